@@ -1,0 +1,168 @@
+"""Every error Capsule raises on purpose, and the exit code of each.
+
+    CapsuleError                 root; never raised itself
+    +-- StorageFailed      1     the system refused a read or a write (disk full, I/O error)
+    +-- InvalidInput       2     an argument, message or setting that can't be accepted
+    +-- NotFound           3     no such conversation, message, store
+    +-- Locked             4     another instance holds the conversation's lock
+    +-- InvalidDocument    5     a file that does not parse, or is no capsule
+    +-- Refused            6     the file system or a rule does not permit it
+    +-- LockLost           7     the lock this instance held was taken from it
+    +-- StoreBusy          8     the mutex of a document could not be had in time
+
+What must stay true: each class below the root has its own exit code, carries what a program needs as
+fields, survives pickling, and says in its message what failed, on what, and what to do next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "CapsuleError",
+    "InvalidDocument",
+    "InvalidInput",
+    "LockLost",
+    "Locked",
+    "NotFound",
+    "Problem",
+    "Refused",
+    "StorageFailed",
+    "StoreBusy",
+]
+
+
+class CapsuleError(Exception):
+    """The root of all errors Capsule raises on purpose.
+
+    Args:
+        message: What failed, on what, and the way out; one or more lines of plain text.
+        fields: What a program wants to know of the error; each becomes an attribute.
+    """
+
+    exit_code = 1
+    #: What the exit code means, in two or three words: the documented table is made of these.
+    meaning = "failed"
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+        self.__dict__.update(fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_revive, (type(self), self.message, self.fields))
+
+
+def _revive(kind: type[CapsuleError], message: str, fields: dict[str, Any]) -> CapsuleError:
+    return kind(message, **fields)
+
+
+class StorageFailed(CapsuleError):
+    """The system refused a read or a write; the document is as it was, or complete.
+
+    Fields: ``path`` (str), ``errno`` (int or None).
+    """
+
+    path: str
+    errno: int | None
+
+
+class InvalidInput(CapsuleError):
+    """An argument, a message or a setting that can't be accepted; nothing was changed."""
+
+    exit_code = 2
+    meaning = "usage"
+
+
+class NotFound(CapsuleError):
+    """No such conversation, message, version or store. Fields: ``id`` (str)."""
+
+    exit_code = 3
+    meaning = "not found"
+    id: str
+
+
+class Locked(CapsuleError):
+    """Another instance holds the conversation's lock.
+
+    Fields: ``id`` (str), ``holder`` (dict: the lock as it stands in the capsule).
+    """
+
+    exit_code = 4
+    meaning = "locked by another"
+    id: str
+    holder: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a file: where, and what.
+
+    Attributes:
+        path: The file, as the caller named it.
+        line: Line in the file, from 1; 0 when the problem is the file as a whole.
+        column: Column in characters, from 1; 0 likewise.
+        where: The field, as ``history[3].role``; empty for the file as a whole.
+        what: What is wrong, in words.
+    """
+
+    path: str
+    line: int
+    column: int
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        return f"{place}: {self.where}: {self.what}" if self.where else f"{place}: {self.what}"
+
+
+class InvalidDocument(CapsuleError):
+    """A file that does not parse, or parses and is no document of its kind.
+
+    Fields: ``path`` (str), ``problems`` (tuple of `Problem`, at least one).
+    """
+
+    exit_code = 5
+    meaning = "damaged or invalid file"
+    path: str
+    problems: tuple[Problem, ...]
+
+    @classmethod
+    def of(cls, problems: list[Problem]) -> InvalidDocument:
+        """The error for these problems (at least one), worded with all of them, ten at most."""
+        shown = [str(problem) for problem in problems[:10]]
+        if len(problems) > 10:
+            shown.append(f"... and {len(problems) - 10} more")
+        return cls("\n".join(shown), path=problems[0].path, problems=tuple(problems))
+
+
+class Refused(CapsuleError):
+    """The file system or a rule of the store does not permit it. Fields: ``path`` (str)."""
+
+    exit_code = 6
+    meaning = "refused (permission)"
+    path: str
+
+
+class LockLost(CapsuleError):
+    """The lock this instance held was taken or released by another; nothing was changed.
+
+    Fields: ``id`` (str), ``holder`` (dict or None: the lock as it stands in the capsule now).
+    """
+
+    exit_code = 7
+    meaning = "lock lost"
+    id: str
+    holder: dict[str, Any] | None
+
+
+class StoreBusy(CapsuleError):
+    """The mutex of a document could not be had in time. Fields: ``id`` (str), ``holder`` (str)."""
+
+    exit_code = 8
+    meaning = "store busy (mutex timeout)"
+    id: str
+    holder: str

@@ -1,0 +1,179 @@
+"""Line anatomy: where the parts of a canonical capsule lie, in bytes.
+
+The canonical layout is line-addressable, as JSON strings hold no raw newline: a line that is exactly four
+spaces and `{` starts a message, the line `  "context": ` ends what a list needs, and the last three lines
+close `history`. What must stay true: nothing here is asked of a file that is not canonical, and nothing but
+the storage layer and its callers leans on these offsets.
+
+    {                          <- 0
+      "id": ...,
+      "updatedAt": "2025...",  <- updated_at: the first digit
+      "metadata": {
+        "lock": {
+          "timestamp": "...",  <- lock_at: the first digit, or -1 when it is null
+      ...
+      "context": {             <- context: the first byte of this line
+      "history": [             <- history: the byte after the bracket
+        {
+        }                      <- tail: the byte after the last brace, or `history` when there is none
+      ]
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from capsule.timestamps import WIDTH
+
+__all__ = ["Anatomy", "closing_of", "head_of", "joined", "last_entries", "reheaded", "spliced", "survey"]
+
+_CLOSING = b"\n  ]\n}\n"
+_CLOSING_EMPTY = b"]\n}\n"
+_CONTEXT = b'\n  "context": '
+_HISTORY = b'\n  "history": ['
+_ENTRY = b"\n    {\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """Offsets (bytes) in a canonical capsule; the module's docstring draws them.
+
+    Attributes:
+        size: Bytes of the whole file.
+        count: Entries of `history`.
+    """
+
+    size: int
+    updated_at: int
+    lock_at: int
+    context: int
+    history: int
+    tail: int
+    count: int
+
+
+def survey(data: bytes) -> Anatomy | None:
+    """The anatomy of a canonical capsule, or None when `data` lacks a part that the layout needs.
+
+    Costs a scan of `data`. That the whole of it is canonical is for the caller to know.
+    """
+    context = data.find(_CONTEXT) + 1
+    history = data.find(_HISTORY, context - 1) + len(_HISTORY)
+    if context == 0 or history < len(_HISTORY):
+        return None
+    stamps = _stamps(data[:context])
+    if stamps is None:
+        return None
+    if data.endswith(_CLOSING) and len(data) - len(_CLOSING) > history:
+        tail = len(data) - len(_CLOSING)
+    elif len(data) - len(_CLOSING_EMPTY) == history and data.endswith(_CLOSING_EMPTY):
+        tail = history
+    else:
+        return None
+    return Anatomy(
+        size=len(data),
+        updated_at=stamps[0],
+        lock_at=stamps[1],
+        context=context,
+        history=history,
+        tail=tail,
+        count=data.count(_ENTRY, history, tail),
+    )
+
+
+def _stamps(head: bytes) -> tuple[int, int] | None:
+    """Offsets of the two timestamps that are overwritten in place: `updatedAt` and the lock's."""
+    key = b'\n  "updatedAt": "'
+    updated_at = head.find(key) + len(key)
+    if updated_at < len(key) or head[updated_at + WIDTH : updated_at + WIDTH + 1] != b'"':
+        return None
+    lock = head.find(b'\n    "lock": {')
+    key = b'\n      "timestamp": "'
+    lock_at = head.find(key, lock) + len(key) if lock >= 0 else -1
+    if lock_at < len(key) or head[lock_at + WIDTH : lock_at + WIDTH + 1] != b'"':
+        lock_at = -1
+    return updated_at, lock_at
+
+
+def head_of(beginning: bytes) -> bytes | None:
+    """The head as a JSON document of its own, from the first bytes of a canonical capsule.
+
+    Returns:
+        None when the head does not end within `beginning`, or it is no canonical capsule's.
+    """
+    end = beginning.find(_CONTEXT)
+    if end < 0 or not beginning.startswith(b"{\n") or beginning[end - 1 : end] != b",":
+        return None
+    return beginning[: end - 1] + b"\n}"
+
+
+def joined(head: bytes) -> bytes:
+    """The reverse of `head_of`: a head encoded as a document of its own, as it stands before `context`."""
+    return head.rstrip(b"\n").removesuffix(b"\n}") + b",\n"
+
+
+def closing_of(anatomy: Anatomy) -> bytes:
+    """The bytes from `anatomy.tail` to the end of the file."""
+    return _CLOSING if anatomy.tail > anatomy.history else _CLOSING_EMPTY
+
+
+def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
+    """What to write at `anatomy.tail` to append `entries`, and the anatomy after it.
+
+    Args:
+        anatomy: The file's anatomy now.
+        entries: Encoded entries, each as `codec.encode_entry` gives them; none closes the file as it was.
+    """
+    if not entries:
+        closing = closing_of(anatomy)
+        return closing, replace(anatomy, size=anatomy.tail + len(closing))
+    block = (b",\n" if anatomy.tail > anatomy.history else b"\n") + b",\n".join(entries)
+    tail = anatomy.tail + len(block)
+    after = Anatomy(
+        tail + len(_CLOSING),
+        anatomy.updated_at,
+        anatomy.lock_at,
+        anatomy.context,
+        anatomy.history,
+        tail,
+        anatomy.count + len(entries),
+    )
+    return block + _CLOSING, after
+
+
+def reheaded(anatomy: Anatomy, head: bytes) -> Anatomy | None:
+    """The anatomy once `head` (as `joined` gives it) stands in place of the old one; None if it is no head."""
+    stamps = _stamps(head)
+    if stamps is None:
+        return None
+    shift = len(head) - anatomy.context
+    return replace(
+        anatomy,
+        size=anatomy.size + shift,
+        updated_at=stamps[0],
+        lock_at=stamps[1],
+        context=len(head),
+        history=anatomy.history + shift,
+        tail=anatomy.tail + shift,
+    )
+
+
+def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
+    """The last entries in a piece of a canonical history that ends at `tail`.
+
+    Args:
+        block: Bytes of the file up to `tail`, from anywhere inside `history`.
+        wanted: How many entries to look for.
+
+    Returns:
+        The JSON array of the entries found, and how many they are (fewer than `wanted` when `block` doesn't
+        hold more whole ones).
+    """
+    at, found = len(block), 0
+    while found < wanted:
+        start = block.rfind(_ENTRY, 0, at)
+        if start < 0:
+            break
+        at, found = start, found + 1
+    return b"[" + block[at:] + b"]", found

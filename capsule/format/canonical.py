@@ -1,0 +1,62 @@
+"""The canonical order of keys: the known fields as the format lists them, then the unknown in their own order.
+
+What must stay true: ordering changes no value and loses no key; `history` is the last key of a capsule, so that
+the storage layer can append to the file. This module imports nothing heavy, as appending goes through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from capsule.format.fields import names
+
+__all__ = ["in_order", "order_message"]
+
+_CAPSULE = names("")[:-1]
+_METADATA = names("metadata")
+_LOCK = names("metadata.lock")
+_CONTEXT = names("context")
+_CONTEXT_METADATA = names("context.metadata")
+_FILE = names("context.metadata.files")
+_MESSAGE = names("history")
+
+
+def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same document with its keys in canonical order; `document` itself stays as it is.
+
+    Unknown keys follow the known ones, in their own order; at the top level `history` follows both.
+    What is no object where the format wants one stays where it is.
+    """
+    rest = dict(document)
+    history = rest.pop("history", None)
+    ordered = _ordered(rest, _CAPSULE)
+    if isinstance(metadata := ordered.get("metadata"), dict):
+        ordered["metadata"] = metadata = _ordered(metadata, _METADATA)
+        if isinstance(lock := metadata.get("lock"), dict):
+            metadata["lock"] = _ordered(lock, _LOCK)
+    if isinstance(context := ordered.get("context"), dict):
+        ordered["context"] = context = _ordered(context, _CONTEXT)
+        if isinstance(about := context.get("metadata"), dict):
+            context["metadata"] = about = _ordered(about, _CONTEXT_METADATA)
+            if isinstance(files := about.get("files"), list):
+                about["files"] = [_ordered(file, _FILE) if isinstance(file, dict) else file for file in files]
+    if isinstance(history, list):
+        history = [order_message(entry) if isinstance(entry, dict) else entry for entry in history]
+    if "history" in document:
+        ordered["history"] = history
+    return ordered
+
+
+def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The same message with its keys in canonical order, as a new dict."""
+    return _ordered(message, _MESSAGE)
+
+
+def _ordered(found: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:
+    ordered = {key: found[key] for key in order if key in found}
+    if len(ordered) < len(found):
+        for key, value in found.items():
+            if key not in ordered:
+                ordered[key] = value
+    return ordered

@@ -1,0 +1,123 @@
+"""The fields of the format, in canonical order: which there are, what each holds, and since which version.
+
+What must stay true: this table and the models agree (a test says so). It exists beside them because importing
+pydantic costs more than listing a hundred conversations.
+
+The parts of a capsule are named by where they stand: ``""`` is the capsule itself, ``history`` a message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["MODES", "PARTS", "ROLES", "TITLE_SETTERS", "TYPES", "Field", "Kind", "names"]
+
+Kind = Literal["text", "time", "whole", "yes or no", "texts", "object", "objects", "part", "parts"]
+
+ROLES = ("user", "assistant", "system", "tool")
+MODES = ("api", "toolbox")
+TYPES = ("chat", "direct", "group", "channel")
+TITLE_SETTERS = ("auto", "user")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a part.
+
+    Attributes:
+        name: Its key in the file.
+        kind: What it holds; ``part`` and ``parts`` are an object and a list of objects with fields of their own.
+        required: Whether a capsule of version 2.0 and later must have it.
+        null: Whether it may be null.
+        choices: The values it may have; empty when any value of its kind will do.
+        since: The version that brought it.
+    """
+
+    name: str
+    kind: Kind
+    required: bool = False
+    null: bool = False
+    choices: tuple[str, ...] = ()
+    since: str = "2.0"
+
+
+def _new(name: str, kind: Kind, *, null: bool = True, choices: tuple[str, ...] = ()) -> Field:
+    return Field(name, kind, null=null, choices=choices, since="2.1")
+
+
+PARTS: dict[str, tuple[Field, ...]] = {
+    "": (
+        Field("id", "text", required=True),
+        Field("title", "text", required=True),
+        Field("version", "text", required=True),
+        Field("createdAt", "time", required=True),
+        Field("updatedAt", "time", required=True),
+        Field("metadata", "part"),
+        Field("context", "part"),
+        Field("history", "parts", required=True),
+    ),
+    "metadata": (
+        Field("mode", "text", choices=MODES),
+        Field("tags", "texts"),
+        Field("isSummary", "yes or no"),
+        Field("sourceConversationId", "text", null=True),
+        Field("lock", "part"),
+        _new("type", "text", null=False, choices=TYPES),
+        _new("currentNode", "text"),
+        _new("participants", "texts"),
+        _new("createdBy", "text"),
+        _new("description", "text"),
+        _new("archived", "yes or no", null=False),
+        _new("pinned", "yes or no", null=False),
+        _new("forkedFrom", "text"),
+        _new("titleSetBy", "text", choices=TITLE_SETTERS),
+        _new("mcpServers", "texts"),
+    ),
+    "metadata.lock": (
+        Field("active", "yes or no"),
+        Field("instanceId", "text", null=True),
+        Field("timestamp", "time", null=True),
+        Field("user", "text", null=True),
+        Field("host", "text", null=True),
+        _new("pid", "whole"),
+        _new("name", "text"),
+    ),
+    "context": (
+        Field("fullContext", "text"),
+        Field("metadata", "part"),
+    ),
+    "context.metadata": (
+        Field("projectPath", "text", null=True),
+        Field("filesIncluded", "whole"),
+        Field("estimatedTokens", "whole"),
+        Field("contextHash", "text", null=True),
+        Field("files", "parts", since="2.1"),
+    ),
+    "context.metadata.files": (
+        _new("path", "text", null=False),
+        _new("sha256", "text"),
+        _new("bytes", "whole"),
+        _new("tokens", "whole"),
+    ),
+    "history": (
+        Field("role", "text", required=True, choices=ROLES),
+        Field("content", "text", required=True),
+        Field("timestamp", "time", null=True),
+        _new("id", "text"),
+        _new("parent", "text"),
+        _new("from", "text"),
+        _new("editedAt", "time"),
+        _new("model", "text"),
+        _new("toolCalls", "objects"),
+        _new("toolCallId", "text"),
+        _new("reasoning", "text"),
+        _new("attachments", "objects"),
+        _new("metadata", "object"),
+    ),
+}
+
+
+def names(part: str) -> tuple[str, ...]:
+    """The keys of `part` in canonical order."""
+    return tuple(field.name for field in PARTS[part])

@@ -1,0 +1,88 @@
+"""Checking one message for writing; the append's hot path.
+
+What must stay true: strict about what is known, open to what is not, and quick: a few microseconds for a plain
+message, and no import of pydantic. What unknown fields hold is the encoder's to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from capsule.errors import InvalidInput
+from capsule.format.canonical import order_message
+from capsule.format.fields import PARTS, ROLES
+from capsule.format.values import canonical_time, fault
+from capsule.ids import is_id
+
+__all__ = ["check_message"]
+
+_FIELDS = {field.name: field for field in PARTS["history"]}
+#: The names of the attributes of the `Message` model that are not those of the file.
+_SNAKE = {"from_": "from", "edited_at": "editedAt", "tool_calls": "toolCalls", "tool_call_id": "toolCallId"}
+_ROLES = frozenset(ROLES)
+_TIMES = frozenset({"timestamp", "editedAt"})
+_IDS = frozenset({"id", "parent"})
+
+
+def check_message(message: Any) -> dict[str, Any]:
+    """`message` as it is written: valid, in canonical order, keys as in the file, times in canonical form.
+
+    Optional fields that are None are left out, as absent ones; but a `parent` of None is kept, for it says that
+    the message is a root. Costs about two microseconds for a role and a text.
+
+    Args:
+        message: A mapping, with names as in the file or as the model has them (`editedAt` or `edited_at`), or a
+            `Message` model. It stays as it is.
+
+    Raises:
+        InvalidInput: A field is missing or wrong, by its name.
+    """
+    given = message if type(message) is dict else _mapping(message)
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        key = name
+        if key not in _FIELDS:
+            if type(key) is not str:
+                raise InvalidInput(f"message: the field name {key!r} is no plain str")
+            key = _SNAKE.get(key, key)
+        field = _FIELDS.get(key)
+        if key in checked:
+            raise InvalidInput(f"message.{key}: given twice, as {key} and in snake_case; give it once")
+        plain = field is None or (type(value) is str and (key == "content" or (key == "role" and value in _ROLES)))
+        if plain:
+            checked[key] = value
+        elif value is not None or key == "parent" or not _FIELDS[key].null:
+            checked[key] = _known(key, value)
+    for key in ("role", "content"):
+        if key not in checked:
+            raise InvalidInput(f"message.{key}: is missing; a message has at least a role and a content")
+    return order_message(checked)
+
+
+def _mapping(message: Any) -> dict[str, Any]:
+    if isinstance(message, Mapping):
+        return dict(message)
+    dump = getattr(message, "model_dump", None)
+    if dump is None:
+        raise InvalidInput(f"a message is a mapping or a Message, not a {type(message).__name__}")
+    return dict(dump(by_alias=True, exclude_unset=True))
+
+
+def _known(key: str, value: Any) -> Any:
+    """The value of a known field as it is written."""
+    if key in _IDS and type(value) is str and value:
+        return value
+    wrong = fault(_FIELDS[key], value)
+    if wrong:
+        raise InvalidInput(f"message.{key}: {wrong}")
+    if key in _TIMES:
+        return canonical_time(value)
+    if not isinstance(value, str):
+        return value
+    if key in _IDS and not value:
+        raise InvalidInput(f"message.{key}: is empty; leave it out")
+    if key == "from" and not is_id(value):
+        raise InvalidInput(f"message.from: {value[:60]!r} is no agent id: letters, digits and . _ @ -, at most 128")
+    # A subclass, an enum's member for example, is written as the text it is.
+    return value if type(value) is str else str.__str__(value)

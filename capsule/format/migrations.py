@@ -1,0 +1,164 @@
+"""Bringing a capsule to the version that is written: one pure function a step, in a registry.
+
+What must stay true: a migration reads no clock and draws no random number, so that two clones of a file migrate
+to the same bytes; it is idempotent, changes only what it names, and never touches its argument. A newer minor
+version keeps its number; a newer major one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from capsule.errors import InvalidDocument, Problem
+from capsule.format.canonical import in_order
+from capsule.format.new import CURRENT, empty_context, new_metadata
+from capsule.format.titles import title_from
+from capsule.format.values import canonical_time
+from capsule.ids import message_id_for
+
+__all__ = ["CURRENT", "KNOWN", "current", "parse_version", "too_new"]
+
+Version = tuple[int, int]
+Document = dict[str, Any]
+Step = Callable[[Document], Document]
+
+#: `CURRENT` as numbers.
+KNOWN: Version = (2, 1)
+_VERSION = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.[0-9]{1,4})*")
+_EPOCH = "1970-01-01T00:00:00.000Z"
+
+#: Each step by the first version that does not need it; in order.
+_STEPS: dict[Version, Step] = {}
+
+
+def parse_version(version: object) -> Version | None:
+    """Major and minor number of a version as it stands in a file; None when it is none."""
+    match = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def too_new(version: str) -> str:
+    """What is said of a file of a newer major version."""
+    return f"version {version} was written by a newer version of Capsule; the file is left alone; upgrade Capsule"
+
+
+def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
+    """The document as this version writes it, and what was changed for it, in words; none when nothing was.
+
+    Besides the version, messages without an id or a time get one, and known times get their canonical form. The
+    keys come in canonical order, which is not told as a change.
+
+    Args:
+        document: A capsule that `validation.check` accepts. It stays as it is.
+        path: The file's name, for the error.
+
+    Raises:
+        InvalidDocument: It is of a newer major version, or so old that it needs an id and a history, and has none.
+    """
+    had = document.get("version", "1.0")
+    version = parse_version(had)
+    if version is None or version[0] > KNOWN[0]:
+        what = too_new(str(had)) if version else f'must be a text like "2.1", is {had!r}'
+        raise InvalidDocument.of([Problem(path, 0, 0, "version", what)])
+    missing = [name for name in ("id", "history") if name not in document]
+    if missing:
+        raise InvalidDocument.of([Problem(path, 0, 0, name, "is missing") for name in missing])
+    changes: list[str] = []
+    result = dict(document)
+    for target, step in _STEPS.items():
+        if version < target:
+            result = step(result)
+    if result.get("version") != document.get("version"):
+        changes.append(f"version {document.get('version', 'missing')} -> {result['version']}")
+    return in_order(_tidy(result, changes)), changes
+
+
+def _step(target: Version) -> Callable[[Step], Step]:
+    def register(function: Step) -> Step:
+        _STEPS[target] = function
+        return function
+
+    return register
+
+
+@_step((2, 0))
+def _to_2_0(document: Document) -> Document:
+    """From no version, or one before 2.0: fill in what a reader of 2.0 needs."""
+    history = document["history"]
+    times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
+    created = document.get("createdAt") or (times[0] if times else document.get("updatedAt") or _EPOCH)
+    first = next((entry["content"] for entry in history if entry.get("role") == "user"), "")
+    about = {**new_metadata(), **document.get("metadata", {})}
+    return {
+        "title": title_from(first),
+        **document,
+        "version": "2.0",
+        "createdAt": created,
+        "updatedAt": document.get("updatedAt") or (times[-1] if times else created),
+        "metadata": about,
+        "context": {**empty_context(), **document.get("context", {})},
+    }
+
+
+@_step((2, 1))
+def _to_2_1(document: Document) -> Document:
+    """From 2.0: only the number, for 2.1 is 2.0 and optional fields; ids come with the tidying of every write."""
+    return {**document, "version": "2.1"}
+
+
+def _tidy(document: Document, changes: list[str]) -> Document:
+    """What any document may need, whatever its version, as a person may have typed into it."""
+    counts = {"id": 0, "time": 0, "form": 0}
+    result = dict(document)
+    for name, default in (("metadata", new_metadata), ("context", empty_context)):
+        if name not in result:
+            result[name] = default()
+            changes.append(f"{name} added")
+    for name in ("createdAt", "updatedAt"):
+        if name in result:
+            result[name] = _in_form(result[name], counts)
+    lock = result.get("metadata", {}).get("lock")
+    if isinstance(lock, dict) and lock.get("timestamp"):
+        stamp = _in_form(lock["timestamp"], counts)
+        result["metadata"] = {**result["metadata"], "lock": {**lock, "timestamp": stamp}}
+    result["history"] = _tidy_history(document["id"], result.get("createdAt", _EPOCH), result["history"], counts)
+    for count, one, many in (
+        (counts["id"], "message got an id", "messages got an id"),
+        (counts["time"], "message got a time", "messages got a time"),
+        (counts["form"], "time was put in canonical form", "times were put in canonical form"),
+    ):
+        if count:
+            changes.append(f"{count} {one if count == 1 else many}")
+    return result
+
+
+def _tidy_history(conversation: str, created: str, history: list[Any], counts: dict[str, int]) -> list[Any]:
+    """The messages, each with an id and a canonical time."""
+    stamp = created
+    tidied = []
+    for position, entry in enumerate(history):
+        had = entry.get("timestamp")
+        if had:
+            stamp = _in_form(had, counts)
+        else:
+            counts["time"] += 1
+        edited = entry.get("editedAt")
+        if stamp != had:
+            entry = {**entry, "timestamp": stamp}
+        if edited and (form := _in_form(edited, counts)) != edited:
+            entry = {**entry, "editedAt": form}
+        if not entry.get("id"):
+            counts["id"] += 1
+            entry = {**entry, "id": message_id_for(conversation, position, entry["role"], stamp, entry["content"])}
+        tidied.append(entry)
+    return tidied
+
+
+def _in_form(time: str, counts: dict[str, int]) -> str:
+    form = canonical_time(time)
+    if form is None or form == time:
+        return time
+    counts["form"] += 1
+    return form

@@ -1,0 +1,209 @@
+"""What a capsule is, as pydantic models: version 2.0, and 2.1 as its extension by optional fields.
+
+What must stay true: the models accept what `validation.check` accepts as far as types go (a test holds them and
+`fields` together), and keep unknown fields. They are lenient about the values of enumerations, and take times as
+the texts they are, because loading must be fast; `validation` looks closer.
+
+Attributes are snake_case, the keys in files camelCase; both names populate. A message's `from` is `from_`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from capsule.format.fields import MODES, ROLES, TITLE_SETTERS, TYPES
+
+__all__ = [
+    "Capsule",
+    "Capsule20",
+    "Context",
+    "Context20",
+    "ContextFile",
+    "ContextMetadata",
+    "ContextMetadata20",
+    "Lock",
+    "Lock20",
+    "Message",
+    "Message20",
+    "Metadata",
+    "Metadata20",
+]
+
+#: ISO 8601 in any form when read; written in UTC with milliseconds, 24 characters.
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class _Part(BaseModel):
+    """What all parts share: unknown fields are kept, nothing is converted."""
+
+    model_config = ConfigDict(
+        extra="allow", strict=True, alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+    )
+
+
+class Lock20(_Part):
+    """The instance lock: who may write the conversation just now."""
+
+    active: bool = Field(default=False, description="Whether an instance holds the conversation.")
+    instance_id: str | None = Field(default=None, description="The instance that holds it, a UUID.")
+    timestamp: Time | None = Field(default=None, description="When the lock was taken or last refreshed.")
+    user: str | None = Field(default=None, description="The user the instance runs for.")
+    host: str | None = Field(default=None, description="The machine the instance runs on.")
+
+
+class Lock(Lock20):
+    """The instance lock: who may write the conversation just now."""
+
+    pid: int | None = Field(default=None, description="The instance's process; for the reader's eye only.")
+    name: str | None = Field(default=None, description="The name of the instance, when a person named it.")
+
+
+class Metadata20(_Part):
+    """What is known of a conversation besides its text."""
+
+    mode: str = Field(
+        default="api", description="How the conversation is held.", json_schema_extra={"enum": list(MODES)}
+    )
+    tags: list[str] = Field(default_factory=list, description="The user's tags.")
+    is_summary: bool = Field(default=False, description="Whether it sums up another conversation.")
+    source_conversation_id: str | None = Field(default=None, description="The conversation it was made from.")
+    lock: Lock20 = Field(default_factory=Lock20, description="The instance lock.")
+
+
+class Metadata(Metadata20):
+    """What is known of a conversation besides its text."""
+
+    lock: Lock = Field(default_factory=Lock, description="The instance lock.")
+    type: str = Field(
+        default="chat", description="Who talks: one with an agent, or many.", json_schema_extra={"enum": list(TYPES)}
+    )
+    current_node: str | None = Field(
+        default=None, description="A message of the active branch; absent: the last entry of history."
+    )
+    participants: list[str] | None = Field(default=None, description="The agents that take part, by id.")
+    created_by: str | None = Field(default=None, description="The agent or user that made the conversation.")
+    description: str | None = Field(default=None, description="What the conversation is for.")
+    archived: bool = Field(default=False, description="Whether it is put away.")
+    pinned: bool = Field(default=False, description="Whether it stands above the others in a list.")
+    forked_from: str | None = Field(default=None, description="The conversation this one was split off from.")
+    title_set_by: str | None = Field(
+        default=None,
+        description="Who gave the title: the first message (auto), or a person (user).",
+        json_schema_extra={"enum": [*TITLE_SETTERS, None]},
+    )
+    mcp_servers: list[str] | None = Field(default=None, description="The MCP servers the conversation uses, by name.")
+
+
+class ContextFile(_Part):
+    """One file of the context, so that it can be said which file drifted."""
+
+    path: str = Field(default="", description="The file, below the project's path.")
+    sha256: str | None = Field(default=None, description="The digest of its content, in hexadecimal.")
+    bytes: int | None = Field(default=None, description="Its size.")
+    tokens: int | None = Field(default=None, description="Its estimated tokens.")
+
+
+class ContextMetadata20(_Part):
+    """Where the context comes from."""
+
+    project_path: str | None = Field(default=None, description="The project the context was taken from.")
+    files_included: int = Field(default=0, description="How many files it holds.")
+    estimated_tokens: int = Field(default=0, description="How many tokens it takes, estimated.")
+    context_hash: str | None = Field(default=None, description="Its digest, the algorithm in front: sha256:...")
+
+
+class ContextMetadata(ContextMetadata20):
+    """Where the context comes from."""
+
+    files: list[ContextFile] = Field(default_factory=list, description="The files it was made from.")
+
+
+class Context20(_Part):
+    """The project context the conversation was given."""
+
+    full_context: str = Field(default="", description="The context as text, usually Markdown.")
+    metadata: ContextMetadata20 = Field(default_factory=ContextMetadata20, description="Where it comes from.")
+
+
+class Context(Context20):
+    """The project context the conversation was given."""
+
+    metadata: ContextMetadata = Field(default_factory=ContextMetadata, description="Where it comes from.")
+
+
+class Message20(_Part):
+    """One entry of the history."""
+
+    role: str = Field(description="Who says it.", json_schema_extra={"enum": ["user", "assistant"]})
+    content: str = Field(description="What is said, usually Markdown.")
+    timestamp: Time | None = Field(default=None, description="When it was said; ISO 8601, UTC.")
+
+
+class Message(Message20):
+    """One entry of the history."""
+
+    # A slot, and no private attribute of pydantic's: those cost a Python call for every message loaded.
+    __slots__ = ("_at",)
+
+    role: str = Field(description="Who says it.", json_schema_extra={"enum": list(ROLES)})
+    id: str | None = Field(default=None, description="A UUIDv7; a message without one gets one at the next write.")
+    # Absent (`"parent" not in message.model_fields_set`) and None say different things.
+    parent: str | None = Field(
+        default=None, description="The id of the message it answers; absent: the entry before it; null: a root."
+    )
+    # Not `alias`: type checkers would take that for the argument's name, and `from` can't be one.
+    from_: str | None = Field(
+        default=None, validation_alias="from", serialization_alias="from", description="The agent that says it, by id."
+    )
+    edited_at: Time | None = Field(default=None, description="When it was last changed.")
+    model: str | None = Field(default=None, description="The model that wrote it.")
+    tool_calls: list[dict[str, Any]] | None = Field(default=None, description="The tools it calls.")
+    tool_call_id: str | None = Field(default=None, description="The call it answers, of role tool.")
+    reasoning: str | None = Field(default=None, description="The model's reasoning.")
+    attachments: list[dict[str, Any]] | None = Field(default=None, description="What came with it.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Whatever else is known of it.")
+
+    @property
+    def at(self) -> int | None:
+        """The message's place in `history`, from 0; None when it did not come out of a store."""
+        try:
+            return int(_at.__get__(self))
+        except AttributeError:
+            return None
+
+    def placed(self, at: int) -> Message:
+        """This very message, knowing that it stands at place `at` of its history."""
+        _at.__set__(self, at)
+        return self
+
+
+_at: Any = Message.__dict__["_at"]
+
+
+class Capsule20(_Part):
+    """A conversation, version 2.0 of the format."""
+
+    id: str = Field(
+        description="The conversation's id, and the stem of its file's name.",
+        json_schema_extra={"pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]*$", "maxLength": 128},
+    )
+    title: str = Field(description="The user's title, or one made from the first message.")
+    version: str = Field(description="The version of the format.", json_schema_extra={"const": "2.0"})
+    created_at: Time = Field(description="When the conversation was made; ISO 8601, UTC.")
+    updated_at: Time = Field(description="When it was last changed; ISO 8601, UTC.")
+    metadata: Metadata20 = Field(default_factory=Metadata20, description="What is known of it besides its text.")
+    context: Context20 = Field(default_factory=Context20, description="The project context it was given.")
+    history: list[Message20] = Field(description="The messages, oldest first.")
+
+
+class Capsule(Capsule20):
+    """A conversation, version 2.1 of the format: 2.0 and optional fields."""
+
+    version: str = Field(description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"})
+    metadata: Metadata = Field(default_factory=Metadata, description="What is known of it besides its text.")
+    context: Context = Field(default_factory=Context, description="The project context it was given.")
+    # A list is invariant for type checkers; nothing takes a Capsule for a Capsule20 to put messages in.
+    history: list[Message] = Field(description="The messages, oldest first.")  # type: ignore[assignment]

@@ -1,0 +1,238 @@
+"""Where things stand in the text of a JSON file: used only when something is wrong with it.
+
+What must stay true: nothing here raises on any text, recurses, or looks at a value more than once; a place
+is a line and a column in characters, both from 1, and a byte order mark counts as nothing. Lines end in LF
+(a CR before it belongs to its line).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "Place",
+    "Where",
+    "constants",
+    "dotted",
+    "duplicate_keys",
+    "locate",
+    "locate_all",
+    "lone_surrogates",
+    "place_in",
+    "text_of",
+    "too_deep",
+]
+
+Where = tuple[str | int, ...]
+Place = tuple[int, int]
+Kind = Literal["open", "close", "key", "string", "word"]
+
+_TOKEN = re.compile(r'([{}\[\],:])|("[^"\\]*(?:\\.[^"\\]*)*")|([^\s{}\[\],:"]+)', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+_BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_BOM = "\ufeff"
+
+
+def text_of(data: bytes) -> str:
+    """The text of a file, its byte order mark dropped, whatever is no UTF-8 replaced."""
+    return data.decode("utf-8", "replace").removeprefix(_BOM)
+
+
+def place_in(text: str, position: int) -> Place:
+    """The line and column of the character at `position`."""
+    return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+
+
+def dotted(where: Where) -> str:
+    """A path as messages show it: ``history[3].role``; a very long one loses its middle."""
+    words = ""
+    for step in where:
+        if isinstance(step, int):
+            words += f"[{step}]"
+        elif _BARE.fullmatch(step):
+            words += f".{step}" if words else step
+        else:
+            words += f"[{json.dumps(step, ensure_ascii=False)}]"
+    return words if len(words) <= 160 else f"{words[:120]}...{words[-20:]}"
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A container the walk is inside of; `step` is the key or index of the value that comes next."""
+
+    is_object: bool
+    node: _Node | None
+    step: str | int
+    key_next: bool
+
+
+@dataclass(slots=True)
+class _Node:
+    """A wanted place, or one on the way to it."""
+
+    children: dict[str | int, _Node] = field(default_factory=dict)
+    position: int = -1
+
+
+def _tokens(text: str) -> Iterator[tuple[Kind, int, str]]:
+    """The tokens of `text` that are no commas or colons: what each is, where it starts, what it says."""
+    objects: list[bool] = []
+    key_next = False
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if match.lastindex == 2:
+            yield ("key" if key_next else "string"), match.start(), token
+            key_next = False
+        elif match.lastindex == 3:
+            yield "word", match.start(), token
+        elif token in "{[":
+            objects.append(token == "{")
+            key_next = objects[-1]
+            yield "open", match.start(), token
+        elif token in "}]":
+            if objects:
+                objects.pop()
+            key_next = False
+            yield "close", match.start(), token
+        elif token == ",":
+            key_next = bool(objects) and objects[-1]
+
+
+def _text_in(token: str) -> str:
+    try:
+        return str(json.loads(token, strict=False))
+    except ValueError:
+        return token[1:-1]
+
+
+def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
+    """The line and column of each path in `wheres`, found in one walk over the file.
+
+    A path that leads to nothing has the place of its deepest part that exists.
+    """
+    wanted = list(wheres)
+    if not wanted:
+        return {}
+    text = text_of(data)
+    root = _Node()
+    for where in wanted:
+        node = root
+        for step in where:
+            node = node.children.setdefault(step, _Node())
+    _mark(text, root)
+    positions = {where: _deepest(root, where) for where in wanted}
+    places: dict[int, Place] = {}
+    line, start, seen = 1, 0, 0
+    for position in sorted(set(positions.values())):
+        line += text.count("\n", seen, position)
+        start = text.rfind("\n", 0, position) + 1
+        seen = position
+        places[position] = line, position - start + 1
+    return {where: places[position] for where, position in positions.items()}
+
+
+def _mark(text: str, root: _Node) -> None:
+    """Note in the nodes below `root` where their values start."""
+    frames: list[_Frame] = []
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        frame = frames[-1] if frames else None
+        if token in {"}", "]"}:
+            if frames:
+                frames.pop()
+        elif token == ",":
+            if frame is not None:
+                frame.key_next = frame.is_object
+                if isinstance(frame.step, int):
+                    frame.step += 1
+        elif token == ":":
+            pass
+        elif frame is not None and frame.key_next and match.lastindex == 2:
+            frame.key_next = False
+            frame.step = _text_in(token) if frame.node is not None else ""
+        else:
+            node = root if frame is None else frame.node.children.get(frame.step) if frame.node is not None else None
+            if node is not None and node.position < 0:
+                node.position = match.start()
+            if token in {"{", "["}:
+                inside = node if node is not None and node.children else None
+                frames.append(_Frame(token == "{", inside, "" if token == "{" else 0, token == "{"))
+
+
+def _deepest(root: _Node, where: Where) -> int:
+    position = max(root.position, 0)
+    node = root
+    for step in where:
+        node = node.children[step]
+        if node.position < 0:
+            break
+        position = node.position
+    return position
+
+
+def locate(data: bytes, where: Where) -> Place:
+    """The line and column of the value at the path `where`, or of the deepest part of it that exists."""
+    return locate_all(data, [where])[where]
+
+
+def duplicate_keys(text: str) -> Iterator[tuple[int, str]]:
+    """Every key that stands a second time in its object: its position and name."""
+    frames: list[set[str]] = []
+    for kind, position, token in _tokens(text):
+        if kind == "open":
+            frames.append(set())
+        elif kind == "close":
+            if frames:
+                frames.pop()
+        elif kind == "key" and frames:
+            name = _text_in(token)
+            if name in frames[-1]:
+                yield position, name
+            frames[-1].add(name)
+
+
+def lone_surrogates(text: str) -> Iterator[tuple[int, str]]:
+    """Every ``\\ud800``-like escape that is not one half of a pair: its position, and how it is written."""
+    for kind, start, token in _tokens(text):
+        if kind in {"key", "string"} and "\\u" in token:
+            yield from ((start + offset, token[offset : offset + 6]) for offset in _lone(token))
+
+
+def _lone(token: str) -> Iterator[int]:
+    high: Any = None
+    for match in _ESCAPE.finditer(token):
+        code = int(match.group(1), 16) if match.group(1) else 0
+        if high is not None and high.end() == match.start() and 0xDC00 <= code <= 0xDFFF:
+            high = None
+            continue
+        if high is not None:
+            yield high.start()
+        high = match if 0xD800 <= code <= 0xDBFF else None
+        if 0xDC00 <= code <= 0xDFFF:
+            yield match.start()
+    if high is not None:
+        yield high.start()
+
+
+def constants(text: str) -> Iterator[tuple[int, str]]:
+    """Every NaN, Infinity and -Infinity: its position and name."""
+    for kind, position, token in _tokens(text):
+        if kind == "word" and token in {"NaN", "Infinity", "-Infinity"}:
+            yield position, token
+
+
+def too_deep(text: str, limit: int) -> int | None:
+    """The position of the first bracket that opens more than `limit` levels."""
+    depth = 0
+    for kind, position, _ in _tokens(text):
+        if kind == "open":
+            depth += 1
+            if depth > limit:
+                return position
+        elif kind == "close":
+            depth -= 1
+    return None

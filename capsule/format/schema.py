@@ -1,0 +1,98 @@
+"""The JSON Schema of each document kind and version, generated from the models.
+
+What must stay true: `schemas/` holds what `schema` gives (a test says so); run ``python -m capsule.format.schema``
+after a change to the models.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from capsule.errors import NotFound
+from capsule.format.models import Capsule, Capsule20
+
+__all__ = ["file_name", "kinds", "main", "schema", "text", "versions"]
+
+_MODELS: dict[str, dict[str, type[BaseModel]]] = {"capsule": {"2.0": Capsule20, "2.1": Capsule}}
+_TITLES = {"capsule": "Capsule"}
+
+
+class _Generator(GenerateJsonSchema):
+    """Draft 2020-12, without a title on every field."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def generate(self, schema: CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
+        made = super().generate(schema, mode)
+        for part in made.get("$defs", {}).values():
+            part.pop("title", None)
+        return made
+
+
+def kinds() -> list[str]:
+    """The kinds of documents that have a schema."""
+    return list(_MODELS)
+
+
+def versions(kind: str) -> list[str]:
+    """The versions of `kind` that have a schema, oldest first.
+
+    Raises:
+        NotFound: There is no such kind.
+    """
+    if kind not in _MODELS:
+        raise NotFound(f"no schema of kind {kind!r}; there is: {', '.join(kinds())}", id=kind)
+    return list(_MODELS[kind])
+
+
+def schema(kind: str, version: str | None = None) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of `kind`.
+
+    Args:
+        kind: The kind of document, as `kinds` lists them.
+        version: A version of it, as `versions` lists them; the newest by default.
+
+    Raises:
+        NotFound: There is no such kind, or no such version of it.
+    """
+    known = versions(kind)
+    version = known[-1] if version is None else version
+    if version not in known:
+        raise NotFound(f"no schema of {kind} {version}; there is: {', '.join(known)}", id=f"{kind} {version}")
+    model = _MODELS[kind][version]
+    made = model.model_json_schema(by_alias=True, schema_generator=_Generator, ref_template="#/$defs/{model}")
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        "$id": f"urn:capsule-conversations:schema:{kind}:{version}",
+        "title": f"{_TITLES[kind]} {version}",
+        **{key: value for key, value in made.items() if key != "title"},
+    }
+
+
+def file_name(kind: str, version: str) -> str:
+    """The name of the schema's file in `schemas/`."""
+    return f"{kind}-{version}.json"
+
+
+def text(kind: str, version: str | None = None) -> str:
+    """The schema as it stands in its file. Raises NotFound as `schema` does."""
+    return json.dumps(schema(kind, version), indent=2, ensure_ascii=False) + "\n"
+
+
+def main(directory: str = "schemas") -> None:
+    """Write every schema into `directory`."""
+    for kind in kinds():
+        for version in versions(kind):
+            Path(directory, file_name(kind, version)).write_text(text(kind, version), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

@@ -1,0 +1,73 @@
+"""Titles: made from a message, or given by a person.
+
+What must stay true: a title is one line of at most `MAX` characters that no terminal takes for a command.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from capsule.errors import InvalidInput
+
+__all__ = ["MAX", "NEAR", "check_title", "title_from"]
+
+#: The most characters a given title may have.
+MAX = 200
+#: The most characters a made title has.
+NEAR = 60
+
+_LINE = re.compile("[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_HEADING = re.compile(r"#{1,6}(?:\s+|$)")
+#: Control characters, what turns the direction of writing, and what is no character at all.
+_HIDDEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+#: So much of a line is looked at: a message of megabytes may be one line.
+_WINDOW = 2000
+
+
+def title_from(text: str) -> str:
+    """A title for a conversation that begins with `text`; empty when there is no word in it.
+
+    It is the first line that has words, without heading marks, cut at a word near 60 characters.
+    """
+    for match in _LINE.finditer(text):
+        start = match.start()
+        line = " ".join(_HIDDEN.sub("", text[start : min(match.end(), start + _WINDOW)]).split())
+        line = _HEADING.sub("", line, count=1) if _HEADING.match(line) else line
+        if line:
+            return _cut(line)
+    return ""
+
+
+def _cut(line: str) -> str:
+    if len(line) <= NEAR:
+        return line
+    space = line.rfind(" ", 0, NEAR)
+    end = space if space >= NEAR // 2 else NEAR - 1
+    # Not between a letter and the accent that follows it, nor inside a joined emoji.
+    while end > NEAR // 2 and (_joins(line[end]) or line[end - 1] == "\u200d"):
+        end -= 1
+    return line[:end].rstrip(" ,;:-\u2013\u2014") + "\u2026"
+
+
+def _joins(character: str) -> bool:
+    return character == "\u200d" or unicodedata.category(character).startswith("M")
+
+
+def check_title(text: str) -> str:
+    """`text` without the spaces around it, when it can be a title.
+
+    Raises:
+        InvalidInput: It is empty, longer than 200 characters, or holds line breaks or control characters.
+    """
+    title = text.strip(" \t")
+    if not title:
+        raise InvalidInput("the title is empty; give it at least one character")
+    if len(title) > MAX:
+        raise InvalidInput(f"the title has {len(title)} characters; give it at most {MAX}")
+    if found := _REFUSED.search(title):
+        code = ord(found.group())
+        said = "a line break" if code in {10, 13, 0x85, 0x2028, 0x2029} else f"the control character U+{code:04X}"
+        raise InvalidInput(f"the title holds {said} at character {found.start() + 1}; remove it")
+    return title

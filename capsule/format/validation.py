@@ -1,0 +1,156 @@
+"""Whether a document is a capsule, and everything that is wrong when it is not.
+
+What must stay true: strict about the fields the format knows, silent about the others; lenient about a newer
+minor version, whose enumerations may have grown. Every problem has the place it stands at. What `check` lets
+pass, the models take and `migrations.current` can bring up to date. No pydantic: a hand edit is checked by
+commands that must start fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from capsule.errors import InvalidDocument, InvalidInput, Problem
+from capsule.format import codec
+from capsule.format.fields import PARTS, Field
+from capsule.format.message import check_message
+from capsule.format.migrations import KNOWN, parse_version, too_new
+from capsule.format.places import Where, dotted, locate_all
+from capsule.format.values import canonical_time, fault, has_zone, kind_of
+from capsule.ids import check_id
+
+__all__ = ["check", "check_message", "notes", "problems_of"]
+
+#: So many problems are looked for; a file with more is not helped by a longer list.
+MAX_PROBLEMS = 200
+
+_Found = tuple[Where, str]
+_RULES: dict[str, dict[str, Field]] = {part: {field.name: field for field in fields} for part, fields in PARTS.items()}
+_REQUIRED = {part: tuple(field.name for field in fields if field.required) for part, fields in PARTS.items()}
+
+
+def check(document: dict[str, Any], data: bytes, path: str) -> None:
+    """Make sure that `document` is a capsule.
+
+    Args:
+        document: What `codec.decode` made of the file.
+        data: The file, to tell line and column.
+        path: The file's name, for the error.
+
+    Raises:
+        InvalidDocument: It is none: one problem for each wrong field, in the order of the file.
+    """
+    found: list[_Found] = []
+    for problem in _problems(document):
+        found.append(problem)
+        if len(found) == MAX_PROBLEMS:
+            break
+    if found:
+        raise InvalidDocument.of(_placed(found, data, path))
+
+
+def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
+    """What is odd about a valid capsule, in the order of the file, though it can be read.
+
+    These are: two messages of one id (the second is named), times without a zone, a `parent` that is no message.
+    """
+    return _placed(list(_oddities(document)), data, path)
+
+
+def problems_of(data: bytes, path: str) -> list[Problem]:
+    """Everything wrong or odd about a file, in the order of the file; none when all is well."""
+    try:
+        document = codec.decode(data, path)
+        check(document, data, path)
+    except InvalidDocument as error:
+        return list(error.problems)
+    return notes(document, path, data)
+
+
+def _placed(found: list[_Found], data: bytes, path: str) -> list[Problem]:
+    places = locate_all(data, [where for where, _ in found])
+    problems = [Problem(path, *places[where], dotted(where), what) for where, what in found]
+    return sorted(problems, key=lambda problem: (problem.line, problem.column))
+
+
+def _problems(document: dict[str, Any]) -> Iterator[_Found]:
+    version = document.get("version", "1.0")
+    parsed = parse_version(version)
+    if parsed is None:
+        said = f"is {version!r}" if isinstance(version, str) else f"is {kind_of(version)}"
+        yield ("version",), f'must be a text like "2.1", {said}'
+    elif parsed[0] > KNOWN[0]:
+        yield ("version",), too_new(version)
+        return
+    legacy = parsed is not None and parsed < (2, 0)
+    any_choice = parsed is not None and parsed > KNOWN
+    required = ("id", "history") if legacy else _REQUIRED[""]
+    for where, what in _part("", document, (), required, any_choice=any_choice):
+        if where != ("version",) or what == "is missing":
+            yield where, what
+    if isinstance(document.get("id"), str):
+        try:
+            check_id(document["id"])
+        except InvalidInput as error:
+            yield ("id",), error.message
+
+
+def _part(
+    part: str, value: dict[str, Any], where: Where, required: tuple[str, ...], *, any_choice: bool
+) -> Iterator[_Found]:
+    """What is wrong with one object of the format, and with those inside it."""
+    for name in required:
+        if name not in value:
+            yield (*where, name), "is missing"
+    rules = _RULES[part]
+    for name, item in value.items():
+        field = rules.get(name)
+        if field is None:
+            continue
+        what = fault(field, item, any_choice=any_choice)
+        if what:
+            yield (*where, name), what
+        elif field.kind == "part":
+            inside = f"{part}.{name}" if part else name
+            yield from _part(inside, item, (*where, name), _REQUIRED[inside], any_choice=any_choice)
+        elif field.kind == "parts":
+            inside = f"{part}.{name}" if part else name
+            yield from _list(inside, item, (*where, name), any_choice=any_choice)
+
+
+def _list(part: str, items: list[Any], where: Where, *, any_choice: bool) -> Iterator[_Found]:
+    required = _REQUIRED[part]
+    for at, item in enumerate(items):
+        if isinstance(item, dict):
+            yield from _part(part, item, (*where, at), required, any_choice=any_choice)
+        else:
+            yield (*where, at), f"must be an object, is {kind_of(item)}"
+
+
+def _oddities(document: dict[str, Any]) -> Iterator[_Found]:
+    lock = document.get("metadata", {}).get("lock", {})
+    for where, time in (
+        (("createdAt",), document.get("createdAt")),
+        (("updatedAt",), document.get("updatedAt")),
+        (("metadata", "lock", "timestamp"), lock.get("timestamp")),
+    ):
+        if isinstance(time, str) and _zoneless(time):
+            yield where, _ZONELESS
+    ids = {entry["id"]: at for at, entry in reversed(list(enumerate(document["history"]))) if entry.get("id")}
+    for at, entry in enumerate(document["history"]):
+        for name in ("timestamp", "editedAt"):
+            if isinstance(entry.get(name), str) and _zoneless(entry[name]):
+                yield ("history", at, name), _ZONELESS
+        own, parent = entry.get("id"), entry.get("parent")
+        if own and ids[own] != at:
+            yield ("history", at, "id"), f"the id of history[{ids[own]}] again; give it another, or remove it"
+        if parent is not None and parent not in ids:
+            yield ("history", at, "parent"), f"{parent[:60]!r} is the id of no message here; correct or remove it"
+
+
+_ZONELESS = "a time without a zone; it is read as UTC: write a Z behind it"
+
+
+def _zoneless(time: str) -> bool:
+    return not has_zone(time) and canonical_time(time) is not None

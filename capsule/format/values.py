@@ -1,0 +1,121 @@
+"""What a value of a known field may be, and what is said when it is something else.
+
+What must stay true: nothing here raises on any value that JSON can hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from capsule import timestamps
+from capsule.format.fields import Field
+
+__all__ = ["canonical_time", "fault", "has_zone", "kind_of"]
+
+_WHOLE = re.compile(rb"-?[0-9]+")
+
+
+def kind_of(value: Any) -> str:
+    """What `value` is, in the words of the messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "a text"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, (int, float, orjson.Fragment)):
+        return "a number"
+    return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def canonical_time(text: str) -> str | None:
+    """`text` as the format writes times; None when it is no time in any ISO 8601 form."""
+    try:
+        # The pattern takes the 31st of any month for a day; these few are looked at as dates.
+        if timestamps.is_canonical(text) and text[8:10] < "29" and text[:4] > "0000" and text.isascii():
+            return text
+        moment = timestamps.parse(text)
+    except (ValueError, OverflowError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def has_zone(text: str) -> bool:
+    """Whether a time says which zone it is of. Meant for texts that are times."""
+    return text.endswith(("Z", "z")) or re.search(r"[+-]\d\d(:?\d\d){0,2}(\.\d+)?$", text[10:]) is not None
+
+
+def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
+    """What is wrong with `value` as the value of `field`, in words; empty when nothing is.
+
+    Args:
+        field: The field it stands in.
+        value: The value, as the decoder gave it.
+        any_choice: Take values of enumerations that this version does not know.
+    """
+    if value is None:
+        return "" if field.null else f"must be {_SAID[field.kind]}, is null"
+    if not _IS[field.kind](value):
+        return f"must be {_SAID[field.kind]}, is {kind_of(value)}{_first_wrong(field, value)}"
+    if field.choices and not any_choice and value not in field.choices:
+        return f"must be one of {', '.join(field.choices)}, is {_short(value)}"
+    if field.kind == "time" and canonical_time(value) is None:
+        return f"must be a time like 2025-01-12T10:30:00.000Z (ISO 8601), is {_short(value)}"
+    return ""
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, orjson.Fragment):
+        return _WHOLE.fullmatch(orjson.dumps(value)) is not None
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _list_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+_IS: dict[str, Callable[[Any], bool]] = {
+    "text": _is_text,
+    "time": _is_text,
+    "whole": _is_whole,
+    "yes or no": lambda value: isinstance(value, bool),
+    "texts": _list_of(str),
+    "object": lambda value: isinstance(value, dict),
+    "objects": _list_of(dict),
+    "part": lambda value: isinstance(value, dict),
+    "parts": lambda value: isinstance(value, list),
+}
+_SAID = {
+    "text": "a text",
+    "time": "a time (a text like 2025-01-12T10:30:00.000Z)",
+    "whole": "a whole number",
+    "yes or no": "true or false",
+    "texts": "a list of texts",
+    "object": "an object",
+    "objects": "a list of objects",
+    "part": "an object",
+    "parts": "a list of objects",
+}
+
+
+def _first_wrong(field: Field, value: Any) -> str:
+    """Which item spoils a list."""
+    if field.kind not in {"texts", "objects"} or not isinstance(value, list):
+        return ""
+    wanted = str if field.kind == "texts" else dict
+    at, item = next((at, item) for at, item in enumerate(value) if not isinstance(item, wanted))
+    return f" whose item {at} is {kind_of(item)}"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,105 @@
+"""Identifiers: what may name a document, and how new ones are made.
+
+What must stay true: an id is a file stem and nothing else, so that no id can leave its directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import uuid
+
+from capsule.errors import InvalidInput
+
+__all__ = ["check_id", "is_id", "message_id_for", "named_instance_id", "new_id", "new_message_id"]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_MAX_BYTES = 128
+
+#: The namespaces of the deterministic ids. They are part of the format: changing one changes ids.
+_MESSAGES = uuid.UUID("5f0c9a52-7e0b-5b0e-9f0f-6a9f7c1d2e31")
+_INSTANCES = uuid.UUID("0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92")
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` may name a document: a file stem of at most 128 bytes, never a path."""
+    return len(text) <= _MAX_BYTES and _ID.fullmatch(text) is not None
+
+
+def check_id(text: str) -> str:
+    """`text`, when it may name a document.
+
+    Raises:
+        InvalidInput: It may not.
+    """
+    if not is_id(text):
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise InvalidInput(
+            f"{shown!r} is no id: an id starts with a letter or digit, goes on with letters, digits and "
+            f". _ @ -, and has at most {_MAX_BYTES} bytes"
+        )
+    return text
+
+
+def new_id() -> str:
+    """A new id of a conversation or an instance: a UUIDv4, so that its first characters tell it apart."""
+    return str(uuid.uuid4())
+
+
+class _MessageIds:
+    """UUIDv7 (RFC 9562, section 5.7), rising within the process even inside one millisecond.
+
+    The 12 bits after the version are a counter started at random below 2048 in each millisecond
+    (RFC 9562, section 6.2, method 1); when it runs over, the millisecond is counted up.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._ms = 0
+        self._counter = 0
+
+    def new(self) -> str:
+        entropy = int.from_bytes(os.urandom(10), "big")
+        with self._guard:
+            ms = time.time_ns() // 1_000_000
+            if ms > self._ms:
+                self._ms, self._counter = ms, entropy & 0x7FF
+            elif self._counter < 0xFFF:
+                self._counter += 1
+            else:
+                self._ms, self._counter = self._ms + 1, entropy & 0x7FF
+            high = (self._ms << 16) | 0x7000 | self._counter
+        low = (0b10 << 62) | (entropy >> 18)
+        text = f"{(high << 64) | low:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+_message_ids = _MessageIds()
+# A forked child must not find the guard held by a thread that it doesn't have.
+os.register_at_fork(after_in_child=_message_ids.__init__) if hasattr(os, "register_at_fork") else None  # type: ignore[misc]
+
+
+def new_message_id() -> str:
+    """A new message id: a UUIDv7, so that ids sort by the time they were made."""
+    return _message_ids.new()
+
+
+def message_id_for(conversation: str, position: int, role: str, timestamp: str, content: str) -> str:
+    """The id of a message that has none: the same one in every clone of the conversation.
+
+    Args:
+        conversation: The conversation's id.
+        position: The message's place in `history`, from 0.
+        role: The message's role.
+        timestamp: The message's time as the format writes it.
+        content: The message's text.
+    """
+    name = "\0".join((conversation, str(position), role, timestamp, content))
+    return str(uuid.uuid5(_MESSAGES, name))
+
+
+def named_instance_id(user: str, host: str, name: str) -> str:
+    """The id of the instance a person named: the same one in every process that uses the name."""
+    return str(uuid.uuid5(_INSTANCES, "\0".join((user, host, name))))

@@ -1,0 +1,82 @@
+"""Times as the format writes them: ISO 8601, UTC, milliseconds, always 24 characters.
+
+What must stay true: two written timestamps compare as strings the way they compare as times, and every
+written one has `WIDTH` characters, so that it can be overwritten in place.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+__all__ = ["WIDTH", "canonical", "is_canonical", "now", "parse", "seconds_between", "sortable"]
+
+WIDTH = 24
+_CANONICAL = re.compile(
+    r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}Z", re.ASCII
+)
+
+
+def now(not_before: str = "") -> str:
+    """The time as the format writes it.
+
+    Args:
+        not_before: A written timestamp; the answer is never earlier, even when the clock went back.
+    """
+    ns = time.time_ns()
+    seconds, rest = divmod(ns, 1_000_000_000)
+    stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 1_000_000:03d}Z"
+    return stamp if stamp > not_before else not_before
+
+
+def is_canonical(text: str) -> bool:
+    """Whether `text` is a timestamp exactly as the format writes it."""
+    if _CANONICAL.fullmatch(text) is None:
+        return False
+    return text[8:10] <= "28" or _is_time(text)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse(text: str) -> datetime:
+    """Read a time in any ISO 8601 form; one without a zone is UTC, as the format says all times are.
+
+    Raises:
+        ValueError: `text` is no ISO 8601 date and time.
+    """
+    moment = datetime.fromisoformat(text)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r} lies outside the years 1 to 9999") from error
+
+
+def canonical(text: str) -> str:
+    """`text`, an ISO 8601 time in any form, as the format writes it (finer than milliseconds is cut).
+
+    Raises:
+        ValueError: `text` is no ISO 8601 date and time.
+    """
+    if is_canonical(text):
+        return text
+    return parse(text).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    """Seconds from one ISO 8601 time to another. Raises ValueError when one of them is none."""
+    return (parse(later) - parse(earlier)).total_seconds()
+
+
+def sortable(text: str) -> str:
+    """`text` in the form that sorts as times do; what is no time sorts first."""
+    try:
+        return canonical(text)
+    except ValueError:
+        return ""

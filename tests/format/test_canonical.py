@@ -1,0 +1,90 @@
+"""The canonical order of keys."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule.format import codec
+from capsule.format.canonical import in_order, order_message
+from capsule.format.fields import PARTS, names
+
+SAMPLES = sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json"))
+
+
+def full() -> dict[str, Any]:
+    """A document with every known field, and two unknown ones in each part."""
+
+    def part(name: str) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for field in PARTS[name]:
+            inside = f"{name}.{field.name}" if name else field.name
+            made[field.name] = (
+                part(inside) if field.kind == "part" else [part(inside)] if field.kind == "parts" else field.name
+            )
+        history = made.pop("history", None) if name == "" else None
+        made |= {"zebra": 1, "ape": {"b": 1, "a": 2}}
+        return made | {"history": history} if history else made
+
+    return part("")
+
+
+def shuffled(value: Any, dice: random.Random) -> Any:
+    if isinstance(value, list):
+        return [shuffled(item, dice) for item in value]
+    if not isinstance(value, dict) or set(value) == {"a", "b"}:
+        return value
+    known = [key for key in value if key not in {"zebra", "ape"}]
+    dice.shuffle(known)
+    for unknown in ("zebra", "ape"):
+        after = known.index("zebra") + 1 if unknown == "ape" else 0
+        known.insert(dice.randint(after, len(known)), unknown)
+    return {key: shuffled(value[key], dice) for key in known}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_the_known_fields_becomes_the_canonical_one(seed: int) -> None:
+    mixed = shuffled(full(), random.Random(seed))
+    before = codec.encode(mixed)
+    assert codec.encode(in_order(mixed)) == codec.encode(full())
+    assert codec.encode(mixed) == before
+
+
+def test_history_is_last_and_unknown_fields_stand_before_it() -> None:
+    ordered = in_order({"history": [], "new": 1, "id": "x", "also": 2, "title": ""})
+    assert list(ordered) == ["id", "title", "new", "also", "history"]
+
+
+def test_the_orders_are_those_of_the_format() -> None:
+    assert " ".join(names("history")) == (
+        "role content timestamp id parent from editedAt model toolCalls toolCallId reasoning attachments metadata"
+    )
+    assert " ".join(names("metadata")) == (
+        "mode tags isSummary sourceConversationId lock type currentNode participants createdBy description archived "
+        "pinned forkedFrom titleSetBy mcpServers"
+    )
+    assert names("metadata.lock") == ("active", "instanceId", "timestamp", "user", "host", "pid", "name")
+    assert names("")[-1] == "history"
+
+
+def test_a_message_is_ordered_into_a_new_dict() -> None:
+    message = {"x": 1, "id": "m", "content": "c", "role": "user", "a": 2}
+    assert list(order_message(message)) == ["role", "content", "id", "x", "a"]
+    assert next(iter(message)) == "x"
+
+
+@pytest.mark.parametrize("document", [{}, {"metadata": 1, "history": 2, "context": []}, {"history": [1, None, {}]}])
+def test_what_has_another_shape_is_left_where_it_is(document: dict[str, Any]) -> None:
+    assert in_order(document) == document
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_the_samples_keep_their_values_and_unknown_fields(path: Path) -> None:
+    document = codec.decode(path.read_bytes(), path.name)
+    ordered = in_order(document)
+    assert ordered == document
+    assert list(ordered)[-1] == "history"
+    assert in_order(ordered) == ordered

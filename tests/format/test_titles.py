@@ -1,0 +1,79 @@
+"""Titles, made and given."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule.errors import InvalidInput
+from capsule.format.titles import MAX, NEAR, check_title, title_from
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("hello", "hello"),
+        ("\n \n\t hello   there \nmore", "hello there"),
+        ("## A heading\nbody", "A heading"),
+        ("#\n##  \nafter", "after"),
+        ("#hashtag stays", "#hashtag stays"),
+        ("####### seven are no heading", "####### seven are no heading"),
+        ("bell\x07 and \x1b[31mred\u202e\ufeff", "bell and [31mred"),
+        ("lone \ud800surrogate", "lone surrogate"),
+        ("windows\r\nline", "windows"),
+        ("Un été à l'île", "Un été à l'île"),
+        ("", ""),
+        (" \n\x00\n", ""),
+        ("a" * 60, "a" * 60),
+        ("a" * 61, "a" * 59 + "…"),
+        ("word " * 20, "word " * 11 + "word…"),
+        ("x" * 50 + ", and then it goes on", "x" * 50 + ", and…"),
+        ("short " + "y" * 80, "short " + "y" * 53 + "…"),
+        ("word " * 11 + "cut, here too", "word " * 11 + "cut…"),
+    ],
+)
+def test_a_title_is_the_first_line_cut_at_a_word(text: str, title: str) -> None:
+    assert title_from(text) == title
+
+
+def test_a_cut_does_not_tear_an_accent_from_its_letter() -> None:
+    title = title_from("a" * 57 + "e\u0301" + "e\u0301" + "z" * 20)
+    assert title == "a" * 57 + "e\u0301…" or title == "a" * 57 + "…"
+
+
+@given(st.text(max_size=200))
+def test_a_made_title_can_be_given(text: str) -> None:
+    title = title_from(text)
+    assert len(title) <= NEAR
+    if title:
+        assert check_title(title) == title
+        assert title_from(title) == title or title.startswith("#")
+
+
+def test_a_message_of_megabytes_in_one_line_gives_a_title() -> None:
+    assert title_from("x" * 10_000_000) == "x" * 59 + "…"
+
+
+def test_spaces_around_a_given_title_are_dropped() -> None:
+    assert check_title("  A title ") == "A title"
+    assert check_title("x" * MAX) == "x" * MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("x" * 201, "201 characters"),
+        ("a\nb", "a line break at character 2"),
+        ("a\u2028b", "a line break"),
+        ("a\x1b[0m", r"control character U\+001B"),
+        ("a\tb", r"control character U\+0009"),
+        ("a\u202eb", r"U\+202E"),
+        ("a\ud800", r"U\+D800"),
+    ],
+)
+def test_what_can_be_no_title_is_refused(text: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        check_title(text)
