@@ -1,0 +1,88 @@
+"""Capsule: conversations of people and AI agents as plain files, written by many, lost by none.
+
+from capsule import Store
+
+with Store.open("path") as store:
+    conversation = store.create(title="Plan")
+    store.append(conversation.id, role="user", content="hello")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from capsule.errors import (
+        CapsuleError,
+        InvalidDocument,
+        InvalidInput,
+        Locked,
+        LockLost,
+        NotFound,
+        Problem,
+        Refused,
+        StorageFailed,
+        StoreBusy,
+    )
+    from capsule.format.models import Capsule, Message
+    from capsule.head import Head
+    from capsule.holding import HeldLock
+    from capsule.locks import LockState
+    from capsule.storage.interface import Trashed
+    from capsule.store import Store
+
+__version__ = "0.1.0"
+
+#: Where each public name lives. Loaded when asked for: the validation library alone takes 50 ms to import.
+_HOMES = {
+    "Capsule": "capsule.format.models",
+    "CapsuleError": "capsule.errors",
+    "Head": "capsule.head",
+    "HeldLock": "capsule.holding",
+    "InvalidDocument": "capsule.errors",
+    "InvalidInput": "capsule.errors",
+    "LockLost": "capsule.errors",
+    "LockState": "capsule.locks",
+    "Locked": "capsule.errors",
+    "Message": "capsule.format.models",
+    "NotFound": "capsule.errors",
+    "Problem": "capsule.errors",
+    "Refused": "capsule.errors",
+    "StorageFailed": "capsule.errors",
+    "Store": "capsule.store",
+    "StoreBusy": "capsule.errors",
+    "Trashed": "capsule.storage.interface",
+}
+
+__all__ = [
+    "Capsule",
+    "CapsuleError",
+    "Head",
+    "HeldLock",
+    "InvalidDocument",
+    "InvalidInput",
+    "LockLost",
+    "LockState",
+    "Locked",
+    "Message",
+    "NotFound",
+    "Problem",
+    "Refused",
+    "StorageFailed",
+    "Store",
+    "StoreBusy",
+    "Trashed",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,50 @@
+"""Which one a person means, by a prefix or a word instead of a full id.
+
+What must stay true: a prefix that fits several is an error that names them, never a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capsule.errors import InvalidInput, NotFound
+
+__all__ = ["find_message", "one_of"]
+
+_MIN_PREFIX = 4
+
+
+def one_of(fitting: list[str], prefix: str, what: str = "conversation") -> str:
+    """The one id that `prefix` means.
+
+    Args:
+        fitting: Ids; those that don't begin with `prefix` are passed over.
+        prefix: What the person gave.
+        what: What the ids are of.
+
+    Raises:
+        NotFound: None is meant.
+        InvalidInput: Several are, or the prefix is too short to mean one.
+    """
+    if prefix in fitting:
+        return prefix
+    fitting = [id for id in fitting if id.startswith(prefix)]
+    if not fitting:
+        raise NotFound(f"no {what} {prefix}; list them with: capsule list", id=prefix)
+    if len(prefix) < _MIN_PREFIX:
+        raise InvalidInput(f"{prefix!r} is too short: give {_MIN_PREFIX} characters of the id or more")
+    if len(fitting) > 1:
+        shown = ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")
+        raise InvalidInput(f"{prefix!r} fits {len(fitting)} of them: {shown}; give more of the id")
+    return fitting[0]
+
+
+def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
+    """The position of one message: by its id, a unique prefix of it, `@N` or `@last`. Raises as `one_of`."""
+    if wanted.startswith("@"):
+        place = len(history) - 1 if wanted == "@last" else int(wanted[1:]) if wanted[1:].isdecimal() else -1
+        if not 0 <= place < len(history):
+            raise NotFound(f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted)
+        return place
+    places = {str(message.get("id")): place for place, message in enumerate(history)}
+    return places[one_of(list(places), wanted, f"message in conversation {id}:")]

@@ -1,0 +1,92 @@
+"""Which store: found as git finds its repository, and made where there is none yet.
+
+What must stay true: a store is a directory with a `capsule.toml`; nothing that exists is ever overwritten.
+The one module below the doors that reads the environment, so that every door finds the same store.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from capsule import settings
+from capsule.errors import NotFound
+from capsule.storage.files import naming
+from capsule.storage.layout import SETTINGS_NAME, Layout
+from capsule.storage.syscalls import Syscalls
+
+__all__ = ["ensure_store", "find_store", "load_settings"]
+
+CONVERSATIONS = "conversations"
+
+
+def find_store(path: str | Path | None) -> str:
+    """The directory of the store: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a
+    `capsule.toml`, else the user's own store, which is made when it isn't there.
+
+    Raises:
+        NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
+    """
+    for given, what in ((path, "--store"), (os.environ.get("CAPSULE_STORE"), "CAPSULE_STORE")):
+        if given:
+            root = os.path.abspath(given)
+            if not os.path.isfile(os.path.join(root, SETTINGS_NAME)):
+                raise NotFound(
+                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {what}); "
+                    f"make one with: capsule init {root}",
+                    id=root,
+                )
+            return root
+    here = os.getcwd()
+    while True:
+        if os.path.isfile(os.path.join(here, SETTINGS_NAME)):
+            return here
+        above = os.path.dirname(here)
+        if above == here:
+            break
+        here = above
+    import platformdirs
+
+    own = os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False))
+    ensure_store(own)
+    return own
+
+
+def ensure_store(directory: str | Path) -> list[str]:
+    """Make a store of `directory`, as far as it is none; idempotent, and nothing is overwritten.
+
+    Returns:
+        The paths that were made.
+
+    Raises:
+        Refused, StorageFailed: The system did not let it.
+    """
+    root = os.path.abspath(directory)
+    sys = Syscalls()
+    layout = Layout(root)
+    toml = os.path.join(root, SETTINGS_NAME)
+    wanted = [root, layout.documents(CONVERSATIONS), toml, layout.derived(), layout.derived(".gitignore")]
+    missing = [path for path in wanted if not os.path.lexists(path)]
+    with naming(root, "make"):
+        os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
+        layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
+        layout.ensure_derived(sys, "mutex")
+        if toml in missing:
+            fd = sys.open(toml, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.file_mode)
+            try:
+                sys.pwrite(fd, settings.TEMPLATE.encode(), 0)
+                sys.fsync(fd)
+            finally:
+                sys.close(fd)
+    return missing
+
+
+def load_settings(root: str) -> settings.Settings:
+    """The settings of the store at `root`.
+
+    Raises:
+        InvalidDocument: `capsule.toml` can't be accepted.
+    """
+    path = os.path.join(root, SETTINGS_NAME)
+    with naming(path, "read"), open(path, "rb") as file:
+        return settings.parse(file.read(), path)

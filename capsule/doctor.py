@@ -1,0 +1,234 @@
+"""The doctor: every document of a store examined, and mended where that is safe.
+
+What must stay true: without `repair` nothing is changed; whatever a repair changes, the original is kept (in the
+quarantine or the trash); and a file is only judged under its mutex, so that a write in flight is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from capsule.errors import CapsuleError, InvalidDocument, Problem
+from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.reconcile import reconcile
+from capsule.ids import is_id
+from capsule.reading import KIND
+from capsule.settling import decoded, settle
+from capsule.storage.interface import Held, Leftover, Scanned
+from capsule.store import Store
+
+__all__ = ["Finding", "examine"]
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not well.
+
+    Attributes:
+        id: The conversation, or what else it is about.
+        path: The file.
+        line: Line in it, from 1; 0 when it is the file as a whole.
+        column: Column in characters, from 1; 0 likewise.
+        kind: `damaged`, `torn`, `name`, `twice`, `odd`, `layout`, `overwritten`, `lock`, `leftover`, `vanished`,
+            `settings`.
+        what: What it is, in words.
+        repaired: What was done about it, in words; None when nothing was.
+    """
+
+    id: str
+    path: str
+    line: int
+    column: int
+    kind: str
+    what: str
+    repaired: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        done = f" -- mended: {self.repaired}" if self.repaired else ""
+        return f"{place}: {self.kind}: {self.what}{done}"
+
+
+def examine(store: Store, *, repair: bool = False, progress: Progress | None = None) -> Iterator[Finding]:
+    """Examine a store.
+
+    Args:
+        store: The store.
+        repair: Mend what can be mended.
+        progress: Told how many files are done, and of how many.
+
+    Cost: a read and a parse of every file.
+    """
+    for name in store.settings.unknown:
+        yield Finding("", f"{store.root}/capsule.toml", 0, 0, "settings", f"unknown setting {name}")
+    scanned = sorted(store.storage.scan(KIND), key=lambda found: found.id)
+    claimed: dict[str, list[str]] = {}
+    for done, found in enumerate(scanned):
+        yield from _Examination(store, found, claimed, repair).findings()
+        if progress:
+            progress(done + 1, len(scanned))
+    for id, paths in claimed.items():
+        for path in paths[1:]:
+            what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
+            yield Finding(id, path, 0, 0, "twice", what)
+    yield from _locks(store, repair)
+    for leftover in store.storage.leftovers(KIND):
+        yield _leftover(store, leftover, repair)
+
+
+class _Examination:
+    """One file, examined."""
+
+    def __init__(self, store: Store, found: Scanned, claimed: dict[str, list[str]], repair: bool) -> None:
+        self._store = store
+        self._found = found
+        self._claimed = claimed
+        self._repair = repair
+
+    def _finding(self, kind: str, what: str, line: int = 0, column: int = 0) -> Finding:
+        return Finding(self._found.id, self._found.path, line, column, kind, what)
+
+    def _of(self, kind: str, problem: Problem) -> Finding:
+        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        return self._finding(kind, what, problem.line, problem.column)
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with the file, after mending, if asked."""
+        found = self._found
+        if not found.regular:
+            return [self._finding("damaged", "is no regular file, and a document is one; move it out of the way")]
+        if not is_id(found.id):
+            what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
+            return [self._finding("name", what)]
+        try:
+            got = self._store.storage.read(KIND, found.id)
+            if got is None or not self._wrong(got[0], None):
+                return []
+            # Something is wrong, or a writer is at work: only under the mutex can the two be told apart.
+            with self._store.storage.mutex(KIND, found.id) as held:
+                return self._under_mutex(held)
+        except InvalidDocument as error:
+            return [self._of("damaged", problem) for problem in error.problems]
+        except CapsuleError as error:
+            return [self._finding("damaged", error.message)]
+
+    def _under_mutex(self, held: Held) -> list[Finding]:
+        held.look()
+        got = held.read()
+        wrong = self._wrong(got[0], held) if got else []
+        if not self._repair or not wrong:
+            return wrong
+        done = self._mended(held, {finding.kind for finding in wrong})
+        got = held.read()
+        left = {(finding.kind, finding.what) for finding in (self._wrong(got[0], held) if got else [])}
+        return [
+            finding
+            if (finding.kind, finding.what) in left
+            else Finding(
+                finding.id, finding.path, finding.line, finding.column, finding.kind, finding.what, done or "done"
+            )
+            for finding in wrong
+        ]
+
+    def _wrong(self, data: bytes, held: Held | None) -> list[Finding]:
+        """What is wrong with these bytes; with the mutex held, also what was lost of them."""
+        path = self._found.path
+        try:
+            document = decoded(data, path, None)
+        except InvalidDocument as error:
+            if self._store.storage.is_torn(data):
+                return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
+            return [self._of("damaged", problem) for problem in error.problems]
+        wrong = []
+        if document["id"] != self._found.id:
+            line, column = codec.locate(data, ("id",))
+            wrong.append(self._finding("name", f"its id is {document['id']!r}: file name and id differ", line, column))
+        if held is not None or document["id"] == self._found.id:
+            claimants = self._claimed.setdefault(document["id"], [])
+            if path not in claimants:
+                claimants.append(path)
+        wrong += [self._of("odd", problem) for problem in validation.notes(document, path, data)]
+        as_written, changes = migrations.current(document, path)
+        if changes or codec.encode(as_written) != data:
+            why = ", ".join(changes) or "layout"
+            wrong.append(self._finding("layout", f"not as Capsule writes it ({why}); the next write or --repair does"))
+        if held is not None and held.look() is None:
+            outcome = reconcile(as_written, held.records())
+            if outcome.changed:
+                lost = [f"{len(outcome.restored)} acknowledged messages"] if outcome.restored else []
+                what = "a save from outside lacks " + ", ".join([*lost, *outcome.remade])
+                wrong.append(self._finding("overwritten", f"{what}; the next read or write merges them back"))
+        return wrong
+
+    def _mended(self, held: Held, kinds: set[str]) -> str:
+        """Mend what can be mended of these kinds; in words what was done."""
+        if kinds == {"damaged"}:
+            return ""
+        if "name" in kinds:
+            return self._renamed(held)
+        settle(held)
+        got = held.read()
+        if got is None:
+            return ""
+        data, signature = got
+        document = decoded(data, held.path, held.id)
+        if "odd" in kinds:
+            document = _with_own_ids(document)
+        document, changes = migrations.current(document, held.path)
+        written = codec.encode(canonical.in_order(document))
+        if written != data:
+            kept = held.quarantine(data, "repair") if "odd" in kinds else ""
+            held.replace(signature, written, anatomy.survey(written), [], keep=True)
+            said = ", ".join(changes) or "brought into the canonical layout"
+            return f"{said}; the original is kept as {kept}" if kept else said
+        return "merged back" if "overwritten" in kinds else "cut back; the original is in the quarantine"
+
+    def _renamed(self, held: Held) -> str:
+        """Give a file the name of its id, when that is free."""
+        got = held.read()
+        if got is None:
+            return ""
+        document = decoded(got[0], held.path, None)
+        id = document["id"]
+        storage = self._store.storage
+        if not is_id(id) or storage.exists(KIND, id):
+            return ""
+        as_written, _ = migrations.current(document, held.path)
+        written = codec.encode(as_written)
+        with storage.mutex(KIND, id) as target:
+            target.replace(None, written, anatomy.survey(written), [], keep=False)
+        held.delete()
+        return f"is {storage.path(KIND, id)} now; the misnamed file is in the trash"
+
+
+def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the second and every further use of a message id taken off, so that a new one is made."""
+    seen: set[Any] = set()
+    history = []
+    for message in document["history"]:
+        id = message.get("id")
+        if id is not None and id in seen:
+            message = {key: value for key, value in message.items() if key != "id"}
+        seen.add(id)
+        history.append(message)
+    return document | {"history": history}
+
+
+def _locks(store: Store, repair: bool) -> Iterator[Finding]:
+    for lock in store.locks():
+        if lock.state != "orphaned":
+            continue
+        holder = lock.name or f"{lock.user} on {lock.host}"
+        what = f"locked by {holder} since {lock.since}, who is gone; the next write takes it over"
+        done = "unlocked" if repair and store.unlock(lock.id) else None
+        yield Finding(lock.id, store.storage.path(KIND, lock.id), 0, 0, "lock", what, done)
+
+
+def _leftover(store: Store, leftover: Leftover, repair: bool) -> Finding:
+    kind = "vanished" if leftover.kind == "vanished" else "leftover"
+    done = store.storage.sweep(KIND, leftover) if repair else None
+    return Finding(leftover.id, leftover.path, 0, 0, kind, leftover.what, done)

@@ -1,0 +1,105 @@
+"""The head: what a list needs to know of a conversation, without its history.
+
+What must stay true: making one costs a small parse and no validation library, so that a list of thousands is
+quick to start and to run; a head that is not as the format says is None here, and the whole file is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Head"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of one conversation.
+
+    Attributes:
+        lock: The lock as it stands in the capsule, when it is active; else None.
+        path: The file.
+        bytes: Size of the file.
+        damaged: What is wrong with the file, as `path:line:column: what`; empty when nothing is. The other
+            fields are empty then.
+    """
+
+    id: str
+    title: str = ""
+    version: str = ""
+    created_at: str = ""
+    updated_at: str = ""
+    mode: str = "api"
+    type: str = "chat"
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+    archived: bool = False
+    is_summary: bool = False
+    source_conversation_id: str | None = None
+    title_set_by: str | None = None
+    lock: dict[str, Any] | None = None
+    path: str = ""
+    bytes: int = 0
+    damaged: str = ""
+
+    @classmethod
+    def of(cls, document: dict[str, Any], path: str, size: int) -> Head | None:
+        """The head in a capsule or in its beginning; None when a field is not of its type."""
+        get = document.get
+        metadata = get("metadata")
+        if not isinstance(metadata, dict):
+            return None
+        more = metadata.get
+        tags, lock, version = more("tags", []), more("lock"), get("version")
+        texts: tuple[Any, ...] = (
+            get("id"),
+            get("title"),
+            get("createdAt"),
+            get("updatedAt"),
+            version,
+            more("mode", "api"),
+        )
+        optional = (more("sourceConversationId"), more("titleSetBy"))
+        if (
+            not all(type(text) is str for text in texts)
+            or not str(version).startswith("2.")
+            or not all(text is None or type(text) is str for text in optional)
+            or type(tags) is not list
+            or not all(type(tag) is str for tag in tags)
+            or not (lock is None or type(lock) is dict)
+        ):
+            return None
+        return cls(
+            id=texts[0],
+            title=texts[1],
+            version=texts[4],
+            created_at=texts[2],
+            updated_at=texts[3],
+            mode=texts[5],
+            type=more("type") or "chat",
+            tags=tuple(tags),
+            pinned=more("pinned") is True,
+            archived=more("archived") is True,
+            is_summary=more("isSummary") is True,
+            source_conversation_id=optional[0],
+            title_set_by=optional[1],
+            lock=lock if lock and lock.get("active") is True else None,
+            path=path,
+            bytes=size,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints: the names of the format, where it has them."""
+        told = asdict(self)
+        names = {
+            "created_at": "createdAt",
+            "updated_at": "updatedAt",
+            "is_summary": "isSummary",
+            "source_conversation_id": "sourceConversationId",
+            "title_set_by": "titleSetBy",
+        }
+        shown = {names.get(name, name): value for name, value in told.items()}
+        if not self.damaged:
+            del shown["damaged"]
+            return shown
+        return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}

@@ -1,0 +1,248 @@
+"""Holding locks: what one instance holds, takes, refreshes and gives back.
+
+What must stay true: the lock in the capsule is the truth, and what is remembered here only serves to notice that
+it was taken away; an instance's file is locked before the first record names it; a forked child holds nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from capsule import locks, timestamps
+from capsule.errors import CapsuleError, Locked, LockLost
+from capsule.format.new import inactive_lock
+from capsule.head import Head
+from capsule.ids import named_instance_id, new_id
+from capsule.leases import Leases
+from capsule.locks import Identity, LockState
+from capsule.settings import Settings
+from capsule.storage.interface import Storage, Trashed
+from capsule.writing import Conversation
+
+__all__ = ["HeldLock", "Holder"]
+
+T = TypeVar("T")
+_log = logging.getLogger("capsule")
+
+
+class _Write(Protocol):
+    """Runs an action on a conversation, settled and under its mutex."""
+
+    def __call__(self, id: str, action: Callable[[Conversation], T]) -> T: ...
+
+
+class HeldLock:
+    """The lock on one conversation, given back at the end of a `with` block."""
+
+    def __init__(self, holder: Holder, id: str) -> None:
+        self._holder = holder
+        self.id = id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._holder.give_back(self.id)
+        except CapsuleError:
+            if error is None:
+                raise
+            _log.warning("the lock on %s could not be given back", self.id)
+
+
+class Holder:
+    """The locks of one open store.
+
+    Args:
+        storage: The storage engine.
+        settings: The store's settings.
+        write: Runs an action on a conversation.
+        keep_locks: Whether the lock that a save of an exclusive conversation applies is kept.
+        name: The instance's name, when it outlives its process.
+    """
+
+    def __init__(
+        self, storage: Storage, settings: Settings, write: _Write, *, keep_locks: bool, name: str | None
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._write = write
+        self._keep_locks = keep_locks
+        self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
+        user, host = _user(), socket.gethostname()
+        instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
+        self._identity = Identity(instance, user, host, os.getpid(), self._name)
+        self._held: dict[str, int] = {}
+        self._guard = threading.Lock()
+        self._leases = Leases(self._settings.lock_ttl_s / 6, lambda: list(self._held), self._refresh)
+
+    def me(self) -> Identity:
+        """This instance; a forked child is one of its own, and holds nothing."""
+        if self._identity.pid != os.getpid():
+            self._begin()
+        return self._identity
+
+    def admit(self, conversation: Conversation) -> dict[str, Any] | None:
+        """Let this instance write, and say which lock to record with the write, if any.
+
+        Raises:
+            Locked, LockLost: As `locks.admit`.
+        """
+        orphan = self._admitted(conversation)
+        if orphan is None and conversation.lock is not None:
+            if self._name is not None and self._is_stale(conversation.lock):
+                conversation.refresh_lock()
+            return None
+        if self._keep_locks and locks.is_exclusive(conversation.type):
+            return self._take()
+        return inactive_lock() if orphan else None
+
+    def _admitted(self, conversation: Conversation) -> dict[str, Any] | None:
+        """As `locks.admit`, for this store; a takeover is said."""
+        me, id = self.me(), conversation.id
+        try:
+            orphan = locks.admit(id, conversation.lock, me, held=id in self._held, state=self._state)
+        except LockLost:
+            with self._guard:
+                self._held.pop(id, None)
+            raise
+        if orphan:
+            _log.warning("conversation %s: took over the lock of %s, which is gone", id, locks.describe(orphan))
+        return orphan
+
+    def lock_for_new(self, type: str) -> dict[str, Any] | None:
+        """The lock that a new conversation of this type is made with."""
+        return self._take() if self._keep_locks and locks.is_exclusive(type) else None
+
+    def _take(self) -> dict[str, Any]:
+        me = self.me()
+        if me.name is None:
+            self._storage.announce(me.instance)
+        return locks.taken(me, timestamps.now())
+
+    def _is_stale(self, lock: dict[str, Any]) -> bool:
+        try:
+            age_s = timestamps.seconds_between(str(lock.get("timestamp")), timestamps.now())
+        except ValueError:
+            return True
+        return age_s > self._settings.lock_ttl_s / 10
+
+    def _state(self, lock: dict[str, Any]) -> str:
+        return locks.state_of(lock, self.me().host, self._storage.alive, self._settings.lock_ttl_s)
+
+    def now_held(self, id: str, lock: dict[str, Any] | None) -> None:
+        """Remember a lock that a save recorded."""
+        if lock is None or not lock["active"]:
+            return
+        with self._guard:
+            self._held.setdefault(id, 0)
+        self._leases.start()
+
+    def lock(self, id: str) -> HeldLock:
+        """See `Store.lock`. Locks of one instance nest: the outermost `with` gives it back."""
+
+        def act(conversation: Conversation) -> None:
+            orphan = self._admitted(conversation)
+            if conversation.lock is not None and orphan is None:
+                conversation.refresh_lock()
+            else:
+                record = self._take()
+                conversation.change_head(lambda head: head["metadata"].update(lock=record), touch=False)
+
+        self._write(id, act)
+        with self._guard:
+            self._held[id] = self._held.get(id, 0) + 1
+        self._leases.start()
+        return HeldLock(self, id)
+
+    def give_back(self, id: str) -> None:
+        """One `with` block less; the last one unlocks."""
+        self.me()
+        with self._guard:
+            left = self._held.get(id, 0) - 1
+            if left > 0:
+                self._held[id] = left
+                return
+        self.unlock(id)
+
+    def unlock(self, id: str, *, force: bool = False) -> bool:
+        """See `Store.unlock`."""
+
+        def act(conversation: Conversation) -> bool:
+            lock = conversation.lock
+            if lock is None:
+                return False
+            if lock.get("instanceId") != self.me().instance and not force and self._state(lock) != "orphaned":
+                raise Locked(
+                    f"conversation {id} is locked by {locks.describe(lock)}, not by this instance; "
+                    f"wait, or run: capsule unlock {id} --force",
+                    id=id,
+                    holder=lock,
+                )
+            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()), touch=False)
+            return True
+
+        try:
+            return self._write(id, act)
+        finally:
+            with self._guard:
+                self._held.pop(id, None)
+
+    def discard(self, conversation: Conversation) -> Trashed:
+        """Delete a conversation that this instance may write."""
+        self._admitted(conversation)
+        if conversation.lock is not None:
+            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()), touch=False)
+        trashed = conversation.held.delete()
+        with self._guard:
+            self._held.pop(conversation.id, None)
+        return trashed
+
+    def _refresh(self, id: str) -> None:
+        def act(conversation: Conversation) -> None:
+            lock = conversation.lock
+            if lock is not None and lock.get("instanceId") == self.me().instance:
+                conversation.refresh_lock()
+
+        self._write(id, act)
+
+    def state_of(self, head: Head) -> LockState:
+        """The lock in a head, with what is known of its holder."""
+        lock = head.lock or {}
+        return LockState(
+            id=head.id,
+            title=head.title,
+            instance=str(lock.get("instanceId") or ""),
+            user=str(lock.get("user") or ""),
+            host=str(lock.get("host") or ""),
+            name=lock.get("name"),
+            since=str(lock.get("timestamp") or ""),
+            state=self._state(lock),
+        )
+
+    def close(self) -> None:
+        """Release what this instance holds; a named one keeps it."""
+        self.me()
+        self._leases.stop()
+        for id in [] if self._name is not None else list(self._held):
+            try:
+                self.unlock(id)
+            except CapsuleError as error:
+                _log.warning("the lock on %s could not be released: %s", id, error)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"

@@ -1,0 +1,202 @@
+"""Reading conversations: whole, their last messages, their heads.
+
+What must stay true: reading takes no mutex, unless the file isn't as the store left it; it is then settled first,
+so that a hand edit is seen at once and a torn tail never is; and a store that can't be written is still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.format import anatomy, canonical, codec, migrations
+from capsule.head import Head
+from capsule.ids import check_id, is_id
+from capsule.storage.interface import Interfered, Known, Scanned, Signature, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capsule.format.models import Capsule, Message
+
+__all__ = ["KIND", "Reader"]
+
+T = TypeVar("T")
+
+KIND = "conversations"
+_TRIES = 5
+
+
+class Reader:
+    """Reads the conversations of one store."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._heads: dict[str, tuple[Signature, Head]] = {}
+
+    def _settled(self, id: str) -> Known | None:
+        """The conversation as the store knows it; None in a store that can't be written."""
+        known = self._storage.known(KIND, check_id(id))
+        if known is not None:
+            return known
+        if not self._storage.exists(KIND, id):
+            raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
+        from capsule.settling import settle
+
+        try:
+            return self._again(lambda: self._settle(id, settle))
+        except (Refused, StorageFailed):
+            return None
+
+    def _settle(self, id: str, settle: Callable[..., Known]) -> Known:
+        with self._storage.mutex(KIND, id) as held:
+            return settle(held)
+
+    @staticmethod
+    def _again(look: Callable[[], T]) -> T:
+        """What `look` gives, which starts over when another program wrote in between."""
+        for _ in range(_TRIES):
+            try:
+                return look()
+            except Interfered:
+                continue
+        raise StoreBusy(
+            "another program keeps rewriting the file; try again when it is done", id="", holder="another program"
+        )
+
+    def _bytes(self, id: str) -> tuple[bytes, bool]:
+        """The file's bytes, validated, and whether they are canonical and current."""
+        for _ in range(_TRIES):
+            known = self._settled(id)
+            got = self._storage.read(KIND, id)
+            if got is None:
+                raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
+            if known is None:
+                from capsule.settling import decoded
+
+                decoded(got[0], self._storage.path(KIND, id), id)
+                return got[0], False
+            if got[1] == known.signature:
+                return got[0], known.anatomy is not None
+        # Writers leave no gap: read what they have, under the mutex.
+        from capsule.settling import settle
+
+        def look() -> tuple[bytes, bool]:
+            with self._storage.mutex(KIND, id) as held:
+                known = settle(held)
+                got = held.read()
+                if got is None or got[1] != known.signature:
+                    raise Interfered
+                return got[0], known.anatomy is not None
+
+        return self._again(look)
+
+    def read(self, id: str) -> bytes:
+        """The bytes of the file, as it is. Raises as `load`."""
+        return self._bytes(id)[0]
+
+    def document(self, id: str) -> dict[str, Any]:
+        """The conversation as this version writes it, numbers exact, in canonical order. Raises as `load`."""
+        path = self._storage.path(KIND, id)
+        document, _ = migrations.current(codec.decode(self.read(id), path), path)
+        return canonical.in_order(document)
+
+    def load(self, id: str) -> Capsule:
+        """The whole conversation.
+
+        Raises:
+            NotFound: There is none.
+            InvalidDocument: Its file does not parse, or is no capsule.
+        """
+        from capsule.format.models import Capsule
+
+        data, is_canonical = self._bytes(id)
+        if not is_canonical:
+            path = self._storage.path(KIND, id)
+            document, _ = migrations.current(codec.decode(data, path), path)
+            data = codec.encode(document)
+        return Capsule.model_validate_json(data)
+
+    def tail(self, id: str, n: int) -> list[Message]:
+        """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, whatever the size."""
+        from capsule.format.models import Message
+
+        for _ in range(_TRIES):
+            known = self._settled(id)
+            if known is None or known.anatomy is None:
+                break
+            entries = self._storage.tail(KIND, id, known, n) if n > 0 else b"[]"
+            if entries is not None:
+                return _placed(Message, orjson.loads(entries), known.anatomy.count)
+        history = self.document(id)["history"]
+        entries = codec.encode({"history": history[-n:] if n > 0 else []})
+        return _placed(Message, orjson.loads(entries)["history"], len(history))
+
+    def head(self, id: str) -> Head:
+        """The head of one conversation. Raises as `load`; a damaged file raises here."""
+        self._settled(id)
+        path = self._storage.path(KIND, id)
+        found = self._quick(path, *self._storage.beginning(path), 0)
+        if found is None or found.id != id:
+            document = self.document(id)
+            found = Head.of(document, path, 0)
+            assert found is not None  # It was validated.
+        return found
+
+    def heads(self) -> Iterator[Head]:
+        """The head of every conversation, in no order; a file that is none gives a head with `damaged`.
+
+        Costs one scandir and, a file that changed since the last time, an open and one or two reads.
+        """
+        seen: dict[str, tuple[Signature, Head]] = {}
+        for scanned in self._storage.scan(KIND):
+            cached = self._heads.get(scanned.id)
+            if cached is None or cached[0] != scanned.signature:
+                head = self._scanned(scanned)
+                if head is None:
+                    continue
+                cached = (scanned.signature, head)
+            seen[scanned.id] = cached
+            yield cached[1]
+        self._heads = seen
+
+    def _scanned(self, scanned: Scanned) -> Head | None:
+        """The head of one file met by a scan; None when the file is gone meanwhile."""
+        size = scanned.signature.size
+        try:
+            if scanned.regular and is_id(scanned.id):
+                found = self._quick(scanned.path, *self._storage.beginning(scanned.path), size)
+                if found is not None and found.id == scanned.id:
+                    return found
+            return self._slow(scanned)
+        except (FileNotFoundError, NotFound):
+            return None
+        except CapsuleError as error:
+            return Head(id=scanned.id, path=scanned.path, bytes=size, damaged=error.message)
+
+    @staticmethod
+    def _quick(path: str, beginning: bytes, end: bytes, size: int) -> Head | None:
+        """The head from the first and last bytes of a canonical file; None when it isn't one."""
+        head = anatomy.head_of(beginning)
+        if head is None or not end.endswith(b"]\n}\n"):
+            return None
+        try:
+            return Head.of(orjson.loads(head), path, size)
+        except orjson.JSONDecodeError:
+            return None
+
+    def _slow(self, scanned: Scanned) -> Head | None:
+        """The head from the whole file, settled."""
+        if not is_id(scanned.id):
+            check_id(scanned.id)
+        if scanned.regular:
+            self._settled(scanned.id)
+        return Head.of(self.document(scanned.id), scanned.path, scanned.signature.size)
+
+
+def _placed(model: type[Message], entries: list[Any], count: int) -> list[Message]:
+    first = count - len(entries)
+    return [model.model_validate(entry).placed(first + i) for i, entry in enumerate(entries)]

@@ -1,0 +1,1 @@
+"""Bytes on disk: replace, splice, rehead, repair, mutex, instance files. Knows no conversation."""

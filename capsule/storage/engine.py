@@ -1,0 +1,295 @@
+"""Documents as files: the storage engine that the store uses.
+
+What must stay true: it knows kinds, ids and the canonical layout, and no conversation; every write happens
+under the document's mutex; reading takes none.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from capsule.errors import CapsuleError
+from capsule.format.anatomy import last_entries
+from capsule.storage import files, note, repair
+from capsule.storage.held import HeldDocument
+from capsule.storage.instances import Instances
+from capsule.storage.interface import Known, Leftover, Scanned, Signature, Trashed
+from capsule.storage.keeping import QUARANTINE, Keeping
+from capsule.storage.layout import Layout
+from capsule.storage.mutex import Mutexes
+from capsule.storage.syscalls import Syscalls
+
+__all__ = ["FileStorage"]
+
+_SUFFIX = ".json"
+_FIRST_READ = 4096
+_TAIL_CHUNK = 64 * 1024
+_CONTEXT_LINE = b'\n  "context": '
+
+
+class FileStorage:
+    """A store's documents as files below one directory.
+
+    Args:
+        root: The store's directory.
+        shared: See `Layout`.
+        append: "splice", or "replace" for a store where even the microseconds of a splice matter.
+        mutex_timeout_s: How long to wait for a mutex, in seconds, when the caller doesn't say.
+        sys: The seam to the system.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        shared: bool = False,
+        append: str = "splice",
+        mutex_timeout_s: float = 10.0,
+        sys: Syscalls | None = None,
+    ) -> None:
+        self.sys = sys or Syscalls()
+        self.layout = Layout(root, shared)
+        self.replaces_on_append = append == "replace"
+        self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
+        self.keeping = Keeping(self.sys, self.layout)
+        self._timeout_s = mutex_timeout_s
+        self._mutexes = Mutexes(self.sys, self.layout.derived("mutex"), self._ensure("mutex"), self.layout.file_mode)
+        self._instances = Instances(
+            self.sys, self.layout.derived("instances"), self._ensure("instances"), self.layout.file_mode
+        )
+        _open_storages.add(self)
+
+    def _ensure(self, name: str) -> _Ensure:
+        return _Ensure(self.layout, self.sys, name)
+
+    @contextmanager
+    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> Iterator[HeldDocument]:
+        """See `Storage.mutex`."""
+        name = f"{kind}-{id}"
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        self.layout.document(kind, id)  # The id is checked before a file is made of it.
+        held = None
+        hold = self._mutexes.hold(name, wait_s)
+        with files.naming(self._mutexes.path(name), "open"):
+            fd = hold.__enter__()
+        try:
+            held = HeldDocument(self, kind, id, fd)
+            yield held
+        finally:
+            try:
+                if held:
+                    held.close()
+            finally:
+                hold.__exit__(None, None, None)
+
+    def path(self, kind: str, id: str) -> str:
+        """See `Storage.path`."""
+        return self.layout.document(kind, id)
+
+    def exists(self, kind: str, id: str) -> bool:
+        """See `Storage.exists`."""
+        try:
+            self.sys.lstat(self.layout.document(kind, id))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _note(self, kind: str, id: str) -> note.Note | None:
+        try:
+            fd = self.sys.open(self._mutexes.path(f"{kind}-{id}"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return note.decode_header(self.sys.pread(fd, note.HEADER_BYTES, 0))
+        finally:
+            self.sys.close(fd)
+
+    def known(self, kind: str, id: str) -> Known | None:
+        """See `Storage.known`."""
+        written = self._note(kind, id)
+        if written is None:
+            return None
+        try:
+            found = self.sys.lstat(self.layout.document(kind, id))
+        except OSError:
+            return None
+        return written.known if files.signature(found) == written.known.signature else None
+
+    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
+        """See `Storage.read`."""
+        path = self.layout.document(kind, id)
+        with files.naming(path, "read"):
+            try:
+                fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                return files.pread_all(self.sys, fd, found.st_size), files.signature(found)
+            finally:
+                self.sys.close(fd)
+
+    def beginning(self, path: str) -> tuple[bytes, bytes]:
+        """See `Storage.beginning`. Costs an open and two reads, when the head is of a usual size."""
+        with files.naming(path, "read"):
+            fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+            try:
+                data = self.sys.pread(fd, _FIRST_READ, 0)
+                wanted = _FIRST_READ
+                while _CONTEXT_LINE not in data and len(data) == wanted:
+                    wanted *= 8
+                    data = files.pread_all(self.sys, fd, wanted)
+                if len(data) == found.st_size:
+                    return data, data[-8:]
+                return data, self.sys.pread(fd, 8, max(found.st_size - 8, 0))
+            finally:
+                self.sys.close(fd)
+
+    def is_torn(self, data: bytes) -> bool:
+        """See `Storage.is_torn`."""
+        return repair.mend(data) is not None
+
+    def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
+        """See `Storage.tail`. Costs reading the entries asked for."""
+        anatomy = known.anatomy
+        if anatomy is None:
+            return None
+        path = self.layout.document(kind, id)
+        with files.naming(path, "read"):
+            try:
+                fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                if files.signature(found) != known.signature:
+                    return None
+                chunk = _TAIL_CHUNK
+                while True:
+                    start = max(anatomy.history, anatomy.tail - chunk)
+                    entries, count = last_entries(files.pread_all(self.sys, fd, anatomy.tail - start, start), n)
+                    if count >= n or start == anatomy.history:
+                        return entries
+                    chunk *= 4
+            finally:
+                self.sys.close(fd)
+
+    def scan(self, kind: str) -> Iterator[Scanned]:
+        """See `Storage.scan`. Costs one scandir, and an lstat a file."""
+        directory = self.layout.documents(kind)
+        with files.naming(directory, "list"):
+            try:
+                for name, found in self.sys.names(directory):
+                    if name.endswith(_SUFFIX) and not name.startswith("."):
+                        regular = stat.S_ISREG(found.st_mode)
+                        id = name[: -len(_SUFFIX)]
+                        yield Scanned(id, f"{directory}/{name}", files.signature(found), regular)
+            except FileNotFoundError:
+                return
+
+    def trash(self, kind: str) -> list[Trashed]:
+        """See `Storage.trash`."""
+        with files.naming(self.layout.derived("trash"), "list"):
+            return self.keeping.trashed(kind)
+
+    def read_trashed(self, token: str) -> bytes:
+        """See `Storage.read_trashed`."""
+        with files.naming(self.layout.derived("trash", token), "read"):
+            return self.keeping.read(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """See `Storage.purge`."""
+        with files.naming(self.layout.derived("trash"), "purge"):
+            return self.keeping.purge(older_than_s)
+
+    def announce(self, instance: str) -> None:
+        """See `Storage.announce`."""
+        with files.naming(self.layout.derived("instances", instance), "make"):
+            self._instances.announce(instance)
+
+    def alive(self, instance: str) -> bool:
+        """See `Storage.alive`."""
+        return self._instances.alive(instance)
+
+    def clear_temporary(self, kind: str, id: str) -> str:
+        """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""
+        temporary = self.layout.temporary(kind, id)
+        with suppress(FileNotFoundError):
+            if self.sys.lstat(temporary).st_ino == self.sys.lstat(self.layout.document(kind, id)).st_ino:
+                self.sys.unlink(temporary)
+                return f"{temporary}: unlinked, it was a second name of the document"
+        # It may be a version that an editor saved in the instant of a crash: kept, never unlinked.
+        kept = self.keeping.move(temporary, QUARANTINE, kind, id, "leftover")
+        return f"{temporary}: moved to {kept}"
+
+    def leftovers(self, kind: str) -> list[Leftover]:
+        """See `Storage.leftovers`. Takes the mutex of each document that seems to have one."""
+        found = [Leftover("instance", dead, self.layout.derived("instances", dead), "left by a process that is dead")
+                 for dead in self._instances.dead()]  # fmt: skip
+        with files.naming(self.layout.root, "list"):
+            present, temporaries = set(), []
+            with suppress(FileNotFoundError):
+                for name, _ in self.sys.names(self.layout.documents(kind)):
+                    if name.startswith(".") and name.endswith(".tmp"):
+                        temporaries.append(name[1:-4])
+                    present.add(name)
+            for id in temporaries:
+                with suppress(CapsuleError), self.mutex(kind, id):
+                    path = self.layout.temporary(kind, id)
+                    with suppress(FileNotFoundError):
+                        self.sys.lstat(path)
+                        found.append(Leftover("temporary", id, path, "left by a writer that is dead"))
+            with suppress(FileNotFoundError):
+                for name, _ in self.sys.names(self.layout.derived("mutex")):
+                    id = name.removeprefix(f"{kind}-")
+                    if id != name and f"{id}{_SUFFIX}" not in present and self._note(kind, id):
+                        what = "was written by the store and then removed by something else"
+                        found.append(Leftover("vanished", id, self.layout.document(kind, id), what))
+        return found
+
+    def sweep(self, kind: str, leftover: Leftover) -> str:
+        """See `Storage.sweep`."""
+        with files.naming(leftover.path, "put away"):
+            if leftover.kind == "instance":
+                self._instances.sweep(leftover.id)
+                return f"{leftover.path}: unlinked"
+            with self.mutex(kind, leftover.id) as held:
+                if leftover.kind == "temporary":
+                    return self.clear_temporary(kind, leftover.id)
+                if held.read() is None:
+                    held.forget()
+                return f"{leftover.path}: forgotten"
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+        self._instances.close()
+        self._mutexes.close()
+
+    def forget_parent(self) -> None:
+        """In a forked child: share nothing with the parent."""
+        self._mutexes.forget()
+        self._instances.forget()
+
+
+class _Ensure:
+    """Makes a directory of the derived part; a plain callable, so that no cycle keeps a storage alive."""
+
+    def __init__(self, layout: Layout, sys: Syscalls, name: str) -> None:
+        self._layout, self._sys, self._name = layout, sys, name
+
+    def __call__(self) -> None:
+        self._layout.ensure_derived(self._sys, self._name)
+
+
+_open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for storage in list(_open_storages):
+        storage.forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)

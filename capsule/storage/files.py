@@ -1,0 +1,215 @@
+"""Whole files: opened safely, read, written beside their place and put into it.
+
+What must stay true: a document is a regular file (a symlink, a FIFO or a directory in its place is refused, and
+opening it never blocks); a new version is durable before it gets its name; and no version is dropped that the
+caller did not decide upon, not even one that an editor saved an instant ago.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StorageFailed
+from capsule.storage.interface import Interfered, Signature
+from capsule.storage.syscalls import Syscalls
+
+__all__ = [
+    "drop_name",
+    "failure",
+    "name_also",
+    "naming",
+    "open_document",
+    "pread_all",
+    "put_in_place",
+    "pwrite_all",
+    "same_content",
+    "signature",
+    "sync_directory",
+    "write_new",
+]
+
+_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_CHUNK = 8 << 20
+
+
+@contextmanager
+def naming(path: str, doing: str) -> Iterator[None]:
+    """Turn the system's errors into Capsule's, with the path and what was being done.
+
+    Args:
+        path: The file.
+        doing: What was being done, as "write".
+    """
+    try:
+        yield
+    except OSError as error:
+        raise failure(error, path, doing) from error
+
+
+def failure(error: OSError, path: str, doing: str) -> CapsuleError:
+    """The error of the package for one of the system."""
+    reason = error.strerror or str(error)
+    if error.errno in _PERMISSION:
+        return Refused(f"{path}: may not {doing} it: {reason}; check the permissions of the store", path=path)
+    hint = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return StorageFailed(f"{path}: could not {doing} it: {reason}{hint}", path=path, errno=error.errno)
+
+
+def not_a_file(path: str, what: str) -> InvalidDocument:
+    return InvalidDocument.of(
+        [Problem(path, 0, 0, "", f"is {what}, and a document is a regular file; move it out of the way")]
+    )
+
+
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a symlink"}
+
+
+def open_document(sys: Syscalls, path: str, flags: int) -> tuple[int, os.stat_result]:
+    """Open a regular file, following no symlink and never blocking.
+
+    Raises:
+        FileNotFoundError: There is none.
+        InvalidDocument: Something else is in its place.
+        OSError: The system refused.
+    """
+    try:
+        fd = sys.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise not_a_file(path, "a symlink") from error
+        if error.errno in (errno.EISDIR, errno.ENXIO):
+            raise not_a_file(path, "a directory" if error.errno == errno.EISDIR else "a FIFO or a device") from error
+        raise
+    found = sys.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        sys.close(fd)
+        raise not_a_file(path, _KINDS.get(stat.S_IFMT(found.st_mode), "a device"))
+    return fd, found
+
+
+def signature(found: os.stat_result) -> Signature:
+    return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def same_content(one: Signature, other: Signature) -> bool:
+    """Whether two signatures are of one content; a rename touches ctime, and nothing else."""
+    return (one.inode, one.size, one.mtime_ns) == (other.inode, other.size, other.mtime_ns)
+
+
+def pread_all(sys: Syscalls, fd: int, size: int, offset: int = 0) -> bytes:
+    """Read `size` bytes from `offset`, or as many as there are."""
+    data = sys.pread(fd, size, offset)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size and (data := sys.pread(fd, min(size - got, _CHUNK), offset + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def pwrite_all(sys: Syscalls, fd: int, data: bytes, offset: int) -> None:
+    """Write all of `data` at `offset`; a short write goes on behind what it wrote."""
+    done = sys.pwrite(fd, data, offset)
+    while done < len(data):
+        written = sys.pwrite(fd, memoryview(data)[done : done + _CHUNK], offset + done)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += written
+
+
+def sync_directory(sys: Syscalls, path: str) -> None:
+    """Make the names in a directory durable."""
+    fd = sys.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sys.fsync(fd)
+    finally:
+        sys.close(fd)
+
+
+def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None]) -> int:
+    """Make the file `path`, which must be free, let `write` fill it, and make it durable.
+
+    Returns:
+        Its descriptor, open for reading and writing. When anything fails the file is gone.
+    """
+    fd = sys.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        sys.fchmod(fd, mode)
+        write(fd)
+        sys.fsync(fd)
+    except BaseException:
+        with suppress(OSError):
+            sys.close(fd)
+            sys.unlink(path)
+        raise
+    return fd
+
+
+def name_also(sys: Syscalls, source: str, path: str) -> None:
+    """Give a file a second, free name; where the file system knows no hard links, move it there.
+
+    Raises:
+        FileExistsError: The name is taken.
+    """
+    try:
+        sys.link(source, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        try:
+            sys.lstat(path)
+        except FileNotFoundError:
+            sys.rename(source, path)
+        else:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+
+
+def drop_name(sys: Syscalls, path: str) -> None:
+    """Unlink a name, when it is there."""
+    with suppress(FileNotFoundError):
+        sys.unlink(path)
+
+
+def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None) -> None:
+    """Give a durable new file its name, and make the name durable.
+
+    Args:
+        new: The new file, in the directory of `path`.
+        path: The name it is to have.
+        expected: The version it takes the place of; None: there must be none.
+
+    Raises:
+        Interfered: Another version was in that place; it still is, and `new` is gone.
+        OSError: The system refused. What lies at `path` is then the old version or the new one.
+    """
+    try:
+        if expected is None:
+            name_also(sys, new, path)
+            exchanged = False
+        else:
+            exchanged = sys.exchange(new, path)
+            if not exchanged:
+                # The next best: a window of microseconds is left, in which an editor's version would be dropped.
+                if not same_content(signature(sys.lstat(path)), expected):
+                    raise FileNotFoundError
+                sys.rename(new, path)
+    except (FileExistsError, FileNotFoundError):
+        drop_name(sys, new)
+        raise Interfered from None
+    except OSError:
+        with suppress(OSError):
+            sys.unlink(new)
+        raise
+    # From here on `new` may be somebody's version: on an error it stays, and is found as a leftover.
+    if exchanged and expected is not None and not same_content(signature(sys.lstat(new)), expected):
+        sys.exchange(new, path)
+        drop_name(sys, new)
+        raise Interfered
+    drop_name(sys, new)
+    sync_directory(sys, os.path.dirname(path))

@@ -1,0 +1,194 @@
+"""What the store asks of a storage engine, and the words both use.
+
+What must stay true: `capsule/store.py` and what stands beside it reach bytes through these two protocols only,
+never through `open` or `os`. Another engine that keeps them can stand behind the same store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from capsule.format.anatomy import Anatomy
+
+__all__ = ["Anatomy", "Held", "Interfered", "Known", "Leftover", "Scanned", "Signature", "Storage", "Trashed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What tells one state of a file from another: times in nanoseconds, size in bytes."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A document that is as the store left it.
+
+    Attributes:
+        anatomy: Where its parts lie; None when its layout isn't canonical, so that it is only ever replaced.
+        tag: Changes whenever the head does, its in-place timestamps apart: a key for caches.
+    """
+
+    signature: Signature
+    anatomy: Anatomy | None
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """One file met by a scan: its id, its signature, and whether it is a regular file at all."""
+
+    id: str
+    path: str
+    signature: Signature
+    regular: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """A deleted document: the token names it in the trash."""
+
+    id: str
+    deleted_at: str
+    token: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something a dead process left behind, or a document that vanished without the store."""
+
+    kind: str
+    id: str
+    path: str
+    what: str
+
+
+class Interfered(Exception):
+    """Another program wrote the file while the store was writing: look again, and do it again.
+
+    It never leaves the package `capsule`: whoever holds the mutex starts over.
+    """
+
+
+class Held(Protocol):
+    """One document under its mutex. Every write is durable when the call returns."""
+
+    id: str
+    path: str
+
+    def look(self) -> Known | None:
+        """The document, when it is as the store left it; None when it is not, or there is none."""
+
+    def read(self) -> tuple[bytes, Signature] | None:
+        """The whole file and its signature; None when there is none."""
+
+    def head(self, known: Known) -> bytes:
+        """The bytes before `context`, as a JSON document of its own."""
+
+    def stamp(self, known: Known) -> str:
+        """`updatedAt` as it stands in the file."""
+
+    def records(self) -> list[bytes]:
+        """What the store wrote lately, oldest first: whatever was given as a record below."""
+
+    def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes]) -> Known:
+        """Take the file as it is for known, and these records as all there are."""
+
+    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes]) -> Known:
+        """Append entries in place and overwrite `updatedAt`. Raises `Interfered`, `StorageFailed`."""
+
+    def restamp(self, known: Known, lock_stamp: str) -> Known:
+        """Overwrite the lock's timestamp in place. Raises `Interfered`, `StorageFailed`."""
+
+    def rehead(self, known: Known, head: bytes, entries: list[bytes], records: list[bytes]) -> Known:
+        """Write a new head, the rest copied behind it, and entries appended. Raises as `splice`."""
+
+    def replace(
+        self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
+    ) -> Known:
+        """Write the whole document.
+
+        Args:
+            expected: What the caller decided upon; None: there must be no file.
+            data: The document.
+            anatomy: Its anatomy, None when it isn't canonical.
+            records: Added to the records there are (`keep`), or all there will be.
+        """
+
+    def repair(self, data: bytes, signature: Signature) -> str | None:
+        """Mend what a crash can leave, the original to the quarantine; in words what was done, else None."""
+
+    def quarantine(self, data: bytes, reason: str) -> str:
+        """Keep bytes in the quarantine; the path."""
+
+    def delete(self) -> Trashed:
+        """Move the document to the trash."""
+
+    def restore(self, token: str) -> None:
+        """Move the document back from the trash. Raises `Refused` when its place is taken."""
+
+
+class Storage(Protocol):
+    """Documents of one store."""
+
+    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> AbstractContextManager[Held]:
+        """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
+
+    def known(self, kind: str, id: str) -> Known | None:
+        """As `Held.look`, without the mutex; None also when a writer is at work."""
+
+    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
+        """The whole file and its signature, without the mutex; None when there is none."""
+
+    def beginning(self, path: str) -> tuple[bytes, bytes]:
+        """The first bytes of a file, up to and with the line of `context`, and its last 8 bytes."""
+
+    def is_torn(self, data: bytes) -> bool:
+        """Whether a file that is not valid is what a crash can leave, so that `Held.repair` mends it."""
+
+    def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
+        """The last `n` entries as a JSON array; None when the file changed meanwhile."""
+
+    def scan(self, kind: str) -> Iterator[Scanned]:
+        """Every document of a kind, in no order."""
+
+    def exists(self, kind: str, id: str) -> bool:
+        """Whether a file of that name is there."""
+
+    def path(self, kind: str, id: str) -> str:
+        """Where the document lies."""
+
+    def trash(self, kind: str) -> list[Trashed]:
+        """The deleted documents of a kind, newest first."""
+
+    def read_trashed(self, token: str) -> bytes:
+        """The bytes of a deleted document."""
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Drop what lies in the trash and the quarantine for longer; the paths."""
+
+    def announce(self, instance: str) -> None:
+        """Make the instance file, locked as long as this process lives; idempotent."""
+
+    def alive(self, instance: str) -> bool:
+        """Whether a process on this machine holds that instance file."""
+
+    def leftovers(self, kind: str) -> list[Leftover]:
+        """What dead processes left, and known documents whose file vanished."""
+
+    def sweep(self, kind: str, leftover: Leftover) -> str:
+        """Put one leftover away; in words what was done."""
+
+    def close(self) -> None:
+        """Give back every descriptor and the instance file."""
+
+
+#: Makes a storage engine for a store's root directory.
+Engine = Callable[[str], Storage]

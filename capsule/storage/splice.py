@@ -1,0 +1,142 @@
+"""The splice: appending to `history` in place, at a cost that the file's size has no part in.
+
+One pwrite over the closing of the file, one over `updatedAt`, one fdatasync. What must stay true: a splice that
+returns is durable and lies in the file that the path names; one that fails leaves the file as it was, complete, or
+torn as `repair` knows; one that an editor's save got in the way of takes back what it wrote and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+import orjson
+
+from capsule.format.anatomy import Anatomy, closing_of, spliced
+from capsule.storage.files import pread_all, pwrite_all, signature
+from capsule.storage.interface import Interfered, Signature
+from capsule.storage.syscalls import Syscalls
+from capsule.timestamps import WIDTH
+
+__all__ = ["splice", "stamp_in_place"]
+
+#: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
+_BEFORE = 48
+_QUIET_S = 0.03
+_PATIENCE_S = 2.0
+
+
+def splice(
+    sys: Syscalls, fd: int, path: str, anatomy: Anatomy, entries: list[bytes], stamp: str
+) -> tuple[Signature, Anatomy]:
+    """Append entries to the canonical capsule open at `fd`.
+
+    Args:
+        sys: The seam to the system.
+        fd: The document, open for reading and writing.
+        path: Its name, which must still stand for it at the end.
+        anatomy: The file's anatomy.
+        entries: Encoded entries, at least one.
+        stamp: The new `updatedAt`.
+
+    Returns:
+        The file's signature and anatomy afterwards.
+
+    Raises:
+        Interfered: Another program wrote the file meanwhile; nothing of the splice is left in it.
+        OSError: The system refused.
+    """
+    closing = closing_of(anatomy)
+    start = max(anatomy.tail - _BEFORE, 0)
+    around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
+    if not around.endswith(closing) or len(around) != anatomy.size - start:
+        raise Interfered
+    block, after = spliced(anatomy, entries)
+    try:
+        pwrite_all(sys, fd, block, anatomy.tail)
+        if sys.fstat(fd).st_size != after.size:
+            _withdraw(sys, fd, anatomy.tail, block)
+            raise Interfered
+        pwrite_all(sys, fd, stamp.encode(), anatomy.updated_at)
+    except OSError:
+        # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
+        with suppress(OSError):
+            pwrite_all(sys, fd, closing, anatomy.tail)
+            sys.ftruncate(fd, anatomy.size)
+        raise
+    sys.fdatasync(fd)
+    _confirm(sys, fd, path, after.size, around[: anatomy.tail - start] + block[:_BEFORE], start, (anatomy.tail, block))
+    return signature(sys.lstat(path)), after
+
+
+def stamp_in_place(sys: Syscalls, fd: int, path: str, anatomy: Anatomy, offset: int, stamp: str) -> Signature:
+    """Overwrite one timestamp of the head in place; the file's signature afterwards. Raises as `splice`."""
+    before = sys.pread(fd, WIDTH + 2, offset - 1)
+    if len(before) != WIDTH + 2 or before[:1] != b'"' or before[-1:] != b'"':
+        raise Interfered
+    pwrite_all(sys, fd, stamp.encode(), offset)
+    sys.fdatasync(fd)
+    _confirm(sys, fd, path, anatomy.size, b'"' + stamp.encode() + b'"', offset - 1, None)
+    return signature(sys.lstat(path))
+
+
+def _confirm(
+    sys: Syscalls, fd: int, path: str, size: int, there: bytes, start: int, written: tuple[int, bytes] | None
+) -> None:
+    """Raise `Interfered` unless `path` names the file at `fd`, at `size`, with the bytes `there` at `start`."""
+    try:
+        named = sys.lstat(path)
+    except FileNotFoundError:
+        raise Interfered from None
+    if named.st_ino != sys.fstat(fd).st_ino:
+        raise Interfered  # An editor renamed its copy over the path: the splice went into a file without a name.
+    if named.st_size != size or sys.pread(fd, len(there), start) != there:
+        if written:
+            _withdraw(sys, fd, *written)
+        raise Interfered
+
+
+def _withdraw(sys: Syscalls, fd: int, tail: int, block: bytes) -> None:
+    """Take what a splice wrote out of a file that an editor truncated and wrote in place at the same time.
+
+    The editor's text ends at some byte, before or inside what the splice wrote; what lies between is NULs. Waits
+    until the editor is done.
+    """
+    data = _quiet(sys, fd)
+    end = _end_of_document(data)
+    if end is None:
+        return
+    rest = data[end:].lstrip(b" \r\n\t")
+    left = rest.lstrip(b"\0")
+    if left and block.endswith(left) and len(data) <= tail + len(block):
+        white = len(data) - end - len(rest)
+        sys.ftruncate(fd, end + white)
+        sys.fdatasync(fd)
+
+
+def _quiet(sys: Syscalls, fd: int) -> bytes:
+    """The file, once it has been left alone for a moment."""
+    deadline = time.monotonic() + _PATIENCE_S
+    found = os.fstat(fd)
+    while time.monotonic() < deadline:
+        time.sleep(_QUIET_S)
+        now = sys.fstat(fd)
+        if (now.st_size, now.st_mtime_ns) == (found.st_size, found.st_mtime_ns):
+            break
+        found = now
+    return pread_all(sys, fd, found.st_size)
+
+
+def _end_of_document(data: bytes) -> int | None:
+    """Where the first JSON document in `data` ends; None when it holds no whole one."""
+    text = data.partition(b"\0")[0]
+    end = text.rfind(b"}") + 1
+    while end > 0:
+        with suppress(orjson.JSONDecodeError):
+            orjson.loads(text[:end])
+            return end
+        end = text.rfind(b"}", 0, end - 1) + 1
+        if len(text) - end > 64 << 10:
+            return None
+    return None

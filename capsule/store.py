@@ -1,0 +1,570 @@
+"""The Store: the one storage layer of conversations, behind every door.
+
+What must stay true: whatever a method returns after a write is durable; whatever it raises, the file is as it was
+or complete; and the same rule of who may write is asked by all of them. The module reaches bytes only through
+the storage engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from capsule import discovery, timestamps
+from capsule.choosing import find_message, one_of
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, StoreBusy
+from capsule.format import anatomy, canonical, codec, migrations, new, validation
+from capsule.format.message import check_message
+from capsule.format.titles import check_title, title_from
+from capsule.head import Head
+from capsule.holding import HeldLock, Holder
+from capsule.ids import check_id, new_id
+from capsule.locks import LockState
+from capsule.reading import KIND, Reader
+from capsule.storage.engine import FileStorage
+from capsule.storage.interface import Interfered, Storage, Trashed
+from capsule.writing import Conversation, HeadCache, complete, creation_records
+
+if TYPE_CHECKING:
+    from capsule.format.models import Capsule, Message
+    from capsule.settings import Settings
+
+__all__ = ["Store"]
+
+T = TypeVar("T")
+_TRIES = 50
+
+
+class Store:
+    """An open store: one instance, which several threads may use.
+
+    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `unlock`, the end of
+    `with store.lock(id)`, or `close`; conversations of other types have many writers.
+
+    Attributes:
+        root: The store's directory.
+        settings: What its `capsule.toml` says.
+    """
+
+    def __init__(
+        self, root: str, settings: Settings, storage: Storage, *, keep_locks: bool = True, instance: str | None = None
+    ) -> None:
+        self.root = root
+        self.settings = settings
+        self.storage = storage
+        self._heads = HeadCache()
+        self._reader = Reader(storage)
+        self._holder = Holder(storage, settings, self._write, keep_locks=keep_locks, name=instance)
+
+    @classmethod
+    def init(cls, directory: str | Path) -> list[str]:
+        """Make a store of `directory`, as far as it is none: idempotent, and nothing is overwritten.
+
+        Returns:
+            The paths that were made.
+
+        Raises:
+            Refused, StorageFailed: The system did not let it.
+        """
+        return discovery.ensure_store(directory)
+
+    @classmethod
+    def open(cls, path: str | Path | None = None, *, keep_locks: bool = True, instance: str | None = None) -> Self:
+        """Open a store, as an instance of its own.
+
+        Args:
+            path: The store's directory; None: found as the command line finds it (`CAPSULE_STORE`, the nearest
+                directory upwards with a `capsule.toml`, the user's own store, made on first use).
+            keep_locks: Whether the lock that a save of a `chat` applies is kept until `close`.
+            instance: A name, for a holder whose locks outlive the process.
+
+        Raises:
+            NotFound: There is no store at `path`.
+            InvalidDocument: Its `capsule.toml` can't be accepted.
+        """
+        root = discovery.find_store(path)
+        settings = discovery.load_settings(root)
+        storage = FileStorage(
+            root, shared=settings.shared, append=settings.append, mutex_timeout_s=settings.mutex_timeout_s
+        )
+        return cls(root, settings, storage, keep_locks=keep_locks, instance=instance)
+
+    @property
+    def instance_id(self) -> str:
+        """The id of this instance."""
+        return self._holder.me().instance
+
+    def close(self) -> None:
+        """Release the locks of this instance, and give back its files. A named instance keeps its locks."""
+        self._holder.close()
+        self.storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # -- Writing -------------------------------------------------------------------------------------------------
+
+    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
+        """Run `action` on the conversation, settled and under its mutex; again when another program interferes."""
+        from capsule.settling import settle
+
+        for _ in range(_TRIES):
+            try:
+                with self.storage.mutex(KIND, id) as held:
+                    return action(Conversation(held, settle(held), self._heads, self.settings.message_bytes))
+            except Interfered:
+                continue
+        raise StoreBusy(
+            f"conversation {id} keeps being rewritten by another program; try again when it is done",
+            id=id,
+            holder="another program",
+        )
+
+    def create(
+        self,
+        *,
+        title: str | None = None,
+        mode: str = "api",
+        type: str = "chat",
+        tags: Iterable[str] = (),
+        id: str | None = None,
+        messages: Iterable[Mapping[str, Any] | Message] = (),
+        created_by: str | None = None,
+    ) -> Head:
+        """Make a conversation; it is durable when this returns.
+
+        Args:
+            title: Its title; None: made by rule from the first user message, when there is one.
+            mode: `api` or `toolbox`.
+            type: `chat`, `direct`, `group` or `channel`.
+            tags: Its tags.
+            id: Its id; None: a new one.
+            messages: Its first messages, as `append_many` takes them.
+            created_by: The agent that makes it.
+
+        Raises:
+            InvalidInput: An argument can't be accepted, or the id is taken.
+            Refused, StorageFailed: The system did not let it.
+        """
+        id = new_id() if id is None else check_id(id)
+        stamp = timestamps.now()
+        entries = [complete(check_message(message), stamp) for message in messages]
+        for entry in entries:
+            self._check_size(entry)
+        named = title is not None
+        if title is None:
+            title = next((title_from(entry["content"]) for entry in entries if entry["role"] == "user"), "")
+        lock = self._holder.lock_for_new(type)
+        document = new.new_capsule(
+            id,
+            check_title(title) if named else title,
+            stamp,
+            mode,
+            type,
+            _checked_tags(tags),
+            "user" if named else "auto",
+            lock,
+            entries,
+            metadata={"createdBy": created_by},
+        )
+        data = codec.encode(document)
+        _check_new(document, data)
+        with self.storage.mutex(KIND, id) as held:
+            try:
+                if self.storage.exists(KIND, id):
+                    raise Interfered
+                records = creation_records(document)
+                known = held.replace(None, data, anatomy.survey(data), records, keep=False)
+            except Interfered:
+                raise InvalidInput(f"conversation {id} exists already; append to it, or choose another id") from None
+        self._holder.now_held(id, lock)
+        head = Head.of(document, self.storage.path(KIND, id), known.signature.size)
+        assert head is not None
+        return head
+
+    def _check_size(self, entry: dict[str, Any]) -> None:
+        limit = self.settings.message_bytes
+        if len(entry["content"].encode(errors="surrogatepass")) > limit:
+            raise InvalidInput(f"the message is larger than {limit:,} bytes (limits.message_bytes in capsule.toml)")
+
+    def append(self, id: str, *, role: str = "user", content: str, **fields: Any) -> Message:
+        """Append one message; it is durable when this returns.
+
+        Args:
+            id: The conversation.
+            role: `user`, `assistant`, `system` or `tool`.
+            content: The text.
+            fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`).
+
+        Returns:
+            The message as written, with its id, its time, and `at`, its position.
+
+        Raises:
+            NotFound: There is no such conversation.
+            InvalidInput: The message can't be accepted.
+            Locked, LockLost: Another instance holds the conversation, or took it.
+            InvalidDocument: The file does not parse; it is left as it is.
+            StoreBusy, Refused, StorageFailed: The system did not let it.
+
+        Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile.
+        """
+        return self.append_many(id, [{"role": role, "content": content, **fields}])[0]
+
+    def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
+        """Append messages in one write: all are durable when this returns, or none is there.
+
+        Args:
+            id: The conversation.
+            messages: Mappings or `Message` models; none: nothing happens.
+
+        Returns and raises as `append`. Cost: one fdatasync.
+        """
+        checked = [check_message(message) for message in messages]
+        if not checked:
+            return []
+
+        def act(conversation: Conversation) -> tuple[int, list[dict[str, Any]]]:
+            lock = self._holder.admit(conversation)
+            written = conversation.append(checked, lock=lock)
+            self._holder.now_held(id, lock)
+            return written
+
+        at, entries = self._write(check_id(id), act)
+        from capsule.format.models import Message
+
+        return [Message.model_validate(entry).placed(at + i) for i, entry in enumerate(entries)]
+
+    def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
+        def act(conversation: Conversation) -> dict[str, Any]:
+            lock = self._holder.admit(conversation)
+
+            def change_all(head: dict[str, Any]) -> None:
+                change(head)
+                if lock is not None:
+                    head["metadata"]["lock"] = lock
+
+            head = conversation.change_head(change_all)
+            self._holder.now_held(id, lock)
+            return head
+
+        return self._head_of(id, self._write(check_id(id), act))
+
+    def _head_of(self, id: str, head: dict[str, Any]) -> Head:
+        found = Head.of(head, self.storage.path(KIND, id), 0)
+        return found if found is not None else self.head(id)
+
+    def rename(self, id: str, title: str, *, by: str = "user") -> Head:
+        """Give a conversation a title. Raises as `append`. Cost: copying the file, in the kernel; so with all below.
+
+        Args:
+            id: The conversation.
+            title: Its title.
+            by: `user`, or `auto` for a title made by rule, which a later rule may change.
+        """
+        title = check_title(title)
+
+        def change(head: dict[str, Any]) -> None:
+            head["title"] = title
+            head["metadata"]["titleSetBy"] = by
+
+        return self._change_head(id, change)
+
+    def tag(self, id: str, *tags: str) -> Head:
+        """Add tags; one that is there already stays as it is."""
+        added = _checked_tags(tags)
+
+        def change(head: dict[str, Any]) -> None:
+            there = head["metadata"].get("tags") or []
+            head["metadata"]["tags"] = [*there, *(tag for tag in added if tag not in there)]
+
+        return self._change_head(id, change)
+
+    def untag(self, id: str, *tags: str) -> Head:
+        """Remove tags; one that isn't there is passed over."""
+
+        def change(head: dict[str, Any]) -> None:
+            head["metadata"]["tags"] = [tag for tag in head["metadata"].get("tags") or [] if tag not in tags]
+
+        return self._change_head(id, change)
+
+    def pin(self, id: str, on: bool = True) -> Head:
+        """Pin a conversation above the others, or unpin it."""
+        return self._change_head(id, lambda head: _flag(head["metadata"], "pinned", on))
+
+    def archive(self, id: str, on: bool = True) -> Head:
+        """Archive a conversation, or bring it back."""
+        return self._change_head(id, lambda head: _flag(head["metadata"], "archived", on))
+
+    def edit_message(self, id: str, message_id: str, content: str) -> Message:
+        """Change one message's text in place; its `editedAt` says when.
+
+        Args:
+            id: The conversation.
+            message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or `@last`.
+            content: The new text.
+
+        Raises as `append`. Cost: reading and writing the whole file.
+        """
+        check_message({"role": "user", "content": content})
+        self._check_size({"content": content})
+
+        def act(conversation: Conversation) -> dict[str, Any]:
+            lock = self._holder.admit(conversation)
+            place = find_message(conversation.document()["history"], message_id, id)
+
+            def change(document: dict[str, Any]) -> None:
+                message = document["history"][place]
+                message["content"] = content
+                message["editedAt"] = timestamps.now(document["updatedAt"])
+                first = next((i for i, entry in enumerate(document["history"]) if entry["role"] == "user"), -1)
+                if document["metadata"].get("titleSetBy") == "auto" and place == first:
+                    document["title"] = title_from(content)
+                if lock is not None:
+                    document["metadata"]["lock"] = lock
+
+            after = conversation.rewrite(change)
+            self._holder.now_held(id, lock)
+            return {"at": place, "entry": after["history"][place]}
+
+        done = self._write(check_id(id), act)
+        from capsule.format.models import Message
+
+        return Message.model_validate(done["entry"]).placed(done["at"])
+
+    def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
+        """Save a conversation that a person edited as a whole.
+
+        Args:
+            id: The conversation.
+            data: The file as the person left it.
+            read: The file as it was given to them: what was written since is merged into theirs.
+
+        Raises as `append`; also
+            InvalidDocument: `data` is no capsule, or another's; nothing was written.
+        """
+        from capsule.editing import merged_edit
+
+        edited = merged_edit(data, read, id)
+
+        def act(conversation: Conversation) -> dict[str, Any]:
+            lock = self._holder.admit(conversation)
+
+            def change(document: dict[str, Any]) -> dict[str, Any]:
+                after = edited(document)
+                after["metadata"]["lock"] = lock if lock is not None else document["metadata"]["lock"]
+                return after
+
+            after = conversation.rewrite(change)
+            self._holder.now_held(id, lock)
+            return after
+
+        return self._head_of(id, self._write(check_id(id), act))
+
+    def migrate(self, id: str, *, check: bool = False) -> list[str]:
+        """Bring a file to the current version and to the canonical layout.
+
+        Args:
+            id: The conversation.
+            check: Only say what would be done.
+
+        Returns:
+            What was changed, in words; empty when there was nothing to do.
+        """
+        path = self.storage.path(KIND, id)
+        data = self._reader.read(id)
+        document, changes = migrations.current(codec.decode(data, path), path)
+        if not changes and codec.encode(canonical.in_order(document)) != data:
+            changes = ["brought into the canonical layout"]
+        if changes and not check:
+
+            def act(conversation: Conversation) -> None:
+                lock = self._holder.admit(conversation)
+                if lock is None:
+                    conversation.rewrite(lambda document: None, stamp=None)
+                else:
+                    conversation.rewrite(lambda document: document["metadata"].update(lock=lock), stamp=None)
+                self._holder.now_held(id, lock)
+
+            self._write(id, act)
+        return changes
+
+    # -- Reading -------------------------------------------------------------------------------------------------
+
+    def load(self, id: str) -> Capsule:
+        """The whole conversation, unknown fields kept.
+
+        Raises:
+            NotFound: There is none.
+            InvalidDocument: Its file does not parse, or is no capsule.
+        """
+        return self._reader.load(check_id(id))
+
+    def read(self, id: str) -> bytes:
+        """The bytes of a conversation's file, as they are, validated. Raises as `load`."""
+        return self._reader.read(check_id(id))
+
+    def document(self, id: str) -> dict[str, Any]:
+        """The conversation as this version writes it, in canonical order; a number that JSON libraries would
+        change is an `orjson.Fragment`. Raises as `load`."""
+        return self._reader.document(check_id(id))
+
+    def tail(self, id: str, n: int) -> list[Message]:
+        """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, not the file."""
+        return self._reader.tail(check_id(id), n)
+
+    def head(self, id: str) -> Head:
+        """The head of one conversation. Raises as `load`."""
+        return self._reader.head(check_id(id))
+
+    def heads(self) -> Iterator[Head]:
+        """The heads of all conversations, in no order, damaged files among them (`Head.damaged`).
+
+        Costs one scandir, and for a file that changed since the last time an open and one or two reads.
+        """
+        return self._reader.heads()
+
+    def ids(self) -> list[str]:
+        """The ids of all conversations, sorted. Costs one scandir."""
+        return sorted(scanned.id for scanned in self.storage.scan(KIND))
+
+    def find_message(self, id: str, message_id: str) -> Message:
+        """One message: by its id, a unique prefix of it, `@N` (its position) or `@last`. Raises as `load`."""
+        from capsule.format.models import Message
+
+        history = self.document(id)["history"]
+        place = find_message(history, message_id, id)
+        return Message.model_validate_json(codec.encode(history[place])).placed(place)
+
+    def resolve(self, prefix: str) -> str:
+        """The id that a person means: a full id, a unique prefix of 4 characters or more, or `@last`.
+
+        Raises:
+            NotFound: None is meant.
+            InvalidInput: Several are, or it is too short.
+        """
+        if prefix == "@last":
+            latest = max((head for head in self.heads() if not head.damaged), key=_last_changed, default=None)
+            if latest is None:
+                raise NotFound("there is no conversation yet; make one with: capsule new", id=prefix)
+            return latest.id
+        check_id(prefix)
+        if self.storage.exists(KIND, prefix):
+            return prefix
+        return one_of([id for id in self.ids() if id.startswith(prefix)], prefix)
+
+    # -- Locks ---------------------------------------------------------------------------------------------------
+
+    def lock(self, id: str) -> HeldLock:
+        """Lock a conversation for this instance, now; the lock ends with a `with` block, `unlock` or `close`.
+
+        Raises as `append`. Cost: copying the file, in the kernel.
+        """
+        return self._holder.lock(check_id(id))
+
+    def unlock(self, id: str, *, force: bool = False) -> bool:
+        """Release a conversation's lock, without modifying the conversation.
+
+        Args:
+            id: The conversation.
+            force: Also when another instance holds it.
+
+        Returns:
+            False when there was none.
+
+        Raises:
+            Locked: Another instance holds it, and `force` is not given.
+        """
+        return self._holder.unlock(check_id(id), force=force)
+
+    def locks(self) -> Iterator[LockState]:
+        """Every active lock of the store, with what is known of its holder. Costs as `heads`."""
+        return (self._holder.state_of(head) for head in self.heads() if head.lock)
+
+    # -- Trash ---------------------------------------------------------------------------------------------------
+
+    def delete(self, id: str) -> Trashed:
+        """Move a conversation to the trash; a damaged file too.
+
+        Raises:
+            NotFound: There is none.
+            Locked, LockLost: Another instance holds it, or took it.
+        """
+        check_id(id)
+        try:
+            return self._write(id, self._holder.discard)
+        except InvalidDocument:
+            with self.storage.mutex(KIND, id) as held:
+                return held.delete()
+
+    def trash(self) -> list[Trashed]:
+        """The deleted conversations, newest first."""
+        return self.storage.trash(KIND)
+
+    def trashed_head(self, trashed: Trashed) -> Head:
+        """The head of a deleted conversation, as far as it can be read."""
+        data = self.storage.read_trashed(trashed.token)
+        try:
+            document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
+            head = Head.of(document, trashed.path, len(data))
+        except CapsuleError as error:
+            return Head(trashed.id, path=trashed.path, bytes=len(data), damaged=error.message)
+        return head or Head(trashed.id, path=trashed.path, bytes=len(data), damaged="no capsule")
+
+    def restore(self, id: str) -> Head:
+        """Bring the conversation that was deleted last under this id back from the trash.
+
+        Raises:
+            NotFound: There is none in the trash.
+            Refused: A conversation of that id is there.
+        """
+        deleted = self.trash()
+        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation")
+        latest = next(trashed for trashed in deleted if trashed.id == wanted)
+        with self.storage.mutex(KIND, wanted) as held:
+            held.restore(latest.token)
+        return self.head(wanted)
+
+    def purge(self, older_than_s: float = 0) -> list[str]:
+        """Drop for good what has lain in the trash and the quarantine for longer; the paths of what is gone.
+
+        Args:
+            older_than_s: Seconds; 0: everything.
+        """
+        return self.storage.purge(older_than_s)
+
+
+def _last_changed(head: Head) -> tuple[str, str]:
+    return timestamps.sortable(head.updated_at), head.id
+
+
+def _flag(metadata: dict[str, Any], name: str, on: bool) -> None:
+    """Set an optional flag; one that is off is left out, unless it is there already."""
+    if on or name in metadata:
+        metadata[name] = on
+
+
+def _checked_tags(tags: Iterable[str]) -> list[str]:
+    """Tags as they are kept: each once, in their order, none empty.
+
+    Raises:
+        InvalidInput: One is empty or holds a control character.
+    """
+    if isinstance(tags, str):
+        raise InvalidInput(f"tags are a list of words, not one: {tags!r}")
+    for tag in tags:
+        if not tag.strip() or not tag.isprintable():
+            raise InvalidInput(f"{tag!r} is no tag: a tag is not empty and holds no control characters")
+    return list(dict.fromkeys(tags))
+
+
+def _check_new(document: dict[str, Any], data: bytes) -> None:
+    """Raise InvalidInput unless a document made from arguments is a valid capsule."""
+    try:
+        validation.check(document, data, "conversation")
+    except InvalidDocument as error:
+        raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None
