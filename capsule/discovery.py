@@ -11,7 +11,7 @@ from pathlib import Path
 
 from capsule import settings
 from capsule.errors import NotFound
-from capsule.storage.files import naming
+from capsule.storage.files import naming, sync_directory
 from capsule.storage.layout import SETTINGS_NAME, Layout
 from capsule.storage.syscalls import Syscalls
 
@@ -78,6 +78,7 @@ def ensure_store(directory: str | Path) -> list[str]:
                 sys.fsync(fd)
             finally:
                 sys.close(fd)
+            sync_directory(sys, root)
     return missing
 
 

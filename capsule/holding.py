@@ -99,11 +99,12 @@ class Holder:
             Locked, LockLost: As `locks.admit`.
         """
         orphan = self._admitted(conversation)
-        if orphan is None and conversation.lock is not None:
-            if self._name is not None and self._is_stale(conversation.lock):
+        lock = conversation.head.lock
+        if orphan is None and lock is not None:
+            if self._name is not None and self._is_stale(lock):
                 conversation.refresh_lock()
             return None
-        if self._keep_locks and locks.is_exclusive(conversation.type):
+        if self._keep_locks and locks.is_exclusive(conversation.head.type):
             return self._take()
         return inactive_lock() if orphan else None
 
@@ -111,7 +112,7 @@ class Holder:
         """As `locks.admit`, for this store; a takeover is said."""
         me, id = self.me(), conversation.id
         try:
-            orphan = locks.admit(id, conversation.lock, me, held=id in self._held, state=self._state)
+            orphan = locks.admit(id, conversation.head.lock, me, held=id in self._held, state=self._state)
         except LockLost:
             with self._guard:
                 self._held.pop(id, None)
@@ -153,7 +154,7 @@ class Holder:
 
         def act(conversation: Conversation) -> None:
             orphan = self._admitted(conversation)
-            if conversation.lock is not None and orphan is None:
+            if conversation.head.lock is not None and orphan is None:
                 conversation.refresh_lock()
             else:
                 record = self._take()
@@ -179,7 +180,7 @@ class Holder:
         """See `Store.unlock`."""
 
         def act(conversation: Conversation) -> bool:
-            lock = conversation.lock
+            lock = conversation.head.lock
             if lock is None:
                 return False
             if lock.get("instanceId") != self.me().instance and not force and self._state(lock) != "orphaned":
@@ -201,7 +202,7 @@ class Holder:
     def discard(self, conversation: Conversation) -> Trashed:
         """Delete a conversation that this instance may write."""
         self._admitted(conversation)
-        if conversation.lock is not None:
+        if conversation.head.lock is not None:
             conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()), touch=False)
         trashed = conversation.held.delete()
         with self._guard:
@@ -210,7 +211,7 @@ class Holder:
 
     def _refresh(self, id: str) -> None:
         def act(conversation: Conversation) -> None:
-            lock = conversation.lock
+            lock = conversation.head.lock
             if lock is not None and lock.get("instanceId") == self.me().instance:
                 conversation.refresh_lock()
 

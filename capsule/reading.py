@@ -130,19 +130,20 @@ class Reader:
                 break
             entries = self._storage.tail(KIND, id, known, n) if n > 0 else b"[]"
             if entries is not None:
-                return _placed(Message, orjson.loads(entries), known.anatomy.count)
+                return _placed(Message, orjson.loads(entries), known.anatomy.entries)
         history = self.document(id)["history"]
         entries = codec.encode({"history": history[-n:] if n > 0 else []})
         return _placed(Message, orjson.loads(entries)["history"], len(history))
 
     def head(self, id: str) -> Head:
         """The head of one conversation. Raises as `load`; a damaged file raises here."""
-        self._settled(id)
+        known = self._settled(id)
+        size = known.signature.size if known else len(self.read(id))
         path = self._storage.path(KIND, id)
-        found = self._quick(path, *self._storage.beginning(path), 0)
+        found = self._quick(path, *self._storage.beginning(path), size)
         if found is None or found.id != id:
             document = self.document(id)
-            found = Head.of(document, path, 0)
+            found = Head.of(document, path, size)
             assert found is not None  # It was validated.
         return found
 
@@ -172,7 +173,7 @@ class Reader:
                 if found is not None and found.id == scanned.id:
                     return found
             return self._slow(scanned)
-        except (FileNotFoundError, NotFound):
+        except NotFound:
             return None
         except CapsuleError as error:
             return Head(id=scanned.id, path=scanned.path, bytes=size, damaged=error.message)

@@ -78,11 +78,19 @@ def settle(held: Held) -> Known:
             if 0 <= time.time_ns() - signature.mtime_ns < _QUIET_NS:
                 time.sleep(_POLL_S)
                 continue
-            mended = held.repair(data, signature)
+            mended = held.repair(data, signature, lambda whole: _is_capsule(whole, held))
             if mended is None:
                 raise
             _log.warning("%s: %s", held.path, mended)
     return _take_in(held, document, data, signature)
+
+
+def _is_capsule(data: bytes, held: Held) -> bool:
+    try:
+        decoded(data, held.path, held.id)
+    except InvalidDocument:
+        return False
+    return True
 
 
 def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signature) -> Known:

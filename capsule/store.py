@@ -23,6 +23,7 @@ from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id, new_id
 from capsule.locks import LockState
 from capsule.reading import KIND, Reader
+from capsule.settling import settle
 from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Interfered, Storage, Trashed
 from capsule.writing import Conversation, HeadCache, complete, creation_records
@@ -111,8 +112,6 @@ class Store:
 
     def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
         """Run `action` on the conversation, settled and under its mutex; again when another program interferes."""
-        from capsule.settling import settle
-
         for _ in range(_TRIES):
             try:
                 with self.storage.mutex(KIND, id) as held:
@@ -234,7 +233,7 @@ class Store:
             self._holder.now_held(id, lock)
             return written
 
-        at, entries = self._write(check_id(id), act)
+        at, entries = self._write(id, act)
         from capsule.format.models import Message
 
         return [Message.model_validate(entry).placed(at + i) for i, entry in enumerate(entries)]
@@ -252,7 +251,7 @@ class Store:
             self._holder.now_held(id, lock)
             return head
 
-        return self._head_of(id, self._write(check_id(id), act))
+        return self._head_of(id, self._write(id, act))
 
     def _head_of(self, id: str, head: dict[str, Any]) -> Head:
         found = Head.of(head, self.storage.path(KIND, id), 0)
@@ -331,7 +330,7 @@ class Store:
             self._holder.now_held(id, lock)
             return {"at": place, "entry": after["history"][place]}
 
-        done = self._write(check_id(id), act)
+        done = self._write(id, act)
         from capsule.format.models import Message
 
         return Message.model_validate(done["entry"]).placed(done["at"])
@@ -363,7 +362,7 @@ class Store:
             self._holder.now_held(id, lock)
             return after
 
-        return self._head_of(id, self._write(check_id(id), act))
+        return self._head_of(id, self._write(id, act))
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
         """Bring a file to the current version and to the canonical layout.

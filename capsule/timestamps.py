@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 __all__ = ["WIDTH", "canonical", "is_canonical", "now", "parse", "seconds_between", "sortable"]
 
@@ -24,10 +25,14 @@ def now(not_before: str = "") -> str:
     Args:
         not_before: A written timestamp; the answer is never earlier, even when the clock went back.
     """
-    ns = time.time_ns()
-    seconds, rest = divmod(ns, 1_000_000_000)
-    stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 1_000_000:03d}Z"
+    seconds, rest = divmod(time.time_ns() // 1_000_000, 1000)
+    stamp = f"{_second(seconds)}.{rest:03d}Z"
     return stamp if stamp > not_before else not_before
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def is_canonical(text: str) -> bool:

@@ -17,7 +17,7 @@ from capsule.format.reconcile import append_record, edit_record, gone_record, he
 from capsule.format.titles import title_from
 from capsule.ids import new_message_id
 from capsule.settling import decoded
-from capsule.storage.interface import Held, Known
+from capsule.storage.interface import Held, Interfered, Known
 
 __all__ = ["Conversation", "HeadCache", "complete", "creation_records"]
 
@@ -25,28 +25,57 @@ Document = dict[str, Any]
 _EMPTY_REST: Document = {"context": {}, "history": []}
 
 
+class ParsedHead:
+    """A head and what every write asks of it, worked out once.
+
+    Attributes:
+        tag: The tag of the head in the file.
+        document: All of the capsule but context and history; not to be changed in place.
+        metadata: Its metadata.
+        type: The conversation's type.
+        lock: The lock, when it is active.
+        untitled: Whether the first user message gives it its title.
+    """
+
+    __slots__ = ("document", "lock", "metadata", "tag", "type", "untitled")
+
+    def __init__(self, tag: str, document: Document) -> None:
+        self.tag = tag
+        self.document = document
+        metadata = document.get("metadata")
+        self.metadata: Document = metadata if isinstance(metadata, dict) else {}
+        self.type = str(self.metadata.get("type") or "chat")
+        lock = self.metadata.get("lock")
+        self.lock: Document | None = lock if isinstance(lock, dict) and lock.get("active") is True else None
+        self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
+
+
 class HeadCache:
-    """Parsed heads by their tag, so that a run of appends parses one once. Holds the 1,024 latest."""
+    """Parsed heads, so that a run of appends parses one once. Holds the 1,024 latest."""
 
     def __init__(self) -> None:
-        self._heads: dict[str, tuple[str, Document]] = {}
+        self._heads: dict[str, ParsedHead] = {}
 
-    def get(self, id: str, tag: str) -> Document | None:
+    def get(self, id: str, tag: str) -> ParsedHead | None:
+        """The head of a conversation, when it is the one with this tag."""
         found = self._heads.get(id)
-        return found[1] if found and found[0] == tag else None
+        return found if found is not None and found.tag == tag else None
 
-    def put(self, id: str, tag: str, head: Document) -> None:
+    def put(self, id: str, tag: str, document: Document) -> ParsedHead:
+        """Keep a head."""
         if len(self._heads) >= 1024:
             self._heads.clear()
-        self._heads[id] = (tag, head)
+        parsed = self._heads[id] = ParsedHead(tag, document)
+        return parsed
 
 
 def complete(message: Document, stamp: str) -> Document:
     """A checked message with its time and its id, when it came without, in canonical order."""
+    if len(message) == 2:  # A role and a text, as nearly all are.
+        return {"role": message["role"], "content": message["content"], "timestamp": stamp, "id": new_message_id()}
     if "timestamp" in message and "id" in message:
         return message
-    added = {"timestamp": stamp, "id": new_message_id()} | message
-    return canonical.order_message(added)
+    return canonical.order_message({"timestamp": stamp, "id": new_message_id()} | message)
 
 
 class Conversation:
@@ -66,40 +95,26 @@ class Conversation:
         self._heads = heads
         self._message_bytes = message_bytes
         self._whole: Document | None = None
-        self.head = self._head()
+        self.head = heads.get(self.id, known.tag) or self._parsed()
 
-    def _head(self) -> Document:
-        cached = self._heads.get(self.id, self.known.tag)
-        if cached is None:
-            if self.known.anatomy is None:
-                cached = {key: value for key, value in self.document().items() if key != "history"}
-            else:
-                cached = codec.decode(self.held.head(self.known), self.held.path)
-            self._heads.put(self.id, self.known.tag, cached)
-        return cached
-
-    @property
-    def metadata(self) -> Document:
-        """The metadata, not to be changed in place."""
-        found = self.head.get("metadata")
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def type(self) -> str:
-        """The conversation's type."""
-        return str(self.metadata.get("type") or "chat")
-
-    @property
-    def lock(self) -> Document | None:
-        """The lock, when it is active."""
-        lock = self.metadata.get("lock")
-        return lock if isinstance(lock, dict) and lock.get("active") is True else None
+    def _parsed(self) -> ParsedHead:
+        if self.known.anatomy is None:
+            document = {key: value for key, value in self.document().items() if key not in _EMPTY_REST}
+        else:
+            document = codec.decode(self.held.head(self.known), self.held.path)
+        return self._heads.put(self.id, self.known.tag, document)
 
     def document(self) -> Document:
-        """The whole conversation, as this version would write it. Costs a parse of the file, once."""
+        """The whole conversation, as this version would write it. Costs a parse of the file, once.
+
+        Raises:
+            Interfered: Another program wrote the file since it was settled.
+        """
         if self._whole is None:
             got = self.held.read()
-            document = decoded(got[0], self.held.path, self.id) if got else {}
+            if got is None or got[1] != self.known.signature:
+                raise Interfered
+            document = decoded(got[0], self.held.path, self.id)
             document, _ = migrations.current(document, self.held.path)
             self._whole = canonical.in_order(document)
         return self._whole
@@ -107,7 +122,7 @@ class Conversation:
     def _stamp(self) -> str:
         if self.known.anatomy is None:
             return timestamps.now(str(self.document()["updatedAt"]))
-        return timestamps.now(self.held.stamp(self.known))
+        return timestamps.now(self.known.stamp)
 
     def append(self, messages: list[Document], *, lock: Document | None) -> tuple[int, list[Document]]:
         """Append checked messages, durably.
@@ -126,8 +141,8 @@ class Conversation:
         stamp = self._stamp()
         entries = [complete(message, stamp) for message in messages]
         encoded = [self._encoded(entry) for entry in entries]
-        at = self.known.anatomy.count if self.known.anatomy else len(self.document()["history"])
-        title = self._title_by_rule(entries)
+        at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
+        title = self._title_by_rule(entries) if self.head.untitled else ""
         if self.known.anatomy is None or lock is not None or title:
 
             def change(head: Document) -> None:
@@ -153,23 +168,21 @@ class Conversation:
         )
 
     def _title_by_rule(self, entries: list[Document]) -> str:
-        """The title that the first user message gives a conversation which nobody named; else empty."""
-        if self.head.get("title") or self.metadata.get("titleSetBy") != "auto":
-            return ""
+        """The title that the first user message among `entries` gives; else empty."""
         return next((title_from(entry["content"]) for entry in entries if entry["role"] == "user"), "")
 
     def change_head(self, change: Callable[[Document], None], *, touch: bool = True) -> Document:
         """Change title or metadata; no message is parsed.
 
         Args:
-            change: Changes the head it is given (all but `history`) in place.
+            change: Changes the head it is given in place.
             touch: Whether this modifies the conversation, so that `updatedAt` moves. A lock does not.
 
         Returns:
             The head as written.
         """
         self._rehead(change, self._stamp() if touch else None, [], [])
-        return self.head
+        return self.head.document
 
     def _rehead(
         self, change: Callable[[Document], None], stamp: str | None, entries: list[Document], encoded: list[bytes]
@@ -182,15 +195,14 @@ class Conversation:
 
             self.rewrite(rewrite, stamp)
             return
-        head = _copied(self.head)
-        head["updatedAt"] = stamp or self.held.stamp(self.known)
+        head = _copied(self.head.document)
+        head["updatedAt"] = stamp or self.known.stamp
         change(head)
         head = {key: value for key, value in canonical.in_order(head | _EMPTY_REST).items() if key not in _EMPTY_REST}
         records = [append_record(head["updatedAt"], entries)] if entries else []
         records.append(head_record(head["updatedAt"], head))
         self.known = self.held.rehead(self.known, anatomy.joined(codec.encode(head)), encoded, records)
-        self.head = head
-        self._heads.put(self.id, self.known.tag, head)
+        self.head = self._heads.put(self.id, self.known.tag, head)
 
     def rewrite(self, change: Callable[[Document], Document | None], stamp: str | None = "") -> Document:
         """Change anything, by writing the whole file anew.
@@ -202,8 +214,6 @@ class Conversation:
         Returns:
             The document as written.
         """
-        got = self.held.read()
-        signature = got[1] if got else None
         before = self.document()
         if stamp == "":
             stamp = timestamps.now(before["updatedAt"])
@@ -216,11 +226,11 @@ class Conversation:
         data = codec.encode(after)
         decoded(data, self.held.path, self.id)  # What was changed must still be a capsule.
         self.known = self.held.replace(
-            signature, data, anatomy.survey(data), _records_between(before, after), keep=True
+            self.known.signature, data, anatomy.survey(data), _records_between(before, after), keep=True
         )
         self._whole = after
-        self.head = {key: value for key, value in after.items() if key not in _EMPTY_REST}
-        self._heads.put(self.id, self.known.tag, self.head)
+        head = {key: value for key, value in after.items() if key not in _EMPTY_REST}
+        self.head = self._heads.put(self.id, self.known.tag, head)
         return after
 
     def refresh_lock(self) -> None:
@@ -228,6 +238,7 @@ class Conversation:
         stamp = timestamps.now()
         if self.known.anatomy is not None and self.known.anatomy.lock_at >= 0:
             self.known = self.held.restamp(self.known, stamp)
+            self.head = self._parsed()
             return
 
         def change(head: Document) -> None:

@@ -10,9 +10,10 @@ import os
 import stat
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from types import TracebackType
 
-from capsule.errors import CapsuleError
+from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
 from capsule.storage import files, note, repair
 from capsule.storage.held import HeldDocument
@@ -56,8 +57,9 @@ class FileStorage:
         self.replaces_on_append = append == "replace"
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
         self.keeping = Keeping(self.sys, self.layout)
+        self.boot = self.sys.boot() or "unknown"
         self._timeout_s = mutex_timeout_s
-        self._mutexes = Mutexes(self.sys, self.layout.derived("mutex"), self._ensure("mutex"), self.layout.file_mode)
+        self.mutexes = Mutexes(self.sys, self.layout.derived("mutex"), self._ensure("mutex"), self.layout.file_mode)
         self._instances = Instances(
             self.sys, self.layout.derived("instances"), self._ensure("instances"), self.layout.file_mode
         )
@@ -66,25 +68,9 @@ class FileStorage:
     def _ensure(self, name: str) -> _Ensure:
         return _Ensure(self.layout, self.sys, name)
 
-    @contextmanager
-    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> Iterator[HeldDocument]:
+    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> _Hold:
         """See `Storage.mutex`."""
-        name = f"{kind}-{id}"
-        wait_s = self._timeout_s if timeout_s is None else timeout_s
-        self.layout.document(kind, id)  # The id is checked before a file is made of it.
-        held = None
-        hold = self._mutexes.hold(name, wait_s)
-        with files.naming(self._mutexes.path(name), "open"):
-            fd = hold.__enter__()
-        try:
-            held = HeldDocument(self, kind, id, fd)
-            yield held
-        finally:
-            try:
-                if held:
-                    held.close()
-            finally:
-                hold.__exit__(None, None, None)
+        return _Hold(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
 
     def path(self, kind: str, id: str) -> str:
         """See `Storage.path`."""
@@ -92,32 +78,37 @@ class FileStorage:
 
     def exists(self, kind: str, id: str) -> bool:
         """See `Storage.exists`."""
-        try:
-            self.sys.lstat(self.layout.document(kind, id))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        path = self.layout.document(kind, id)
+        with files.naming(path, "look for"):
+            try:
+                self.sys.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
         return True
 
-    def _note(self, kind: str, id: str) -> note.Note | None:
+    def _noted(self, kind: str, id: str) -> Known | None:
+        """What the note says, read without the mutex."""
         try:
-            fd = self.sys.open(self._mutexes.path(f"{kind}-{id}"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = self.sys.open(self.mutexes.path(f"{kind}-{id}"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            return note.decode_header(self.sys.pread(fd, note.HEADER_BYTES, 0))
+            return note.read_header(self.sys, fd, self.sys.fstat(fd).st_size)
+        except OSError:
+            return None
         finally:
             self.sys.close(fd)
 
     def known(self, kind: str, id: str) -> Known | None:
         """See `Storage.known`."""
-        written = self._note(kind, id)
-        if written is None:
+        known = self._noted(kind, id)
+        if known is None or known.boot not in ("", self.boot):
             return None
         try:
             found = self.sys.lstat(self.layout.document(kind, id))
         except OSError:
             return None
-        return written.known if files.signature(found) == written.known.signature else None
+        return known if files.signature(found) == known.signature else None
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
         """See `Storage.read`."""
@@ -135,7 +126,10 @@ class FileStorage:
     def beginning(self, path: str) -> tuple[bytes, bytes]:
         """See `Storage.beginning`. Costs an open and two reads, when the head is of a usual size."""
         with files.naming(path, "read"):
-            fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+            try:
+                fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+            except FileNotFoundError:
+                raise NotFound(f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)) from None
             try:
                 data = self.sys.pread(fd, _FIRST_READ, 0)
                 wanted = _FIRST_READ
@@ -244,7 +238,7 @@ class FileStorage:
             with suppress(FileNotFoundError):
                 for name, _ in self.sys.names(self.layout.derived("mutex")):
                     id = name.removeprefix(f"{kind}-")
-                    if id != name and f"{id}{_SUFFIX}" not in present and self._note(kind, id):
+                    if id != name and f"{id}{_SUFFIX}" not in present and self._noted(kind, id):
                         what = "was written by the store and then removed by something else"
                         found.append(Leftover("vanished", id, self.layout.document(kind, id), what))
         return found
@@ -265,12 +259,39 @@ class FileStorage:
     def close(self) -> None:
         """See `Storage.close`."""
         self._instances.close()
-        self._mutexes.close()
+        self.mutexes.close()
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
-        self._mutexes.forget()
+        self.mutexes.forget()
         self._instances.forget()
+
+
+class _Hold:
+    """Holds the mutex of one document for a `with` block. A class, as a generator takes twice as long."""
+
+    __slots__ = ("_held", "_id", "_kind", "_mutex", "_storage", "_timeout_s")
+
+    def __init__(self, storage: FileStorage, kind: str, id: str, timeout_s: float) -> None:
+        self._storage = storage
+        self._kind = kind
+        self._id = id
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> HeldDocument:
+        path = self._storage.layout.document(self._kind, self._id)  # Checks the id before a file is made of it.
+        name = f"{self._kind}-{self._id}"
+        try:
+            self._mutex = self._storage.mutexes.acquire(name, self._timeout_s)
+        except OSError as error:
+            raise files.failure(error, self._storage.mutexes.path(name), "open") from error
+        self._held = HeldDocument(self._storage, self._kind, self._id, path, self._mutex)
+        return self._held
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._storage.mutexes.release(self._mutex)
+        if isinstance(error, OSError):
+            raise files.failure(error, self._held.path, "read or write") from error
 
 
 class _Ensure:

@@ -132,20 +132,29 @@ def sync_directory(sys: Syscalls, path: str) -> None:
         sys.close(fd)
 
 
-def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None]) -> int:
+def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, exactly: bool) -> int:
     """Make the file `path`, which must be free, let `write` fill it, and make it durable.
+
+    Args:
+        sys: The seam to the system.
+        path: The new file.
+        mode: Its permission bits.
+        write: Writes to the descriptor it is given.
+        exactly: Whether it gets these very bits, as the version before it had them; else the umask is asked too.
 
     Returns:
         Its descriptor, open for reading and writing. When anything fails the file is gone.
     """
     fd = sys.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        sys.fchmod(fd, mode)
+        if exactly:
+            sys.fchmod(fd, mode)
         write(fd)
         sys.fsync(fd)
     except BaseException:
         with suppress(OSError):
             sys.close(fd)
+        with suppress(OSError):
             sys.unlink(path)
         raise
     return fd
@@ -188,11 +197,13 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
         Interfered: Another version was in that place; it still is, and `new` is gone.
         OSError: The system refused. What lies at `path` is then the old version or the new one.
     """
+    ours = -1
     try:
         if expected is None:
             name_also(sys, new, path)
             exchanged = False
         else:
+            ours = sys.lstat(new).st_ino
             exchanged = sys.exchange(new, path)
             if not exchanged:
                 # The next best: a window of microseconds is left, in which an editor's version would be dropped.
@@ -209,6 +220,8 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
     # From here on `new` may be somebody's version: on an error it stays, and is found as a leftover.
     if exchanged and expected is not None and not same_content(signature(sys.lstat(new)), expected):
         sys.exchange(new, path)
+        if sys.lstat(new).st_ino != ours:
+            sys.exchange(new, path)  # Saved once more, in between: that version is the one to stay.
         drop_name(sys, new)
         raise Interfered
     drop_name(sys, new)

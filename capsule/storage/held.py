@@ -17,7 +17,8 @@ from capsule.format.anatomy import Anatomy, head_of, reheaded, spliced
 from capsule.storage import files, note, repair
 from capsule.storage.interface import Interfered, Known, Signature, Trashed
 from capsule.storage.keeping import TRASH
-from capsule.storage.splice import splice, stamp_in_place
+from capsule.storage.mutex import Mutex
+from capsule.storage.splice import Unflushed, splice, stamp_in_place
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
@@ -29,41 +30,64 @@ __all__ = ["HeldDocument"]
 class HeldDocument:
     """One document of a `FileStorage`, from the taking of its mutex to the giving back."""
 
-    def __init__(self, storage: FileStorage, kind: str, id: str, mutex_fd: int) -> None:
+    def __init__(self, storage: FileStorage, kind: str, id: str, path: str, mutex: Mutex) -> None:
         self.id = id
-        self.path = storage.layout.document(kind, id)
+        self.path = path
         self._kind = kind
         self._storage = storage
         self._sys = storage.sys
-        self._mutex_fd = mutex_fd
-        self._note: note.Note | None = None
-        self._fd = -1
+        self._mutex = mutex
         self._links = 0
 
+    @property
+    def _fd(self) -> int:
+        return self._mutex.document_fd
+
     def close(self) -> None:
-        if self._fd >= 0:
-            self._sys.close(self._fd)
-            self._fd = -1
+        """Close the document, which is otherwise kept open for the next one who holds its mutex here."""
+        if self._mutex.document_fd >= 0:
+            self._sys.close(self._mutex.document_fd)
+            self._mutex.document_fd = -1
 
     def _open(self) -> os.stat_result:
         self.close()
-        self._fd, found = files.open_document(self._sys, self.path, self._storage.document_flags)
+        self._mutex.document_fd, found = files.open_document(self._sys, self.path, self._storage.document_flags)
         self._links = found.st_nlink
         return found
 
     def look(self) -> Known | None:
         """See `Held.look`. Costs reading the note's header; nothing of the document is read."""
-        self._note = note.decode_header(self._sys.pread(self._mutex_fd, note.HEADER_BYTES, 0))
-        if self._note is None:
+        known = self._noted()
+        if known is None:
             return None
+        if self._mutex.document_fd >= 0:
+            # Whatever is done to the path touches the inode's ctime, when the path named this inode before.
+            found = self._sys.fstat(self._mutex.document_fd)
+            if files.signature(found) == known.signature and found.st_nlink:
+                self._links = found.st_nlink
+                return known
         try:
             found = self._open()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise files.failure(error, self.path, "open") from error
-        known = self._note.known
         return known if files.signature(found) == known.signature else None
+
+    def _noted(self) -> Known | None:
+        """What the note's header says; one that was read or written here last is not decoded again."""
+        mutex = self._mutex
+        size = mutex.size
+        if size < note.HEADER_BYTES:
+            return None
+        raw = self._sys.pread(mutex.fd, note.HEADER_BYTES, size - note.HEADER_BYTES)
+        if mutex.memo is not None and mutex.memo[0] == raw:
+            return mutex.memo[1]
+        known = note.decode_header(raw)
+        if known is None or known.boot not in ("", self._storage.boot):
+            return None
+        mutex.memo = (raw, known)
+        return known
 
     def read(self) -> tuple[bytes, Signature] | None:
         """See `Held.read`."""
@@ -83,31 +107,28 @@ class HeldDocument:
             raise Interfered
         return head
 
-    def stamp(self, known: Known) -> str:
-        """See `Held.stamp`."""
-        return self._sys.pread(self._fd, WIDTH, self._anatomy(known).updated_at).decode("ascii", "replace")
-
     def records(self) -> list[bytes]:
         """See `Held.records`."""
-        if self._note is None:
-            self._note = note.decode_header(self._sys.pread(self._mutex_fd, note.HEADER_BYTES, 0))
-        return note.read_records(self._sys, self._mutex_fd, self._note.log) if self._note else []
+        return note.read_records(self._sys, self._mutex.fd, self._mutex.size)
 
     def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes]) -> Known:
         """See `Held.adopt`."""
-        return self._write_note(Known(signature, anatomy, note.new_tag()), records, keep=False)
+        stamp = self._sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii") if anatomy else ""
+        return self._write_note(
+            Known(signature, anatomy, note.new_tag(), stamp, self._storage.boot), records, keep=False
+        )
 
     def _write_note(self, known: Known, records: list[bytes], *, keep: bool) -> Known:
         """Log the records and write the header; a full disk costs the note, not the write before it."""
-        log = self._note.log if self._note else 0
-        with suppress(OSError):
-            if keep and self._note:
-                for record in records:
-                    log = note.add_record(self._sys, self._mutex_fd, log, record)
+        mutex = self._mutex
+        try:
+            if keep:
+                mutex.size, raw = note.add(self._sys, mutex.fd, mutex.size, known, records)
             else:
-                log = note.write_records(self._sys, self._mutex_fd, records)
-            note.write_note(self._sys, self._mutex_fd, known, log)
-            self._note = note.Note(known, log)
+                mutex.size, raw = note.rewrite(self._sys, mutex.fd, known, records)
+            mutex.memo = (raw, known)
+        except OSError:
+            mutex.memo = None
         return known
 
     def _anatomy(self, known: Known) -> Anatomy:
@@ -119,21 +140,44 @@ class HeldDocument:
         """See `Held.splice`. Costs two pwrites and an fdatasync, whatever the file's size."""
         anatomy = self._anatomy(known)
         if self._storage.replaces_on_append or self._links > 1:
-            head = self._sys.pread(self._fd, anatomy.context, 0)
-            at = anatomy.updated_at
-            return self.rehead(known, head[:at] + stamp.encode() + head[at + WIDTH :], entries, records)
+            return self._restamped(known, anatomy.updated_at, stamp, entries, records)
+        inode = known.signature.inode
         try:
-            signature, after = splice(self._sys, self._fd, self.path, anatomy, entries, stamp)
+            if known.boot:
+                files.sync_directory(self._sys, os.path.dirname(self.path))
+            signature, after = splice(self._sys, self._fd, self.path, inode, anatomy, entries, stamp)
+        except Interfered:
+            self.close()
+            raise
         except OSError as error:
+            self._distrust(error)
             raise files.failure(error, self.path, "append to") from error
-        return self._write_note(Known(signature, after, known.tag), records, keep=True)
+        return self._write_note(Known(signature, after, known.tag, stamp, ""), records, keep=True)
+
+    def _distrust(self, error: OSError) -> None:
+        """After a flush that failed: have the file written anew the next time, as a second flush proves nothing."""
+        if isinstance(error, Unflushed):
+            with suppress(OSError):
+                signature = files.signature(self._sys.fstat(self._fd))
+                self._write_note(Known(signature, None, note.new_tag(), "", self._storage.boot), [], keep=True)
+
+    def _restamped(self, known: Known, at: int, stamp: str, entries: list[bytes], records: list[bytes]) -> Known:
+        """Overwrite a timestamp of the head, and append, in a new file."""
+        head = files.pread_all(self._sys, self._fd, self._anatomy(known).context)
+        return self.rehead(known, head[:at] + stamp.encode() + head[at + WIDTH :], entries, records)
 
     def restamp(self, known: Known, lock_stamp: str) -> Known:
         """See `Held.restamp`."""
         anatomy = self._anatomy(known)
-        with files.naming(self.path, "refresh the lock of"):
-            signature = stamp_in_place(self._sys, self._fd, self.path, anatomy, anatomy.lock_at, lock_stamp)
-        return self._write_note(Known(signature, anatomy, note.new_tag()), [], keep=True)
+        if self._storage.replaces_on_append or self._links > 1:
+            return self._restamped(known, anatomy.lock_at, lock_stamp, [], [])
+        inode = known.signature.inode
+        try:
+            signature = stamp_in_place(self._sys, self._fd, self.path, inode, anatomy, anatomy.lock_at, lock_stamp)
+        except OSError as error:
+            self._distrust(error)
+            raise files.failure(error, self.path, "refresh the lock of") from error
+        return self._write_note(Known(signature, anatomy, note.new_tag(), known.stamp, ""), [], keep=True)
 
     def rehead(self, known: Known, head: bytes, entries: list[bytes], records: list[bytes]) -> Known:
         """See `Held.rehead`. Costs copying the file, in the kernel."""
@@ -154,14 +198,16 @@ class HeldDocument:
             files.pwrite_all(self._sys, fd, block, to)
 
         signature = self._put(known.signature, write)
-        return self._write_note(Known(signature, after, note.new_tag()), records, keep=True)
+        stamp = head[after.updated_at :][:WIDTH].decode("ascii")
+        return self._write_note(Known(signature, after, note.new_tag(), stamp, ""), records, keep=True)
 
     def replace(
         self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
     ) -> Known:
         """See `Held.replace`. Costs writing the document."""
         signature = self._put(expected, lambda fd: files.pwrite_all(self._sys, fd, data, 0))
-        return self._write_note(Known(signature, anatomy, note.new_tag()), records, keep=keep)
+        stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
+        return self._write_note(Known(signature, anatomy, note.new_tag(), stamp, ""), records, keep=keep)
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""
@@ -172,24 +218,31 @@ class HeldDocument:
             if expected is not None:
                 with suppress(FileNotFoundError):
                     mode = self._sys.lstat(self.path).st_mode & 0o777
+            exactly = expected is not None
             try:
-                fd = files.write_new(self._sys, temporary, mode, write)
+                fd = files.write_new(self._sys, temporary, mode, write, exactly=exactly)
             except FileExistsError:
                 self._storage.clear_temporary(self._kind, self.id)
-                fd = files.write_new(self._sys, temporary, mode, write)
+                fd = files.write_new(self._sys, temporary, mode, write, exactly=exactly)
             except FileNotFoundError:
                 layout.ensure_directory(self._sys, layout.documents(self._kind))
-                fd = files.write_new(self._sys, temporary, mode, write)
+                fd = files.write_new(self._sys, temporary, mode, write, exactly=exactly)
             try:
                 files.put_in_place(self._sys, temporary, self.path, expected)
-                return files.signature(self._sys.fstat(fd))
-            finally:
-                self._sys.close(fd)
+                signature = files.signature(self._sys.fstat(fd))
+            except BaseException:
+                with suppress(OSError):
+                    self._sys.close(fd)
+                raise
+            # From here on the new file is the document, whatever is done to it next under this mutex.
+            self.close()
+            self._mutex.document_fd, self._links = fd, 1
+            return signature
 
-    def repair(self, data: bytes, signature: Signature) -> str | None:
+    def repair(self, data: bytes, signature: Signature, accepts: Callable[[bytes], bool]) -> str | None:
         """See `Held.repair`."""
         mended = repair.mend(data)
-        if mended is None:
+        if mended is None or not accepts(mended.data):
             return None
         kept = self.quarantine(data, "torn")
         self._put(signature, lambda fd: files.pwrite_all(self._sys, fd, mended.data, 0))
@@ -211,8 +264,9 @@ class HeldDocument:
     def forget(self) -> None:
         """Drop the note: nothing is known of the document any more."""
         with suppress(OSError):
-            self._sys.ftruncate(self._mutex_fd, 0)
-        self._note = None
+            self._sys.ftruncate(self._mutex.fd, 0)
+        self._mutex.size, self._mutex.memo = 0, None
+        self.close()
 
     def restore(self, token: str) -> None:
         """See `Held.restore`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -78,7 +79,14 @@ class Instances:
         except OSError:
             return True
         try:
-            return not self._sys.try_lock_shared(fd)
+            # One that tidies up holds a dead one's file for an instant: only a live one's stays locked.
+            for wait_s in (0.0005, 0.001, 0.002):
+                if self._sys.try_lock_shared(fd):
+                    return False
+                time.sleep(wait_s)
+            return not self._sys.try_lock_shared(fd) and self._sys.fstat(fd).st_nlink > 0
+        except OSError:
+            return True
         finally:
             self._sys.close(fd)
 
@@ -97,7 +105,8 @@ class Instances:
         except OSError:
             return
         try:
-            if self._sys.try_lock(fd):
+            # Without a link it was another's to tidy up, and the name may be a live one's by now.
+            if self._sys.try_lock(fd) and self._sys.fstat(fd).st_nlink:
                 with suppress(OSError):
                     self._sys.unlink(self._path(instance))
         finally:

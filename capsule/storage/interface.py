@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from capsule.format.anatomy import Anatomy
 
 __all__ = ["Anatomy", "Held", "Interfered", "Known", "Leftover", "Scanned", "Signature", "Storage", "Trashed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What tells one state of a file from another: times in nanoseconds, size in bytes."""
 
     inode: int
@@ -26,18 +25,22 @@ class Signature:
     ctime_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A document that is as the store left it.
 
     Attributes:
         anatomy: Where its parts lie; None when its layout isn't canonical, so that it is only ever replaced.
-        tag: Changes whenever the head does, its in-place timestamps apart: a key for caches.
+        tag: Changes whenever the head does, its in-place `updatedAt` apart: a key for caches.
+        stamp: `updatedAt` as it stands in the file; empty when the layout isn't canonical.
+        boot: The boot of the machine within which this can be trusted, as another program put the file there and
+            nobody made it durable; empty when the store wrote it, and it is.
     """
 
     signature: Signature
     anatomy: Anatomy | None
     tag: str
+    stamp: str
+    boot: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,6 @@ class Held(Protocol):
     def head(self, known: Known) -> bytes:
         """The bytes before `context`, as a JSON document of its own."""
 
-    def stamp(self, known: Known) -> str:
-        """`updatedAt` as it stands in the file."""
-
     def records(self) -> list[bytes]:
         """What the store wrote lately, oldest first: whatever was given as a record below."""
 
@@ -122,8 +122,14 @@ class Held(Protocol):
             records: Added to the records there are (`keep`), or all there will be.
         """
 
-    def repair(self, data: bytes, signature: Signature) -> str | None:
-        """Mend what a crash can leave, the original to the quarantine; in words what was done, else None."""
+    def repair(self, data: bytes, signature: Signature, accepts: Callable[[bytes], bool]) -> str | None:
+        """Mend what a crash can leave, the original to the quarantine; in words what was done, else None.
+
+        Args:
+            data: The file.
+            signature: Its signature.
+            accepts: Whether a mended file is one that the store can have written; if not, nothing is done.
+        """
 
     def quarantine(self, data: bytes, reason: str) -> str:
         """Keep bytes in the quarantine; the path."""
@@ -148,7 +154,7 @@ class Storage(Protocol):
         """The whole file and its signature, without the mutex; None when there is none."""
 
     def beginning(self, path: str) -> tuple[bytes, bytes]:
-        """The first bytes of a file, up to and with the line of `context`, and its last 8 bytes."""
+        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`."""
 
     def is_torn(self, data: bytes) -> bool:
         """Whether a file that is not valid is what a crash can leave, so that `Held.repair` mends it."""

@@ -6,10 +6,10 @@ What must stay true: every path is made here from a kind and a checked id, so th
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 
 from capsule.ids import check_id
+from capsule.storage.files import sync_directory
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["SETTINGS_NAME", "Layout"]
@@ -68,5 +68,9 @@ class Layout:
         self.ensure_directory(sys, self.derived(name))
 
     def ensure_directory(self, sys: Syscalls, path: str) -> None:
-        with suppress(FileExistsError):
+        """Make a directory, if it is missing; durable on return, as is what it will hold when that is synced."""
+        try:
             sys.mkdir(path, self.directory_mode)
+        except FileExistsError:
+            return
+        sync_directory(sys, os.path.dirname(path))

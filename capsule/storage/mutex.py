@@ -12,31 +12,43 @@ import os
 import random
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 
 from capsule.errors import StoreBusy
+from capsule.storage.interface import Known
 from capsule.storage.syscalls import Syscalls
 
-__all__ = ["Mutexes"]
+__all__ = ["Mutex", "Mutexes"]
 
 _KEPT_OPEN = 128
 _FIRST_WAIT_S = 0.000_05
 _LONGEST_WAIT_S = 0.002
 
 
-class _Mutex:
-    __slots__ = ("fd", "guard", "users")
+class Mutex:
+    """One mutex of one process.
+
+    Attributes:
+        fd: Its file, open while the mutex is held.
+        size: Bytes of its file, as of taking it or of the holder's last write to it.
+        memo: The last header written here, in bytes and decoded.
+        document_fd: The document, kept open from one hold to the next; -1 when it isn't.
+    """
+
+    __slots__ = ("document_fd", "fd", "guard", "memo", "size", "users")
 
     def __init__(self) -> None:
         self.guard = threading.Lock()
         self.fd = -1
+        self.size = 0
+        self.memo: tuple[bytes, Known] | None = None
+        self.document_fd = -1
         self.users = 0
 
 
 class Mutexes:
-    """The mutexes of one store in one process; the least used descriptors beyond 128 are closed.
+    """The mutexes of one store in one process; of the descriptors beyond 128 the oldest idle ones are closed.
 
     Args:
         sys: The seam to the system.
@@ -51,14 +63,13 @@ class Mutexes:
         self._prepare = prepare
         self._mode = mode
         self._registry = threading.Lock()
-        self._kept: OrderedDict[str, _Mutex] = OrderedDict()
+        self._kept: dict[str, Mutex] = {}
 
     def path(self, name: str) -> str:
         return f"{self._directory}/{name}"
 
-    @contextmanager
-    def hold(self, name: str, timeout_s: float) -> Iterator[int]:
-        """Hold the mutex `name`; gives the descriptor of its file.
+    def acquire(self, name: str, timeout_s: float) -> Mutex:
+        """Take the mutex `name`; `release` gives it back.
 
         Args:
             name: File name of the mutex.
@@ -68,49 +79,73 @@ class Mutexes:
             StoreBusy: It could not be had in time; the message names the holder where the system knows it.
             OSError: The file can't be opened.
         """
-        deadline = time.monotonic() + timeout_s
-        mutex = self._enter(name)
-        try:
-            if not mutex.guard.acquire(timeout=timeout_s):
-                raise self._busy(name, timeout_s, f"another thread of process {os.getpid()}")
-            try:
-                yield self._lock(mutex, name, deadline, timeout_s)
-            finally:
-                if mutex.fd >= 0:
-                    self._sys.unlock(mutex.fd)
-                mutex.guard.release()
-        finally:
-            self._leave(mutex)
-
-    def _enter(self, name: str) -> _Mutex:
         with self._registry:
             mutex = self._kept.get(name)
             if mutex is None:
-                mutex = self._kept[name] = _Mutex()
+                mutex = self._kept[name] = Mutex()
                 self._shrink()
-            self._kept.move_to_end(name)
             mutex.users += 1
-            return mutex
+        try:
+            deadline = time.monotonic() + timeout_s
+            if not mutex.guard.acquire(timeout=timeout_s):
+                raise self._busy(name, timeout_s, f"another thread of process {os.getpid()}")
+            try:
+                self._lock(mutex, name, deadline, timeout_s)
+            except BaseException:
+                self._drop(mutex)
+                mutex.guard.release()
+                raise
+        except BaseException:
+            self._leave(mutex)
+            raise
+        return mutex
 
-    def _leave(self, mutex: _Mutex) -> None:
+    def release(self, mutex: Mutex) -> None:
+        """Give back a mutex."""
+        try:
+            self._sys.unlock(mutex.fd)
+        except OSError:
+            self._drop(mutex)
+        finally:
+            mutex.guard.release()
+            self._leave(mutex)
+
+    def _drop(self, mutex: Mutex) -> None:
+        """Close a mutex's descriptor, which gives back the lock, whatever state it is in."""
+        fd, mutex.fd = mutex.fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                self._sys.close(fd)
+
+    def _leave(self, mutex: Mutex) -> None:
         with self._registry:
             mutex.users -= 1
 
     def _shrink(self) -> None:
+        """Close the descriptors that nobody uses, the oldest first, until few enough are left."""
         for name in list(self._kept):
             if len(self._kept) <= _KEPT_OPEN:
                 return
-            if not self._kept[name].users and self._kept[name].fd >= 0:
-                self._sys.close(self._kept.pop(name).fd)
+            if not self._kept[name].users:
+                mutex = self._kept.pop(name)
+                self._close(mutex)
 
-    def _lock(self, mutex: _Mutex, name: str, deadline: float, timeout_s: float) -> int:
+    def _close(self, mutex: Mutex) -> None:
+        for fd in (mutex.fd, mutex.document_fd):
+            if fd >= 0:
+                self._sys.close(fd)
+        mutex.fd = mutex.document_fd = -1
+
+    def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float) -> None:
         wait_s = _FIRST_WAIT_S
         while True:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
             if self._sys.try_lock(mutex.fd):
-                if self._sys.fstat(mutex.fd).st_nlink:
-                    return mutex.fd
+                found = self._sys.fstat(mutex.fd)
+                if found.st_nlink:
+                    mutex.size = found.st_size
+                    return
                 self._sys.close(mutex.fd)
                 mutex.fd = -1
                 continue
@@ -140,8 +175,7 @@ class Mutexes:
         """Close every descriptor. No mutex may be held."""
         with self._registry:
             for mutex in self._kept.values():
-                if mutex.fd >= 0:
-                    self._sys.close(mutex.fd)
+                self._close(mutex)
             self._kept.clear()
 
     def forget(self) -> None:
@@ -149,10 +183,9 @@ class Mutexes:
 
         Closing them does not unlock: the parent's own descriptors keep the locks.
         """
-        kept, self._kept, self._registry = self._kept, OrderedDict(), threading.Lock()
+        kept, self._kept, self._registry = self._kept, {}, threading.Lock()
         for mutex in kept.values():
-            if mutex.fd >= 0:
-                os.close(mutex.fd)
+            self._close(mutex)
 
 
 def _holder(lock_file: os.stat_result) -> str:

@@ -1,17 +1,16 @@
 """The note: what the last writer left beside the mutex of a document, in the mutex file itself.
 
-A header of 512 bytes (one JSON line, padded, with its CRC-32) and behind it a log of records, one JSON line
-each with its own CRC-32. What must stay true: the note is derived, so that a note that is torn, stale, garbage
-or gone costs a look at the whole document and nothing else; and it is written and read under the mutex only,
-except for the header, which a reader checks by its CRC. The module knows neither what a record says nor
-what a conversation is.
+A log of records, one JSON line each, and behind it a header of 512 bytes, one padded JSON line; every line begins
+with its CRC-32. A write puts its record over the header and a new header behind it, in one call. What must stay
+true: the note is derived, so that a note that is torn, stale, garbage or gone costs a look at the whole document
+and nothing else; it is written and read under the mutex only, except for the header, which a reader checks by
+its CRC. The module knows neither what a record says nor what a conversation is.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from dataclasses import dataclass
 
 import orjson
 
@@ -19,29 +18,13 @@ from capsule.format.anatomy import Anatomy
 from capsule.storage.interface import Known, Signature
 from capsule.storage.syscalls import Syscalls
 
-__all__ = [
-    "HEADER_BYTES",
-    "LOG_BYTES",
-    "Note",
-    "decode_header",
-    "new_tag",
-    "read_records",
-    "write_note",
-    "write_records",
-]
+__all__ = ["HEADER_BYTES", "LOG_BYTES", "add", "new_tag", "read_header", "read_records", "rewrite"]
 
 HEADER_BYTES = 512
 #: The log keeps at least half of this, and never more, in bytes.
 LOG_BYTES = 256 * 1024
 _VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """The header: the document as the last writer left it, and how long the log is (bytes)."""
-
-    known: Known
-    log: int
+_MARK = b'{"note":'
 
 
 def new_tag() -> str:
@@ -49,57 +32,66 @@ def new_tag() -> str:
     return os.urandom(8).hex()
 
 
-def encode_header(note: Note) -> bytes:
-    known, anatomy = note.known, note.known.anatomy
-    signature = known.signature
-    body = orjson.dumps(
-        {
-            "note": _VERSION,
-            "signature": (signature.inode, signature.size, signature.mtime_ns, signature.ctime_ns),
-            "anatomy": anatomy
-            and (anatomy.updated_at, anatomy.lock_at, anatomy.context, anatomy.history, anatomy.tail, anatomy.count),
-            "tag": known.tag,
-            "log": note.log,
-        }
-    )
-    return b"%08x %s" % (zlib.crc32(body), body.ljust(HEADER_BYTES - 10)) + b"\n"
+def _line(body: bytes) -> bytes:
+    return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
-def decode_header(raw: bytes) -> Note | None:
-    """The note in the first bytes of a mutex file, or None when there is none to trust."""
-    body = raw[9:].rstrip()
-    if len(raw) != HEADER_BYTES or raw[:8] != b"%08x" % zlib.crc32(body):
+def _header(known: Known) -> bytes:
+    told = {
+        "note": _VERSION,
+        "file": tuple(known.signature),
+        "at": known.anatomy and tuple(known.anatomy),
+        "tag": known.tag,
+        "stamp": known.stamp,
+        "boot": known.boot,
+    }
+    return _line(orjson.dumps(told).ljust(HEADER_BYTES - 10))
+
+
+def read_header(sys: Syscalls, fd: int, size: int) -> Known | None:
+    """The document as the last writer left it, or None when there is no header to trust.
+
+    Args:
+        sys: The seam to the system.
+        fd: The mutex file.
+        size: Its size in bytes.
+    """
+    if size < HEADER_BYTES:
+        return None
+    return decode_header(sys.pread(fd, HEADER_BYTES, size - HEADER_BYTES))
+
+
+def decode_header(raw: bytes) -> Known | None:
+    body = raw[9:-1]
+    if not body.startswith(_MARK) or raw[:8] != b"%08x" % zlib.crc32(body):
         return None
     told = orjson.loads(body)
     if told["note"] != _VERSION:
         return None
-    signature = Signature(*told["signature"])
-    parts = told["anatomy"]
-    anatomy = None if parts is None else Anatomy(signature.size, *parts)
-    return Note(Known(signature, anatomy, told["tag"]), told["log"])
+    at = told["at"]
+    anatomy = None if at is None else Anatomy(*at)
+    return Known(Signature(*told["file"]), anatomy, told["tag"], told["stamp"], told["boot"])
 
 
-def write_note(sys: Syscalls, fd: int, known: Known, log: int) -> None:
-    sys.pwrite(fd, encode_header(Note(known, log)), 0)
+def add(sys: Syscalls, fd: int, size: int, known: Known, records: list[bytes]) -> tuple[int, bytes]:
+    """Log records and write the header behind them; the new size, and the header's bytes.
+
+    When the log is full, its older half goes.
+
+    Args:
+        size: Bytes of the mutex file, whose last 512 are the header there is.
+    """
+    header = _header(known)
+    block = b"".join([_line(record) for record in records]) + header
+    log = max(size - HEADER_BYTES, 0)
+    if log + len(block) > LOG_BYTES + HEADER_BYTES:
+        return rewrite(sys, fd, known, [*read_records(sys, fd, size), *records], LOG_BYTES // 2)
+    sys.pwrite(fd, block, log)
+    return log + len(block), header
 
 
-def _line(record: bytes) -> bytes:
-    return b"%08x %s\n" % (zlib.crc32(record), record)
-
-
-def add_record(sys: Syscalls, fd: int, log: int, record: bytes) -> int:
-    """Log one record behind `log` bytes of them; the new length. When the log is full, its older half goes."""
-    if not record:
-        return log
-    line = _line(record)
-    if log + len(line) > LOG_BYTES:
-        return write_records(sys, fd, [*read_records(sys, fd, log), record], LOG_BYTES // 2)
-    sys.pwrite(fd, line, HEADER_BYTES + log)
-    return log + len(line)
-
-
-def write_records(sys: Syscalls, fd: int, records: list[bytes], limit: int = LOG_BYTES) -> int:
-    """Write the log anew with as many of the newest records as `limit` bytes hold; its length in bytes."""
+def rewrite(sys: Syscalls, fd: int, known: Known, records: list[bytes], limit: int = LOG_BYTES) -> tuple[int, bytes]:
+    """Write the note anew with as many of the newest records as `limit` bytes hold; returns as `add`."""
     lines: list[bytes] = []
     size = 0
     for record in reversed(records):
@@ -107,13 +99,18 @@ def write_records(sys: Syscalls, fd: int, records: list[bytes], limit: int = LOG
         if size > limit:
             break
         lines.append(_line(record))
-    block = b"".join(reversed(lines))
-    sys.pwrite(fd, block, HEADER_BYTES)
-    sys.ftruncate(fd, HEADER_BYTES + len(block))
-    return len(block)
+    header = _header(known)
+    block = b"".join(reversed(lines)) + header
+    sys.pwrite(fd, block, 0)
+    sys.ftruncate(fd, len(block))
+    return len(block), header
 
 
-def read_records(sys: Syscalls, fd: int, log: int) -> list[bytes]:
-    """The records, oldest first; a line that doesn't agree with its CRC is passed over."""
-    lines = sys.pread(fd, log, HEADER_BYTES).split(b"\n")
-    return [line[9:] for line in lines if line[:8] == b"%08x" % zlib.crc32(line[9:])]
+def read_records(sys: Syscalls, fd: int, size: int) -> list[bytes]:
+    """The records, oldest first; a line that doesn't agree with its CRC is passed over, and so is the header."""
+    found = []
+    for line in sys.pread(fd, size, 0).split(b"\n"):
+        body = line[9:]
+        if body and not body.startswith(_MARK) and line[:8] == b"%08x" % zlib.crc32(body):
+            found.append(body)
+    return found

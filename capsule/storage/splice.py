@@ -7,7 +7,6 @@ torn as `repair` knows; one that an editor's save got in the way of takes back w
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 
@@ -19,7 +18,7 @@ from capsule.storage.interface import Interfered, Signature
 from capsule.storage.syscalls import Syscalls
 from capsule.timestamps import WIDTH
 
-__all__ = ["splice", "stamp_in_place"]
+__all__ = ["Unflushed", "splice", "stamp_in_place"]
 
 #: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
 _BEFORE = 48
@@ -27,8 +26,19 @@ _QUIET_S = 0.03
 _PATIENCE_S = 2.0
 
 
+class Unflushed(OSError):
+    """A flush failed: what the kernel has of the file may never reach the medium, and a second flush can't tell."""
+
+
+def _flush(sys: Syscalls, fd: int) -> None:
+    try:
+        sys.fdatasync(fd)
+    except OSError as error:
+        raise Unflushed(error.errno, error.strerror) from error
+
+
 def splice(
-    sys: Syscalls, fd: int, path: str, anatomy: Anatomy, entries: list[bytes], stamp: str
+    sys: Syscalls, fd: int, path: str, inode: int, anatomy: Anatomy, entries: list[bytes], stamp: str
 ) -> tuple[Signature, Anatomy]:
     """Append entries to the canonical capsule open at `fd`.
 
@@ -36,6 +46,7 @@ def splice(
         sys: The seam to the system.
         fd: The document, open for reading and writing.
         path: Its name, which must still stand for it at the end.
+        inode: The document's inode number.
         anatomy: The file's anatomy.
         entries: Encoded entries, at least one.
         stamp: The new `updatedAt`.
@@ -45,7 +56,8 @@ def splice(
 
     Raises:
         Interfered: Another program wrote the file meanwhile; nothing of the splice is left in it.
-        OSError: The system refused.
+        Unflushed: It is all in the file, but may never reach the medium.
+        OSError: The system refused; the file is as it was, as far as the system let it.
     """
     closing = closing_of(anatomy)
     start = max(anatomy.tail - _BEFORE, 0)
@@ -53,48 +65,67 @@ def splice(
     if not around.endswith(closing) or len(around) != anatomy.size - start:
         raise Interfered
     block, after = spliced(anatomy, entries)
+    before = sys.pread(fd, WIDTH, anatomy.updated_at)
     try:
         pwrite_all(sys, fd, block, anatomy.tail)
-        if sys.fstat(fd).st_size != after.size:
-            _withdraw(sys, fd, anatomy.tail, block)
-            raise Interfered
         pwrite_all(sys, fd, stamp.encode(), anatomy.updated_at)
     except OSError:
         # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
+        # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.
         with suppress(OSError):
-            pwrite_all(sys, fd, closing, anatomy.tail)
-            sys.ftruncate(fd, anatomy.size)
+            if sys.fstat(fd).st_size <= after.size:
+                sys.ftruncate(fd, anatomy.size)
+                pwrite_all(sys, fd, closing, anatomy.tail)
+                pwrite_all(sys, fd, before, anatomy.updated_at)
         raise
-    sys.fdatasync(fd)
-    _confirm(sys, fd, path, after.size, around[: anatomy.tail - start] + block[:_BEFORE], start, (anatomy.tail, block))
-    return signature(sys.lstat(path)), after
+    _flush(sys, fd)
+    there = around[: anatomy.tail - start] + block[:_BEFORE]
+    return _confirmed(sys, fd, path, inode, after.size, there, start, (anatomy.tail, block)), after
 
 
-def stamp_in_place(sys: Syscalls, fd: int, path: str, anatomy: Anatomy, offset: int, stamp: str) -> Signature:
+def stamp_in_place(
+    sys: Syscalls, fd: int, path: str, inode: int, anatomy: Anatomy, offset: int, stamp: str
+) -> Signature:
     """Overwrite one timestamp of the head in place; the file's signature afterwards. Raises as `splice`."""
     before = sys.pread(fd, WIDTH + 2, offset - 1)
     if len(before) != WIDTH + 2 or before[:1] != b'"' or before[-1:] != b'"':
         raise Interfered
-    pwrite_all(sys, fd, stamp.encode(), offset)
-    sys.fdatasync(fd)
-    _confirm(sys, fd, path, anatomy.size, b'"' + stamp.encode() + b'"', offset - 1, None)
-    return signature(sys.lstat(path))
+    try:
+        pwrite_all(sys, fd, stamp.encode(), offset)
+    except OSError:
+        with suppress(OSError):
+            pwrite_all(sys, fd, before[1:-1], offset)
+        raise
+    _flush(sys, fd)
+    return _confirmed(sys, fd, path, inode, anatomy.size, b'"' + stamp.encode() + b'"', offset - 1, None)
 
 
-def _confirm(
-    sys: Syscalls, fd: int, path: str, size: int, there: bytes, start: int, written: tuple[int, bytes] | None
-) -> None:
-    """Raise `Interfered` unless `path` names the file at `fd`, at `size`, with the bytes `there` at `start`."""
+def _confirmed(
+    sys: Syscalls,
+    fd: int,
+    path: str,
+    inode: int,
+    size: int,
+    there: bytes,
+    start: int,
+    written: tuple[int, bytes] | None,
+) -> Signature:
+    """The signature of the file, when `path` names it, at `size`, with the bytes `there` at `start`.
+
+    Raises:
+        Interfered: Otherwise; what was written is taken back.
+    """
     try:
         named = sys.lstat(path)
     except FileNotFoundError:
         raise Interfered from None
-    if named.st_ino != sys.fstat(fd).st_ino:
+    if named.st_ino != inode:
         raise Interfered  # An editor renamed its copy over the path: the splice went into a file without a name.
     if named.st_size != size or sys.pread(fd, len(there), start) != there:
         if written:
             _withdraw(sys, fd, *written)
         raise Interfered
+    return signature(named)
 
 
 def _withdraw(sys: Syscalls, fd: int, tail: int, block: bytes) -> None:
@@ -118,7 +149,7 @@ def _withdraw(sys: Syscalls, fd: int, tail: int, block: bytes) -> None:
 def _quiet(sys: Syscalls, fd: int) -> bytes:
     """The file, once it has been left alone for a moment."""
     deadline = time.monotonic() + _PATIENCE_S
-    found = os.fstat(fd)
+    found = sys.fstat(fd)
     while time.monotonic() < deadline:
         time.sleep(_QUIET_S)
         now = sys.fstat(fd)
