@@ -1,0 +1,80 @@
+# Everything this project does, as targets. CI, the README and the hooks call these and nothing else.
+# Needs: make, git, Python 3.11 or newer with venv, and PyPI the first time.
+
+# The interpreter of the virtualenv: python3, or the newest other one when that is too old.
+# make PYTHON=python3.13 VENV=.venv-3.13 test   runs the tests on another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; exit; fi; \
+	done; echo none)
+TOLD := $(if $(filter none,$(PYTHON)),python3,$(PYTHON))
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made
+ARGS ?=
+
+# The caller's PYTHONPATH would let other code stand in for this.
+unexport PYTHONPATH
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format types docs docs-check doctor bench torture lock clean
+
+help:  ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## set up .venv; nothing to do when it is there
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || { \
+		echo "Capsule needs Python 3.11 or newer, and $(TOLD) says: $$($(TOLD) --version 2>&1 | head -1)." \
+			"Install one, or name it: make PYTHON=/path/to/python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' >/dev/null 2>&1 || { \
+		echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
+	@touch $@
+
+demo: $(STAMP)  ## show the main job on a real store
+	@$(BIN)/capsule demo $(ARGS)
+
+test: $(STAMP)  ## run the tests (ARGS="-k name" for some of them)
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## put the code in ruff's format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(STAMP)  ## check the types
+	@$(BIN)/mypy
+
+docs: $(STAMP)  ## write anew what is generated: schemas/ and docs/cli.md
+	@$(BIN)/python docs/generate.py
+
+docs-check: $(STAMP)  ## say whether what is generated is what is committed
+	@$(BIN)/python docs/generate.py --check
+
+doctor: $(STAMP)  ## examine the sample conversations of this repository
+	@$(BIN)/capsule --store . doctor
+	@$(BIN)/capsule validate conversations
+
+bench: $(STAMP)  ## measure, side by side with what one would use instead
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+torture: $(STAMP)  ## run the long versions of the crash and stress tests (minutes)
+	@HYPOTHESIS_PROFILE=torture CAPSULE_TORTURE=1 $(BIN)/python -m pytest -q --timeout=1800 $(ARGS)
+
+lock:  ## write constraints.txt anew, from what PyPI has today
+	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check -e '.[test,lint,bench]'
+	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
+	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
+
+clean:  ## remove what the other targets made
+	@rm -rf .venv .venv-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,37 @@
+"""Writes what is generated in this repository, or says what of it isn't up to date: `make docs`, `make docs-check`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from capsule.format import schema
+from capsule_cli import reference
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def generated() -> Iterator[tuple[Path, str]]:
+    """Each generated file, and what it should hold."""
+    for kind in schema.kinds():
+        for version in schema.versions(kind):
+            yield ROOT / "schemas" / schema.file_name(kind, version), schema.text(kind, version)
+    yield ROOT / "docs" / "cli.md", reference.text()
+
+
+def main(check: bool) -> int:
+    """Write the files, or (`check`) only say which differ; the exit code."""
+    stale = []
+    for path, text in generated():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(path.relative_to(ROOT))
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"{name}: {'is not what `make docs` makes of it; run that, and commit' if check else 'written'}")
+    return 1 if stale and check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""What every test runs in: an environment without the caller's settings, an empty home, fixed randomness.
+
+What must stay true: a test sees nothing of the machine it runs on but its Python and its tools, and leaves nothing
+there. The time limit of a test and `filterwarnings = error` stand in `pyproject.toml`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: What passes from the caller's environment to a test; all else is gone.
+_KEPT = frozenset(
+    {"PATH", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CAPSULE_TORTURE"}
+)
+_SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+
+# In CI each run tries the same examples, so that it fails for what was changed and nothing else.
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=60, print_blob=True, database=None, suppress_health_check=_SLOW
+)
+settings.register_profile("dev", deadline=None, max_examples=60, print_blob=True, suppress_health_check=_SLOW)
+settings.register_profile(
+    "torture",
+    deadline=None,
+    max_examples=5000,
+    print_blob=True,
+    suppress_health_check=_SLOW,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+)
+_PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+settings.load_profile(_PROFILE)
+
+#: The seed of every test that rolls dice of its own (the `rng` fixture); CAPSULE_SEED repeats a run.
+SEED = int(os.environ.get("CAPSULE_SEED") or (20250112 if _PROFILE == "ci" else random.SystemRandom().getrandbits(32)))
+
+
+def pytest_report_header() -> str:
+    return f"capsule: seed {SEED} (CAPSULE_SEED={SEED} repeats it), hypothesis profile {_PROFILE}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus:
+        terminalreporter.write_line(f"to repeat the random parts: CAPSULE_SEED={SEED} HYPOTHESIS_PROFILE={_PROFILE}")
+
+
+@pytest.fixture(autouse=True)
+def _scrubbed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment of our own, a home of our own, and a working directory that is no store."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name not in _KEPT and not name.startswith("PYTEST_"):
+            monkeypatch.delenv(name)
+    for name, value in {
+        "HOME": str(home),
+        "USER": "tester",
+        "LOGNAME": "tester",
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "TERM": "dumb",
+        "COLUMNS": "100",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONWARNINGS": "error",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "tester",
+        "GIT_AUTHOR_EMAIL": "tester@example.org",
+        "GIT_COMMITTER_NAME": "tester",
+        "GIT_COMMITTER_EMAIL": "tester@example.org",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(home)
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """Dice whose seed the report's header names."""
+    return random.Random(SEED)
+
+
+@pytest.fixture
+def samples() -> Path:
+    """Capsules of version 2.0 that no program of this project wrote; read only."""
+    return ROOT / "tests" / "data" / "capsules"
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The root of this repository, a store itself; read only."""
+    return ROOT

@@ -1,0 +1,74 @@
+"""This repository is itself a store: its settings, and the sample conversations that the README shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import settings, timestamps
+from capsule.format import canonical, codec, migrations, validation
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = sorted((ROOT / "conversations").glob("*.json"))
+
+
+def document_in(path: Path) -> dict[str, Any]:
+    return codec.decode(path.read_bytes(), str(path))
+
+
+def test_the_settings_are_those_a_new_store_gets() -> None:
+    text = (ROOT / "capsule.toml").read_bytes()
+    assert settings.parse(text, "capsule.toml") == settings.Settings()
+    assert text.decode() == settings.TEMPLATE
+
+
+def test_the_samples_are_of_several_kinds() -> None:
+    kinds = {
+        (about.get("type", "chat"), about["isSummary"]) for about in (document_in(path)["metadata"] for path in SAMPLES)
+    }
+    assert kinds >= {("chat", False), ("group", False), ("chat", True)}
+
+
+def test_what_is_generated_is_what_is_committed() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem[:8])
+def test_a_sample_is_valid_canonical_and_of_the_current_version(path: Path) -> None:
+    data = path.read_bytes()
+    document = document_in(path)
+    validation.check(document, data, str(path))
+    assert validation.notes(document, str(path), data) == []
+    assert migrations.current(document) == (document, [])
+    assert codec.encode(canonical.in_order(document)) == data
+    assert uuid.UUID(document["id"]).version == 4
+    assert document["id"] == path.stem
+    assert not document["metadata"]["lock"]["active"]
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem[:8])
+def test_the_messages_of_a_sample_have_ids_that_tell_their_time(path: Path) -> None:
+    document = document_in(path)
+    times = [message["timestamp"] for message in document["history"]]
+    assert times == sorted(times)
+    assert document["updatedAt"] >= times[-1]
+    for message in document["history"]:
+        number = uuid.UUID(message["id"])
+        assert number.version == 7
+        made_ms = round(timestamps.parse(message["timestamp"]).timestamp() * 1000)
+        assert abs((number.int >> 80) - made_ms) <= 1
+
+
+def test_a_summary_names_a_conversation_that_is_here() -> None:
+    ids = {path.stem for path in SAMPLES}
+    for path in SAMPLES:
+        about = document_in(path)["metadata"]
+        assert not about["isSummary"] or about["sourceConversationId"] in ids

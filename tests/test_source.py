@@ -1,0 +1,144 @@
+"""The shape of the source, read from the source: docs/design.md, "Layers"."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: From the bottom to the top. A module imports from its own layer and those below. A top-level module of `capsule`
+#: that stands in no layer stands beside the store.
+LAYERS = (
+    {"capsule", "errors", "ids", "timestamps", "settings"},
+    {"format"},
+    {"storage"},
+    {"head", "locks", "index", "watch"},
+    {"store"},
+    {"messaging", "transfer", "context", "git"},
+    {"mcp_server", "capsule_cli"},
+)
+STORE = 4
+MOST_LINES = 600
+
+#: What the modules beside the store may take from `os`: none of it touches a file.
+HARMLESS = {"os.getpid", "os.getuid", "os.urandom", "os.register_at_fork", "os.fspath", "os.PathLike"}
+HARMLESS |= {"os.path", "os.path.abspath", "os.path.join", "os.path.basename", "os.path.dirname"}
+READS_OR_WRITES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "touch"}
+#: Beside the store, and yet at the files: it finds the store's directory before there is a storage engine.
+FINDS_THE_STORE = "capsule.discovery"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "cli" else parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {
+    module_name(path): path
+    for folder in ("capsule", "cli/capsule_cli")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8"), str(path)) for name, path in MODULES.items()}
+
+
+def layer(module: str) -> int:
+    parts = module.split(".")
+    part = parts[1] if parts[0] == "capsule" and len(parts) > 1 else parts[0]
+    return next((number for number, names in enumerate(LAYERS) if part in names), STORE)
+
+
+def nodes(tree: ast.AST, *, running: bool = False, loading: bool = False) -> Iterator[ast.AST]:
+    """The nodes of a module: all, without `if TYPE_CHECKING` (running), or what runs on import only (loading)."""
+    for node in ast.iter_child_nodes(tree):
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if (running or loading) and typing_only:
+            continue
+        if loading and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        yield node
+        yield from nodes(node, running=running, loading=loading)
+
+
+def imports(module: str, *, running: bool = False, loading: bool = False) -> set[str]:
+    """The modules of this project that `module` imports."""
+    found = set()
+    for node in nodes(TREES[module], running=running, loading=loading):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in MODULES}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module in MODULES:
+            below = {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
+            found |= below if len(below) == len(node.names) else below | {node.module}
+    return found
+
+
+def dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_downwards_only(module: str) -> None:
+    upwards = {other for other in imports(module, running=True) - {"capsule"} if layer(other) > layer(module)}
+    # The package's own door: it hands out names of the upper layers when they are asked for, and imports none.
+    assert not upwards or (module == "capsule" and not imports(module, loading=True)), f"{module} imports {upwards}"
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    TopologicalSorter({module: imports(module, loading=True) - {"capsule"} for module in MODULES}).prepare()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_are_absolute(module: str) -> None:
+    relative = [node.lineno for node in nodes(TREES[module]) if isinstance(node, ast.ImportFrom) and node.level]
+    assert not relative
+
+
+BESIDE = [name for name in MODULES if name.count(".") == 1 and name.startswith("capsule.") and name != FINDS_THE_STORE]
+
+
+@pytest.mark.parametrize("module", [name for name in BESIDE if MODULES[name].name != "__init__.py"])
+def test_the_store_reaches_bytes_only_through_the_storage_layer(module: str) -> None:
+    for node in nodes(TREES[module]):
+        place = f"{MODULES[module].name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Attribute) and dotted(node).startswith("os."):
+            assert dotted(node) in HARMLESS, place
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in READS_OR_WRITES, place
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "open", place
+        if isinstance(node, ast.ImportFrom):
+            assert node.module not in {"os", "shutil", "io", "tempfile"}, place
+        if isinstance(node, ast.Import):
+            assert not {alias.name for alias in node.names} & {"shutil", "io", "tempfile"}, place
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if layer(name) < len(LAYERS) - 1])
+def test_only_the_doors_touch_standard_streams_and_the_environment(module: str) -> None:
+    for node in nodes(TREES[module]):
+        place = f"{module}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"print", "input"}, place
+        if isinstance(node, ast.Attribute):
+            assert dotted(node) not in {"sys.stdout", "sys.stderr", "sys.stdin"}, place
+            if module != FINDS_THE_STORE:
+                assert dotted(node) not in {"os.environ", "os.getenv", "os.environb"}, place
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_short_and_say_what_they_are(module: str) -> None:
+    lines = MODULES[module].read_text(encoding="utf-8").count("\n")
+    assert lines <= MOST_LINES, f"{module} has {lines} lines; split it by what its parts know"
+    assert ast.get_docstring(TREES[module]), f"{module} has no docstring"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_caught_without_a_name(module: str) -> None:
+    for node in nodes(TREES[module]):
+        assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"
