@@ -1,0 +1,150 @@
+"""`append`: one message, or a stream of them.
+
+What must stay true: a line of the answer is written only when the store has acknowledged its message, and every
+message that was acknowledged stays, whatever the next line holds.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import orjson
+import typer
+
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule_cli.inputs import STDIN, message_text
+from capsule_cli.opening import store_of
+from capsule_cli.options import Id, Role, asked, usage
+from capsule_cli.output import out, out_bytes, out_json_line
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.format.models import Message
+
+commands = typer.Typer()
+
+#: Bytes taken from a stream at once; what is already there goes to the disk with one fdatasync.
+CHUNK = 1 << 18
+
+_Line = tuple[int, dict[str, Any]]
+
+
+@commands.command("append")
+def append(
+    ctx: typer.Context,
+    id: Id,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="The text; else --file, else standard input.")
+    ] = None,
+    role: Annotated[Role, typer.Option(help="Who says it.")] = "user",
+    from_: Annotated[str | None, typer.Option("--from", metavar="AGENT", help="The agent that says it, by id.")] = None,
+    file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Take the text from it.")] = None,
+    jsonl: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl",
+            help='Take messages from standard input, a JSON object a line ({"role":..., "content":...}); each is '
+            'answered with a line {"id":..., "at":...} as soon as it is safe on the disk.',
+        ),
+    ] = False,
+) -> None:
+    """Append a message, and print its id. What is acknowledged is on the disk."""
+    defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
+    if jsonl:
+        if text is not None or file is not None:
+            raise usage("the messages come from standard input; give no text and no --file", "--jsonl")
+        _end_as_by_ctrl_c()
+        with store_of(ctx, keep_locks=True) as store:
+            for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
+                out_bytes(b"".join(map(_acknowledgement, batch)))
+        return
+    content = message_text(text, file)
+    with store_of(ctx) as store:
+        message = store.append(store.resolve(id), **defaults, content=content)
+    if asked(ctx).json:
+        out_json_line({"id": message.id, "at": message.at})
+    else:
+        out(str(message.id))
+
+
+def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[list[Message]]:
+    """Append the messages in `source` to the conversation; give them back in batches, acknowledged.
+
+    Raises:
+        InvalidInput: A line is no message, by its number; what stood before it is appended.
+    """
+    for lines in _batches(source):
+        messages: list[_Line] = []
+        wrong: InvalidInput | None = None
+        for number, line in lines:
+            try:
+                messages.append((number, _message(line, number, defaults)))
+            except InvalidInput as error:
+                wrong = error
+                break
+        if messages:
+            yield from _append(store, id, messages)
+        if wrong:
+            raise wrong
+
+
+def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[list[Message]]:
+    try:
+        yield store.append_many(id, [message for _, message in messages])
+        return
+    except InvalidInput as error:
+        if len(messages) == 1:
+            raise _at_line(messages[0][0], error.message) from error
+    # One of them can't be accepted, so none was appended: one by one, those before it are.
+    for line in messages:
+        yield from _append(store, id, [line])
+
+
+def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines of `source` with their numbers, as they come; blank ones are left out."""
+    number, begun = 0, bytearray()
+    read = getattr(source, "read1", source.read)
+    while chunk := read(CHUNK):
+        begun += chunk
+        if b"\n" not in chunk:
+            continue
+        *lines, last = begun.split(b"\n")
+        yield [(number + at, bytes(line)) for at, line in enumerate(lines, 1) if line.strip()]
+        number, begun = number + len(lines), last
+    if begun.strip():
+        yield [(number + 1, bytes(begun))]
+
+
+def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    from capsule.format.codec import decode
+    from capsule.format.message import check_message
+
+    try:
+        return check_message({**defaults, **decode(line, STDIN)})
+    except InvalidDocument as error:
+        problem = error.problems[0]
+        raise _at_line(number, problem.what, f", column {problem.column}") from None
+    except InvalidInput as error:
+        raise _at_line(number, error.message) from None
+
+
+def _at_line(number: int, what: str, column: str = "") -> InvalidInput:
+    return InvalidInput(
+        f"{STDIN}, line {number}{column}: {what}; it was not appended, what was acknowledged before is", line=number
+    )
+
+
+def _acknowledgement(message: Message) -> bytes:
+    return orjson.dumps({"id": message.id, "at": message.at}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _end_as_by_ctrl_c() -> None:
+    """Let SIGTERM unwind too, so that a stream that is ended politely leaves no lock behind."""
+
+    def ended(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, ended)

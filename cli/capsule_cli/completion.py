@@ -1,0 +1,40 @@
+"""What the shell offers when a person presses Tab.
+
+What must stay true: a completion prints candidates or nothing; it never fails, for there is nobody to read why.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from capsule.errors import CapsuleError
+
+__all__ = ["complete_id", "complete_trashed"]
+
+
+def complete_id(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The ids of the conversations that begin with `incomplete`, latest first, with their titles."""
+    from capsule_cli.opening import store_of
+    from capsule_cli.output import one_line
+
+    try:
+        with store_of(ctx) as store:
+            heads = [head for head in store.heads() if head.id.startswith(incomplete)]
+    except (CapsuleError, OSError):
+        return []
+    heads.sort(key=lambda head: head.updated_at, reverse=True)
+    found = [(head.id, one_line(head.title) or "damaged") for head in heads]
+    if incomplete.startswith("@"):
+        found.append(("@last", "the conversation changed last"))
+    return found
+
+
+def complete_trashed(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The ids in the trash that begin with `incomplete`."""
+    from capsule_cli.opening import store_of
+
+    try:
+        with store_of(ctx) as store:
+            return [(item.id, f"deleted {item.deleted_at}") for item in store.trash() if item.id.startswith(incomplete)]
+    except (CapsuleError, OSError):
+        return []

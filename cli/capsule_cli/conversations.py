@@ -1,0 +1,113 @@
+"""`new` and `list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from capsule import timestamps
+from capsule_cli.opening import store_of
+from capsule_cli.options import Mode, Type, asked, moment, usage
+from capsule_cli.output import in_terminal, one_line, out, out_json, short_ids, short_time, table
+
+if TYPE_CHECKING:
+    from capsule.head import Head
+
+commands = typer.Typer()
+
+Sort = Literal["updated", "created", "title"]
+
+
+@commands.command("new")
+def new(
+    ctx: typer.Context,
+    title: Annotated[
+        str | None, typer.Argument(metavar="TITLE", help="Its title; else made from the first user message.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="How the conversation is held.")] = "api",
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag; may be repeated.")] = None,
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", metavar="TEXT", help="A first user message.")
+    ] = None,
+    type: Annotated[Type, typer.Option(help="Who talks: a chat has one writer at a time, the others many.")] = "chat",
+    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id; else a new UUID.")] = None,
+) -> None:
+    """Make a conversation, and print its id."""
+    if message is not None and not message.strip():
+        raise usage("the message is empty", "--message")
+    messages = [] if message is None else [{"role": "user", "content": message}]
+    with store_of(ctx) as store:
+        head = store.create(title=title, mode=mode, type=type, tags=tag or (), id=id, messages=messages)
+    if asked(ctx).json:
+        out_json(head.as_json())
+        return
+    if in_terminal():
+        out(f"Made {one_line(head.title)!r} ({head.type})")
+    out(head.id)
+
+
+@commands.command("list")
+def list_(
+    ctx: typer.Context,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="With this tag; repeated: with all.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Of this mode.")] = None,
+    locked: Annotated[bool, typer.Option("--locked", help="That are locked.")] = False,
+    archived: Annotated[bool, typer.Option("--archived", help="The archived ones too.")] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Changed since: a date (UTC), or 2h, 3d, 1w ago.")
+    ] = None,
+    sort: Annotated[Sort, typer.Option(help="Latest first, or by title; pinned ones stand above.")] = "updated",
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many at most.")] = None,
+) -> None:
+    """List the conversations: the latest first, pinned ones above, damaged files at the end."""
+    after = moment(since, "--since") if since else ""
+    with store_of(ctx) as store:
+        heads = list(store.heads())
+    sound = [
+        head
+        for head in heads
+        if not head.damaged
+        and (archived or not head.archived)
+        and (mode is None or head.mode == mode)
+        and (not locked or head.lock is not None)
+        and set(tag or ()) <= set(head.tags)
+        and (not after or _time(head.updated_at) >= after)
+    ]
+    # A damaged file can't say whether it is what the options look for; without any it is listed.
+    narrowed = bool(tag or mode or locked or since)
+    damaged = [] if narrowed else sorted((head for head in heads if head.damaged), key=lambda head: head.id)
+    chosen = (in_order(sound, sort) + damaged)[:limit]
+    if asked(ctx).json:
+        out_json([head.as_json() for head in chosen])
+    else:
+        # By ids that are unique in the store, and not only in what is shown of it.
+        ids = short_ids(head.id for head in heads) if in_terminal() else {}
+        rows = [_row(head, ids.get(head.id, head.id)) for head in chosen]
+        table(("id", "updated", "title", "mode", "tags", "state"), rows)
+
+
+def in_order(heads: Iterable[Head], sort: Sort) -> list[Head]:
+    """The heads as a list shows them."""
+    ordered = sorted(heads, key=lambda head: (head.title.casefold(), head.id))
+    if sort != "title":
+        ordered.sort(key=lambda head: _time(head.updated_at if sort == "updated" else head.created_at), reverse=True)
+    ordered.sort(key=lambda head: not head.pinned)
+    return ordered
+
+
+def _time(text: str) -> str:
+    """A time so that it compares as a text; what can't be read is oldest."""
+    try:
+        return timestamps.canonical(text)
+    except ValueError:
+        return ""
+
+
+def _row(head: Head, id: str) -> tuple[str, ...]:
+    if head.damaged:
+        return (id, "", f"damaged: {head.damaged}", "", "", "damaged")
+    flags = (("pinned", head.pinned), ("archived", head.archived), ("locked", head.lock is not None))
+    state = ",".join(name for name, on in flags if on)
+    return (id, short_time(head.updated_at), head.title, head.mode, ",".join(head.tags), state)

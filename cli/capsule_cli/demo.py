@@ -1,0 +1,300 @@
+"""`demo`: the main job on a real store, by the real commands, each a process of its own.
+
+What must stay true: nothing is staged but the order of things; what is printed was just read back from the files;
+and a number that is not as it must be ends in exit code 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from capsule.errors import Locked
+from capsule_cli.options import asked
+from capsule_cli.output import Stopped, in_terminal, out, out_json, shown
+
+commands = typer.Typer()
+
+SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+NUMBER = "12345678901234567890123"
+AGENTS = ("ada", "bob", "cleo")
+EACH = 60  # messages of each agent's stream
+BY_HAND = "I typed this into the file with my editor, while the agents were writing."
+TITLE = "Release team (renamed by hand)"
+_DEADLINE_S = 60
+
+
+@commands.command("demo")
+def demo(ctx: typer.Context) -> None:
+    """Show the main job on a store of its own: many writers, a hand edit, a lock, a kill -9, and nothing lost."""
+    if os.name != "posix":
+        raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
+    directory = tempfile.mkdtemp(prefix="capsule demo ")
+    try:
+        with ExitStack() as processes:
+            show = _Show(os.path.join(directory, "store"), processes, quiet=asked(ctx).json)
+            show.foreign_capsule()
+            show.many_writers()
+            show.lock_and_kill()
+            told = show.result()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if asked(ctx).json:
+        out_json(told)
+
+
+class _Show:
+    """One run of the demonstration, on the store in `root`."""
+
+    def __init__(self, root: str, processes: ExitStack, *, quiet: bool) -> None:
+        self._root = root
+        self._processes = processes
+        self._quiet = quiet
+        self._team = ""
+        self._acknowledged: list[str] = []
+
+    # -- The scenes ----------------------------------------------------------------------------------------------
+
+    def foreign_capsule(self) -> None:
+        """A capsule of version 2.0 that no program of this project wrote."""
+        self._scene("A capsule from elsewhere opens as it is")
+        self._capsule("init", self._root)
+        sample = Path(__file__).with_name("data") / f"{SAMPLE}.json"
+        before = sample.read_bytes()
+        self._say(f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody here knows)")
+        self._file(SAMPLE).write_bytes(before)
+        self._capsule("validate", str(self._file(SAMPLE)))
+        self._capsule("append", SAMPLE[:8], "Merci !", "--role", "user")
+        after = json.loads(self._file(SAMPLE).read_bytes())
+        self._must(after["version"] == "2.1" and len(after["history"]) == 2, "it was not brought to version 2.1")
+        text = self._file(SAMPLE).read_text(encoding="utf-8")
+        self._must(NUMBER in text, f"the number {NUMBER} was changed")
+        was = json.loads(before)
+        self._must(after["champInconnu"] == was["champInconnu"], "an unknown field was changed")
+        self._must(after["metadata"]["couleur"] == was["metadata"]["couleur"], "an unknown field was lost")
+        self._must(after["history"][0]["tokens"] == 17, "an unknown field of a message was lost")
+        self._say("now version 2.1, and every unknown field is still there, to the last digit:")
+        self._say(
+            "\n".join(line for line in text.splitlines() if NUMBER in line or "couleur" in line or "tokens" in line)
+        )
+
+    def many_writers(self) -> None:
+        """Streams and single commands append to one conversation at once; a person saves a stale copy in between."""
+        self._scene(f"{len(AGENTS)} agents and two commands append to one conversation at once, and a person edits it")
+        self._team = self._capsule("new", "Release team", "--type", "group", "--tag", "demo").strip()
+        streams = [_Stream(self._start("append", "--jsonl", self._team, "--from", name), name) for name in AGENTS]
+        edited = threading.Event()
+        writers = [threading.Thread(target=stream.write, args=(EACH, edited), daemon=True) for stream in streams]
+        for writer in writers:
+            writer.start()
+        commands = [self._start("append", "--json", self._team, f"One command, one message ({i}).") for i in (1, 2)]
+        self._until(lambda: all(len(stream.ids) >= EACH // 10 for stream in streams), "the agents to write")
+        mine = self._open_as_an_editor_does()
+        self._say(f"the person opens the file in an editor: {len(mine['history'])} messages")
+        self._until(lambda: all(len(stream.ids) >= EACH // 2 for stream in streams), "the agents to write on")
+        written = len(self._open_as_an_editor_does()["history"])
+        mine["title"] = TITLE
+        mine["history"].append({"role": "user", "content": BY_HAND})
+        self._save_as_an_editor_does(mine)
+        edited.set()
+        self._say(f"and saves it, with a new title and a message typed in; by then there were {written}")
+        for writer in writers:
+            writer.join(_DEADLINE_S)
+        for command in commands:
+            answer, _ = command.communicate(timeout=_DEADLINE_S)
+            self._must(command.returncode == 0, "a single append failed")
+            self._acknowledged.append(json.loads(answer)["id"])
+        for stream in streams:
+            self._must(stream.end() == 0 and len(stream.ids) == EACH, f"the stream of {stream.name} failed")
+            self._acknowledged += stream.ids
+            self._say(stream.warnings.rstrip() and "    " + stream.warnings.rstrip().replace(self._root, "."))
+            self._say(f"{stream.name}: {len(stream.ids)} messages acknowledged")
+        self._say(f"single commands: {len(commands)} messages acknowledged")
+
+    def lock_and_kill(self) -> None:
+        """A chat that another instance locks; the instance is killed; the chat goes on."""
+        self._scene("Another instance holds a chat; it is killed with SIGKILL; the chat goes on")
+        chat = self._capsule("new", "A chat", "--message", "Who writes here?").strip()
+        holder = _Stream(self._start("append", "--jsonl", chat, "--role", "assistant"), "holder")
+        holder.say("I do, as long as I live.")
+        self._say(f"$ capsule append --jsonl {chat[:8]}      (kept open: process {holder.process.pid} holds the chat)")
+        self._capsule("append", chat, "Me too!", expect=Locked.exit_code)
+        holder.process.send_signal(signal.SIGKILL)
+        holder.process.wait(_DEADLINE_S)
+        self._say(f"$ kill -9 {holder.process.pid}")
+        mine = self._capsule("append", chat, "Then I go on.").strip()
+        there = [message.get("id") for message in self._history(chat)]
+        self._must(there[1:] == [*holder.ids, mine], "the chat does not hold what was acknowledged")
+        self._say("2 messages acknowledged in the chat, 2 in its file")
+
+    def result(self) -> dict[str, Any]:
+        """Print the conversation and the doctor's word, and count. Returns: the numbers."""
+        self._scene("What is in the file")
+        self._show_a_part()
+        history = self._history(self._team)
+        ids = [message.get("id") for message in history]
+        title = json.loads(self._file(self._team).read_bytes())["title"]
+        by_hand = sum(message["content"] == BY_HAND for message in history)
+        wanted = set(self._acknowledged)
+        there = sum(id in wanted for id in ids)
+        self._say("\n")
+        # The killed process left its instance file; nothing is wrong with it but that nobody needs it.
+        self._capsule("doctor", "--repair")
+        self._capsule("doctor")
+        self._say(f"the person's title: {title}\nthe person's message: {'there' if by_hand == 1 else 'MISSING'}")
+        self._say(f"{len(self._acknowledged)} messages acknowledged, {there} in the file")
+        self._must(len(wanted) == len(self._acknowledged) == len(AGENTS) * EACH + 2, "an id was given twice")
+        self._must(there == len(wanted), "acknowledged messages are missing, or stand there twice")
+        self._must(title == TITLE and by_hand == 1, "the person's edit was lost")
+        self._must(len(history) == there + 1, "there are messages nobody wrote")
+        for name in AGENTS:
+            own = [message["content"] for message in history if message.get("from") == name]
+            self._must(own == [_words(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
+        return {"acknowledged": len(self._acknowledged), "inFile": there, "ok": True}
+
+    # -- What they are made of -----------------------------------------------------------------------------------
+
+    def _start(self, *words: str) -> subprocess.Popen[str]:
+        here = os.pathsep.join(dict.fromkeys(str(Path(sys.modules[name].__path__[0]).parent) for name in _PACKAGES))
+        environment = {name: value for name, value in os.environ.items() if name != "CAPSULE_INSTANCE"}
+        environment["CAPSULE_STORE"] = self._root
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [sys.executable, "-m", "capsule_cli", *words],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=environment,
+            encoding="utf-8",
+            bufsize=1,
+        )
+        self._processes.callback(_end, process)
+        return process
+
+    def _run(self, *words: str) -> tuple[int, str, str]:
+        process = self._start(*words)
+        answer, errors = process.communicate(timeout=_DEADLINE_S)
+        return process.returncode, answer, errors
+
+    def _capsule(self, *words: str, expect: int = 0) -> str:
+        """Run a command, and print it with its answer. Returns: its stdout."""
+        code, answer, errors = self._run(*words)
+        short = (word.replace(self._root, ".") for word in words)
+        self._say("$ capsule " + " ".join(f'"{word}"' if " " in word else word for word in short))
+        told = (errors + answer).rstrip().replace(self._root, ".")
+        if told:
+            self._say("\n".join("    " + line for line in told.splitlines()))
+        if expect:
+            self._say(f"    (exit code {code})")
+        self._must(code == expect, f"capsule {words[0]} ended with {code}, not {expect}")
+        return answer
+
+    def _show_a_part(self) -> None:
+        header, *parts = self._run("show", self._team)[1].rstrip().split("\n\n")
+        at = next((i for i, part in enumerate(parts) if part.endswith(BY_HAND)), 0)
+        around, end = parts[max(at - 2, 0) : at + 3], parts[max(at + 3, len(parts) - 2) :]
+        self._say(f"$ capsule show {self._team}\n")
+        cut = ["[...]"]
+        self._say("\n\n".join([header, *cut, *around, *cut, *end]))
+
+    def _open_as_an_editor_does(self) -> dict[str, Any]:
+        for _ in range(1000):
+            try:
+                found: dict[str, Any] = json.loads(self._file(self._team).read_bytes())
+            except ValueError:  # read in the microseconds of a write; a person would see that, and load it again
+                continue
+            return found
+        raise Stopped("the demo failed: the file can't be read beside its writers")
+
+    def _save_as_an_editor_does(self, capsule: dict[str, Any]) -> None:
+        copy = self._file(self._team).with_suffix(".json~")
+        copy.write_text(json.dumps(capsule, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        copy.replace(self._file(self._team))
+
+    def _file(self, id: str) -> Path:
+        return Path(self._root, "conversations", f"{id}.json")
+
+    def _history(self, id: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._file(id).read_bytes())["history"]
+        return found
+
+    def _until(self, there: Callable[[], bool], what: str) -> None:
+        pause = threading.Event()
+        for _ in range(_DEADLINE_S * 200):
+            if there():
+                return
+            pause.wait(0.005)
+        raise Stopped(f"the demo waited in vain for {what}")
+
+    def _scene(self, title: str) -> None:
+        if not self._quiet:
+            typer.secho(f"\n== {title}", bold=in_terminal())
+
+    def _say(self, text: str) -> None:
+        if text and not self._quiet:
+            out(shown(text))
+
+    def _must(self, fine: bool, otherwise: str) -> None:
+        if not fine:
+            raise Stopped(f"the demo failed: {otherwise}")
+
+
+_PACKAGES = ("capsule", "capsule_cli")
+
+
+class _Stream:
+    """An `append --jsonl` process that is kept open, and the ids it acknowledged."""
+
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        self.process = process
+        self.name = name
+        self.ids: list[str] = []
+        self.warnings = ""
+
+    def say(self, text: str) -> None:
+        """Append one message, and wait until it is acknowledged."""
+        feed, answers = self.process.stdin, self.process.stdout
+        assert feed is not None
+        assert answers is not None
+        feed.write(json.dumps({"content": text}) + "\n")
+        answer = answers.readline()
+        if answer:
+            self.ids.append(json.loads(answer)["id"])
+
+    def write(self, many: int, edited: threading.Event) -> None:
+        """Append `many` messages, the last third of them once the person has saved."""
+        for i in range(many):
+            if i == many * 2 // 3:
+                edited.wait(_DEADLINE_S)
+            self.say(_words(self.name, i))
+
+    def end(self) -> int:
+        """Close the stream. Returns: the exit code."""
+        self.warnings = self.process.communicate(timeout=_DEADLINE_S)[1]
+        return self.process.returncode
+
+
+def _words(name: str, i: int) -> str:
+    return f"{name}, message {i + 1} of {EACH}"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,165 @@
+"""`edit`: a conversation or a message in the person's own editor, as visudo does it.
+
+What must stay true: nothing is written before it is valid, and what the person typed is never thrown away: when it
+can't be saved, the copy stays and its path is told.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import InvalidDocument
+from capsule_cli.boundary import report_error
+from capsule_cli.inputs import message_text, read_file
+from capsule_cli.opening import store_of
+from capsule_cli.options import Id, asked, usage
+from capsule_cli.output import Stopped, out, out_json, out_json_line, say, shown
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.format.models import Message
+    from capsule.head import Head
+
+commands = typer.Typer()
+
+
+@commands.command("edit")
+def edit(
+    ctx: typer.Context,
+    id: Id,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT", help="With --message: its new text; else standard input, or the editor."),
+    ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option("--message", "-m", metavar="MID", help="Edit one message: its id, @N (its place) or @last."),
+    ] = None,
+) -> None:
+    """Open a conversation in $VISUAL or $EDITOR under its lock; it is saved when it is valid."""
+    with store_of(ctx) as store:
+        id = store.resolve(id)
+        if message is not None:
+            changed = _edit_message(store, id, message, text)
+            _tell_message(ctx, id, changed)
+        elif text is not None:
+            raise usage("a text changes a message: say which with --message MID", "TEXT")
+        else:
+            with _held(store, id):
+                head = _edit_capsule(store, id)
+            _tell_head(ctx, store, id, head)
+
+
+def _edit_capsule(store: Store, id: str) -> Head | None:
+    """The conversation through the editor, until it is valid or given up. Returns: None when nothing changed."""
+    read = store.read(id)
+    with _copy(read, f"-{id}.json") as path:
+        while True:
+            _run_editor(path)
+            data = read_file(path)
+            if data == read:
+                return None
+            try:
+                return store.rewrite(id, data, read)
+            except InvalidDocument as error:
+                wrong = InvalidDocument.of([replace(problem, path=path) for problem in error.problems])
+                if not _again(wrong):
+                    raise wrong from error
+
+
+def _edit_message(store: Store, id: str, message_id: str, text: str | None) -> Message | None:
+    """One message changed. Returns: None when nothing changed."""
+    if text is not None or not sys.stdin.isatty():
+        return store.edit_message(id, message_id, message_text(text, None))
+    with _held(store, id):
+        message = store.find_message(id, message_id)
+        before = f"{message.content}\n".encode()
+        with _copy(before, f"-{id}.md") as path:
+            _run_editor(path)
+            if read_file(path) == before:
+                return None
+            return store.edit_message(id, str(message.id), message_text(None, path))
+
+
+@contextmanager
+def _held(store: Store, id: str) -> Iterator[None]:
+    """The lock, for the body; a lock that the named instance held before is left to it."""
+    lock = store.head(id).lock
+    held = store.lock(id)
+    if lock is not None and lock.get("instanceId") == store.instance_id:
+        yield
+    else:
+        with held:
+            yield
+
+
+@contextmanager
+def _copy(data: bytes, suffix: str) -> Iterator[str]:
+    """A copy to edit, readable for its owner alone; it goes when all is well, and stays with what was typed."""
+    fd, path = tempfile.mkstemp(prefix="capsule-", suffix=suffix)
+    with open(fd, "wb") as file:
+        file.write(data)
+    try:
+        yield path
+    except BaseException:
+        if _differs(path, data):
+            say(shown(f"what you typed is kept in {path}"))
+        raise
+    else:
+        os.unlink(path)
+
+
+def _differs(path: str, data: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            if file.read() != data:
+                return True
+        os.unlink(path)
+    except OSError:
+        pass
+    return False
+
+
+def _run_editor(path: str) -> None:
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        words = shlex.split(editor)
+        code = subprocess.run([*words, path], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise Stopped(f"the editor {editor!r} can't be started: {error}; set VISUAL or EDITOR to yours") from None
+    if code:
+        raise Stopped(f"the editor {editor!r} ended with exit code {code}; nothing was changed")
+
+
+def _again(error: InvalidDocument) -> bool:
+    """Show what is wrong, and ask a person whether to go on; who is none is not asked."""
+    if not sys.stdin.isatty():
+        return False
+    report_error(error, as_json=False)
+    answer = typer.prompt("(e)dit again, or (q)uit and keep your copy", default="e", err=True)
+    return not str(answer).strip().lower().startswith("q")
+
+
+def _tell_message(ctx: typer.Context, id: str, message: Message | None) -> None:
+    if asked(ctx).json:
+        out_json_line({"changed": message is not None, **({"id": message.id, "at": message.at} if message else {})})
+    else:
+        out(f"{id}: " + (f"message {message.id} changed" if message else "nothing changed"))
+
+
+def _tell_head(ctx: typer.Context, store: Store, id: str, head: Head | None) -> None:
+    if asked(ctx).json:
+        told: dict[str, Any] = (head or store.head(id)).as_json()
+        out_json({"changed": head is not None, **told})
+    else:
+        out(f"{id}: " + ("saved" if head else "nothing changed"))

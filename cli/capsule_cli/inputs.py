@@ -1,0 +1,87 @@
+"""Texts that come in: from the command line, a file, or standard input.
+
+What must stay true: what is not UTF-8 is refused by name and byte, and never read as something else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
+from capsule_cli.options import usage
+from capsule_cli.output import say
+
+__all__ = ["STDIN", "message_text", "read_file"]
+
+STDIN = "standard input"
+
+
+def message_text(text: str | None, file: str | None) -> str:
+    """The text of a message: `text`, else the file's, else that of standard input (`-` names it too).
+
+    Raises:
+        typer.BadParameter: Both are given, or the text is empty.
+        InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is no UTF-8.
+    """
+    if text is not None and file is not None:
+        raise usage("give the text or --file, not both", "--file")
+    if file is not None and file != "-":
+        found = _decoded(read_file(file), file)
+    elif text is None or text == "-" or file == "-":
+        found = standard_input("the message")
+    else:
+        found = text
+    if not found.strip():
+        raise usage("the message is empty; give a text, --file, or write to standard input", "TEXT")
+    return found
+
+
+def standard_input(what: str) -> str:
+    """All of standard input; a person at a terminal is told how to end it."""
+    if sys.stdin.isatty():
+        say(f"type {what}, and end it with Ctrl-D on a line of its own")
+    return _decoded(sys.stdin.buffer.read(), STDIN)
+
+
+def without_last_newline(text: str) -> str:
+    """`text` without the one line end that editors and `echo` put behind it."""
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_file(path: str) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        NotFound, Refused, StorageFailed: It isn't there, or can't be read.
+        InvalidInput: It is no file: a directory, a device, a pipe that nobody may ever write to.
+    """
+    try:
+        # Not blocking, so that a pipe in a file's place is found out and not waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        with open(fd, "rb") as file:
+            # A shell's <(command) is a pipe with a writer: those stand in /dev/fd, and are read to their end.
+            if not stat.S_ISREG(os.fstat(fd).st_mode) and not path.startswith(("/dev/fd/", "/proc/self/fd/")):
+                raise InvalidInput(f"{path} is no regular file; name a file, or use standard input")
+            os.set_blocking(fd, True)
+            return file.read()
+    except FileNotFoundError:
+        raise NotFound(f"{path}: there is no such file", id=path) from None
+    except PermissionError:
+        raise Refused(f"{path} can't be read: permission denied", path=path) from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{path} is a directory; name a file") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StorageFailed(f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)) from None
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{name}: byte {error.start} (0x{data[error.start]:02x}) is no UTF-8; save the text as UTF-8"
+        ) from None
+    return without_last_newline(text)

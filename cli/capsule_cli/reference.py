@@ -1,0 +1,111 @@
+"""docs/cli.md, made from the program: `python -m capsule_cli.reference > docs/cli.md`.
+
+What must stay true: nothing in that page is written by hand; the exit codes come from the errors themselves.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from typer import Context
+
+from capsule import errors
+from capsule_cli.app import SECTIONS, program
+from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED
+from capsule_cli.options import everywhere, piece_of
+from capsule_cli.output import out_bytes
+
+__all__ = ["exit_codes", "text"]
+
+INTRODUCTION = """\
+<!-- Made from the program by `make docs`; a test says when it is stale. -->
+# The command line
+
+Conversations are named by their id, by a unique beginning of it (4 characters or more), or by `@last`, the one that
+was changed last. Where a message is named, `@N` is its place in the history, from 0, and `@last` the last one.
+
+What goes to a terminal is made for a person, and may change. What a program reads is stable: `--json` of every
+command, and the lines with tabs between their columns when stdout is no terminal: `list` (id, time of last change,
+title, mode, tags, state), `trash` (id, time of deletion, title) and `locks` (id, state, holder, user@host, time,
+title). Control characters that stand in a file are shown as their escapes.
+
+Errors and warnings go to stderr, as `capsule: ...`; with `--json` as a JSON object a line:
+`{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warning": ...}`.
+
+The store is the one of `--store`, else of `CAPSULE_STORE`, else the nearest directory upwards with a `capsule.toml`,
+else your own, which is made when it is first used.
+
+Completion of commands, options and ids: `capsule --install-completion`, once for each shell.
+"""
+
+
+def text() -> str:
+    """The page."""
+    return "\n".join(_page())
+
+
+def exit_codes() -> list[tuple[int, str, str]]:
+    """Each exit code: the number, what it means, and the error it belongs to (empty: none)."""
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError)]
+    told = {kind.exit_code: (kind.meaning, kind.__name__) for kind in kinds if kind is not errors.CapsuleError}
+    told |= {0: ("done", ""), INTERRUPTED: ("interrupted by Ctrl-C", ""), BROKEN_PIPE: ("nobody reads stdout", "")}
+    return [(code, *told[code]) for code in sorted(told)]
+
+
+def _page() -> Iterator[str]:
+    yield INTRODUCTION
+    yield "## Exit codes\n"
+    yield from _table(("code", "meaning", "error"), [(str(code), what, kind) for code, what, kind in exit_codes()])
+    yield "## Options of every command\n\nThey stand before or after the command's name.\n"
+    yield from _table(("option", ""), [_option(param) for param in everywhere()])
+    group = program()
+    context = Context(group, info_name="capsule")
+    for title, names in SECTIONS.items():
+        yield f"## {title}\n"
+        for name in names:
+            yield from _command(context, name, group.get_command(context, name))
+
+
+def _command(parent: Context, name: str, command: Any) -> Iterator[str]:
+    own = [param for param in command.params if param not in everywhere()]
+    context = Context(command, info_name=name, parent=parent)
+    yield f"### capsule {name}\n"
+    yield "    " + " ".join(["capsule", name, *command.collect_usage_pieces(context)]) + "\n"
+    yield f"{command.help}\n"
+    arguments = [param for param in own if param.param_type_name == "argument"]
+    options = [param for param in own if param.param_type_name == "option"]
+    rows = [_argument(param) for param in arguments] + [_option(param) for param in options]
+    if rows:
+        yield from _table(("", ""), rows)
+
+
+def _argument(param: Any) -> tuple[str, str]:
+    return f"`{piece_of(param)}`", _help(param)
+
+
+def _option(param: Any) -> tuple[str, str]:
+    names = ", ".join(f"`{name}`" for name in param.opts)
+    if param.is_flag:
+        return names, _help(param)
+    choices = param.type_descriptor.choices
+    value = "\\|".join(map(str, choices)) if choices else param.metavar or param.name.upper()
+    return f"{names} {value}", _help(param)
+
+
+def _help(param: Any) -> str:
+    told = (param.help or "").replace("|", "\\|")
+    plain = param.param_type_name == "option" and not param.is_flag and not param.multiple
+    return f"{told} Default: `{param.default}`." if plain and param.default is not None else told
+
+
+def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    yield "| " + " | ".join(columns) + " |"
+    yield "| " + " | ".join("---" for _ in columns) + " |"
+    yield from ("| " + " | ".join(row) + " |" for row in rows)
+    yield ""
+
+
+if __name__ == "__main__":
+    out_bytes(text().encode())

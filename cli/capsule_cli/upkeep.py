@@ -1,0 +1,197 @@
+"""The store as a whole, and files as such: `init`, `doctor`, `validate`, `migrate`, `schema`.
+
+What must stay true: a command that finds something wrong does not exit 0.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem
+from capsule_cli.boundary import report_error
+from capsule_cli.completion import complete_id
+from capsule_cli.inputs import read_file
+from capsule_cli.opening import store_of
+from capsule_cli.options import asked
+from capsule_cli.output import out, out_bytes, out_json, progress, say, shown
+
+if TYPE_CHECKING:
+    from capsule import Store
+
+commands = typer.Typer()
+
+
+@commands.command("init")
+def init(
+    ctx: typer.Context,
+    directory: Annotated[str | None, typer.Argument(metavar="DIR", help="Where; else --store, else here.")] = None,
+) -> None:
+    """Make a store; what is there stays as it is."""
+    from capsule import Store
+
+    root = os.path.abspath(directory or asked(ctx).store or ".")
+    made = Store.init(root)
+    if asked(ctx).json:
+        out_json({"root": root, "made": [str(path) for path in made]})
+    elif made:
+        out(shown("\n".join(["made a store:", *(f"  {path}" for path in made)])))
+    else:
+        out(shown(f"{root} is a store already; nothing was changed"))
+
+
+@commands.command("doctor")
+def doctor(
+    ctx: typer.Context,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended; the original is kept in .capsule/quarantine/.")
+    ] = False,
+) -> None:
+    """Examine every document of the store; exit 0 only when all is well."""
+    from capsule.doctor import examine
+
+    with store_of(ctx) as store:
+        many = len(store.ids())
+        with progress("examining") as bar:
+            findings = list(examine(store, repair=repair, progress=bar))
+    left = [finding for finding in findings if not finding.repaired]
+    if asked(ctx).json:
+        out_json({"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            out(shown(str(finding)))
+        out(_summary(many, len(findings), len(left)))
+    if left:
+        raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _summary(many: int, found: int, left: int) -> str:
+    examined = f"{_count(many, 'conversation')} examined: "
+    if not found:
+        return examined + "all is well"
+    mended = f", {found - left} mended, {left} left" if left < found else "; what can be mended is, with --repair"
+    return examined + _count(found, "finding") + mended
+
+
+@commands.command("validate")
+def validate(
+    ctx: typer.Context,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH", help="Files, and directories with *.json in them; else the store's."),
+    ] = None,
+) -> None:
+    """Check files against the format: `path:line:column: what` for each problem; works outside a store."""
+    if paths:
+        files = list(dict.fromkeys(file for path in paths for file in _files(path)))
+    else:
+        with store_of(ctx) as store:
+            files = list(_files(os.path.join(store.root, "conversations")))
+    problems: list[Problem] = []
+    with progress("validating") as bar:
+        for at, file in enumerate(files, 1):
+            problems += _problems(file)
+            if bar:
+                bar(at, len(files))
+    if asked(ctx).json:
+        out_json({"ok": not problems, "files": len(files), "problems": [asdict(problem) for problem in problems]})
+    else:
+        for problem in problems:
+            out(shown(str(problem)))
+        say(f"{_count(len(files), 'file')} checked: " + (_count(len(problems), "problem") if problems else "all valid"))
+    if problems:
+        raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _files(path: str) -> Iterator[str]:
+    """`path`, or the *.json under it; what begins with a dot there is left out."""
+    try:
+        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"{path}: there is no such file or directory", id=path) from None
+    except (OSError, ValueError):
+        is_directory = False
+    if not is_directory:
+        yield path
+        return
+    for directory, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        yield from (
+            os.path.join(directory, name)
+            for name in sorted(files)
+            if name.endswith(".json") and not name.startswith(".")
+        )
+
+
+def _problems(path: str) -> list[Problem]:
+    from capsule.format.validation import problems_of
+
+    try:
+        return problems_of(read_file(path), path)
+    except CapsuleError as error:
+        return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: ").removeprefix(f"{path} "))]
+
+
+@commands.command("migrate")
+def migrate(
+    ctx: typer.Context,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", autocompletion=complete_id, help="The conversations; else all."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when something would change.")] = False,
+) -> None:
+    """Bring files to the current version of the format."""
+    told: list[dict[str, Any]] = []
+    failed: list[CapsuleError] = []
+    with store_of(ctx) as store:
+        found = _chosen(store, ids)
+        with progress("migrating") as bar:
+            for at, id in enumerate(found, 1):
+                try:
+                    told.append({"id": id, "changes": store.migrate(id, check=check)})
+                except CapsuleError as error:
+                    failed.append(error)
+                    told.append({"id": id, "changes": [], "error": error.message})
+                if bar:
+                    bar(at, len(found))
+    changed = [one for one in told if one["changes"]]
+    if asked(ctx).json:
+        out_json(told)
+    else:
+        for one in changed:
+            out(shown("\n".join(f"{one['id']}: {change}" for change in one["changes"])))
+        would = "would change" if check else "changed"
+        out(
+            f"{_count(len(found), 'conversation')}: {len(changed)} {would}"
+            + (f", {len(failed)} failed" if failed else "")
+        )
+    for failure in failed:
+        report_error(failure, as_json=asked(ctx).json)
+    if failed or (check and changed):
+        raise typer.Exit(failed[0].exit_code if failed else 1)
+
+
+def _chosen(store: Store, ids: list[str] | None) -> list[str]:
+    return list(dict.fromkeys(map(store.resolve, ids))) if ids else sorted(store.ids())
+
+
+@commands.command("schema")
+def schema(
+    ctx: typer.Context,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind of document.")] = "capsule",
+    version: Annotated[str | None, typer.Option(metavar="V", help="A version of it; else the newest.")] = None,
+) -> None:
+    """Print the JSON Schema of a kind of document."""
+    from capsule.format.schema import text
+
+    out_bytes(text(kind, version).encode())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,144 @@
+"""How the tests run the program: within this process where that is the same, else as a process of its own."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Answer:
+    """What a run of the program gave."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def line(self) -> str:
+        """The last line of stdout."""
+        return self.stdout.splitlines()[-1]
+
+
+class Program:
+    """`capsule` on one store, whose path has a space and letters beyond ASCII."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, *words: str, expect: int = 0, input: str | bytes | None = None) -> Answer:
+        from capsule_cli.app import app
+
+        result = CliRunner().invoke(app, list(words), input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        answer = Answer(result.exit_code, result.stdout, result.stderr)
+        assert answer.code == expect, answer
+        return answer
+
+    def json(self, *words: str, expect: int = 0) -> Any:
+        return json.loads(self(*words, "--json", expect=expect).stdout)
+
+    def new(self, *words: str) -> str:
+        return self("new", *words).line
+
+    def file(self, id: str) -> Path:
+        return self.root / "conversations" / f"{id}.json"
+
+    def history(self, id: str) -> list[Any]:
+        return json.loads(self.file(id).read_bytes())["history"]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What a process of its own runs in: what the test runs in, and the way to the program."""
+        return {**os.environ, "PYTHONPATH": PATHS, **more}
+
+    def start(self, *words: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        settings = {
+            "stdin": pipe,
+            "stdout": pipe,
+            "stderr": pipe,
+            "env": self.environment(),
+        } | settings
+        process = subprocess.Popen([sys.executable, "-m", "capsule_cli", *words], **settings)
+        self.started.append(process)
+        return process
+
+    def process(self, *words: str | bytes, expect: int = 0, input: bytes = b"") -> Answer:
+        process = self.start(*words)
+        stdout, stderr = process.communicate(input, timeout=60)
+        answer = Answer(process.returncode, stdout.decode(), stderr.decode())
+        assert answer.code == expect, answer
+        return answer
+
+    def terminal(self, *words: str, typed: str = "", expect: int = 0) -> str:
+        """Run it in a terminal, where `typed` has been typed ahead. Returns: the screen."""
+        master, slave = pty.openpty()
+        try:
+            os.write(master, typed.encode())
+            terminal = self.environment(TERM="xterm-256color", COLUMNS="100", LINES="40")
+            process = self.start(*words, stdin=slave, stdout=slave, stderr=slave, env=terminal)
+            os.close(slave)
+            screen = b"".join(iter(lambda: _read(master), b"")).decode().replace("\r\n", "\n")
+            assert process.wait(60) == expect, screen
+        finally:
+            os.close(master)
+        return screen
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+PATHS = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
+
+
+def _read(master: int) -> bytes:
+    try:
+        return os.read(master, 65536)
+    except OSError as error:
+        if error.errno == errno.EIO:  # how Linux says that nobody has the other end open any more
+            return b""
+        raise
+
+
+@pytest.fixture
+def capsule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    program = Program(tmp_path / "my störe")
+    program("init", str(program.root))
+    monkeypatch.setenv("CAPSULE_STORE", str(program.root))
+    yield program
+    program.close()
+
+
+@pytest.fixture
+def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a shell script the person's editor; "$1" is the file to edit."""
+
+    def make(script: str) -> Path:
+        path = tmp_path / "my editor.sh"
+        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setenv("EDITOR", f"'{path}'")
+        return path
+
+    return make

@@ -1,0 +1,220 @@
+"""`append`: one message, and streams of them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_append_takes_its_text_from_the_argument_a_file_or_standard_input(capsule: Any, tmp_path: Path) -> None:
+    id = capsule.new("A")
+    file = tmp_path / "my täxt.md"
+    file.write_bytes("\ufefffrom a file\n\n".encode())
+    assert capsule("append", id, "from the argument").line == capsule.history(id)[0]["id"]
+    capsule("append", id, "--file", str(file), "--role", "assistant", "--from", "ada")
+    capsule("append", id, input="from stdin\n")
+    capsule("append", id, "-", input="stdin by name, ünd wide")
+    capsule("append", id, "--", "--json")
+    history = capsule.history(id)
+    contents = ["from the argument", "from a file\n", "from stdin", "stdin by name, ünd wide", "--json"]
+    assert [message["content"] for message in history] == contents
+    assert [message["role"] for message in history] == ["user", "assistant", "user", "user", "user"]
+    assert history[1]["from"] == "ada"
+
+
+def test_append_with_json_says_id_and_place(capsule: Any) -> None:
+    id = capsule.new("A", "--message", "zero")
+    told = capsule.json("append", id, "one")
+    assert told == {"id": capsule.history(id)[1]["id"], "at": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "input"), [(("",), None), (("  \n",), None), ((), ""), ((), "\n"), (("a", "--file", "b"), None)]
+)
+def test_an_empty_message_or_two_sources_are_a_usage_error(capsule: Any, words: Any, input: Any) -> None:
+    id = capsule.new("A")
+    capsule("append", id, *words, input=input, expect=2)
+    assert capsule.history(id) == []
+
+
+def test_text_that_is_no_utf8_is_refused_by_file_and_byte(capsule: Any, tmp_path: Path) -> None:
+    id = capsule.new("A")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    assert (
+        f"{tmp_path / 'latin.txt'}: byte 3 (0xe9)"
+        in capsule("append", id, "--file", str(tmp_path / "latin.txt"), expect=2).stderr
+    )
+    assert "standard input: byte 0" in capsule("append", id, input=b"\xff", expect=2).stderr
+    assert capsule.history(id) == []
+
+
+def test_a_file_that_is_none_is_named(capsule: Any, tmp_path: Path) -> None:
+    id = capsule.new("A")
+    os.mkfifo(tmp_path / "pipe")
+    assert "nothing.md" in capsule("append", id, "--file", "nothing.md", expect=3).stderr
+    capsule("append", id, "--file", str(tmp_path), expect=2)
+    assert "no regular file" in capsule("append", id, "--file", str(tmp_path / "pipe"), expect=2).stderr
+
+
+def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(capsule: Any) -> None:
+    (capsule.root / "capsule.toml").write_text("[limits]\nmessage_bytes = 1000\n", encoding="utf-8")
+    id = capsule.new("A", "--message", "small")
+    before = capsule.file(id).read_bytes()
+    assert "1,000" in capsule("append", id, "x" * 1001, expect=2).stderr
+    assert capsule.file(id).read_bytes() == before
+
+
+def test_an_agent_id_that_is_none_is_refused(capsule: Any) -> None:
+    id = capsule.new("A")
+    capsule("append", id, "x", "--from", "../ada", expect=2)
+    assert capsule.history(id) == []
+
+
+def test_a_person_at_a_terminal_is_told_how_to_end_the_message(capsule: Any) -> None:
+    id = capsule.new("A")
+    screen = capsule.terminal("append", id, typed="first line\nsecond line\n\x04")
+    assert "Ctrl-D" in screen
+    assert capsule.history(id)[0]["content"] == "first line\nsecond line"
+
+
+def test_a_stream_acknowledges_every_line_when_it_is_durable(capsule: Any) -> None:
+    id = capsule.new("A", "--type", "group")
+    process = capsule.start("append", id, "--jsonl", "--from", "ada")
+    for at, message in enumerate(({"content": "one"}, {"role": "assistant", "content": "two", "from": "bob"})):
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+        told = json.loads(process.stdout.readline())
+        stored = capsule.history(id)[at]
+        assert told == {"id": stored["id"], "at": at}
+        assert stored["content"] == message["content"]
+    process.stdin.close()
+    assert process.wait(60) == 0
+    assert [(message["role"], message["from"]) for message in capsule.history(id)] == [
+        ("user", "ada"),
+        ("assistant", "bob"),
+    ]
+
+
+def test_a_stream_passes_every_field_exactly(capsule: Any) -> None:
+    id = capsule.new("A")
+    line = (
+        '{"role":"assistant","content":"","id":"m-1","timestamp":"2025-01-01T10:00:00+01:00","model":"m",'
+        '"toolCalls":[{"name":"f","arguments":{"n":12345678901234567890123,"f":2.50}}],"new":{"z":1,"a":-0}}'
+    )
+    capsule("append", id, "--jsonl", input=line + "\n\n")
+    text = capsule.file(id).read_text(encoding="utf-8")
+    assert capsule.history(id)[0]["timestamp"] == "2025-01-01T09:00:00.000Z"
+    assert all(token in text for token in ("12345678901234567890123", "2.50", '"id": "m-1"', '"a": -0'))
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ("{", "line 4, column 2"),
+        ("[]", "line 4"),
+        ('{"content": 5}', "message.content"),
+        ('{"role": "boss", "content": "x"}', "message.role"),
+        ('{"content": "x", "content": "y"}', "line 4"),
+        ('{"content": "\\ud800"}', "line 4"),
+        ('{"content": "' + "x" * 2000 + '"}', "1,000"),
+    ],
+)
+def test_a_bad_line_is_named_and_what_was_acknowledged_before_it_stays(capsule: Any, bad: str, what: str) -> None:
+    (capsule.root / "capsule.toml").write_text("[limits]\nmessage_bytes = 1000\n", encoding="utf-8")
+    id = capsule.new("A")
+    lines = ['{"content": "one"}', "", '{"content": "two"}', bad, '{"content": "never"}']
+    answer = capsule("append", id, "--jsonl", input="\n".join(lines), expect=2)
+    assert [json.loads(line)["at"] for line in answer.stdout.splitlines()] == [0, 1]
+    assert "line 4" in answer.stderr
+    assert what in answer.stderr
+    assert [message["content"] for message in capsule.history(id)] == ["one", "two"]
+
+
+def test_a_line_that_is_no_utf8_is_named(capsule: Any) -> None:
+    id = capsule.new("A")
+    assert "line 2" in capsule("append", id, "--jsonl", input=b'{"content":"a"}\n{"content":"\xff"}\n', expect=2).stderr
+    assert len(capsule.history(id)) == 1
+
+
+def test_a_stream_takes_no_text(capsule: Any) -> None:
+    capsule("append", capsule.new("A"), "text", "--jsonl", expect=2)
+
+
+def test_a_long_stream_is_taken_whole(capsule: Any) -> None:
+    id = capsule.new("A")
+    lines = "".join(json.dumps({"content": f"{i} " + "x" * (i % 700)}) + "\n" for i in range(2000))
+    answer = capsule.process("append", id, "--jsonl", input=lines.encode())
+    told = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [one["at"] for one in told] == list(range(2000))
+    assert [one["id"] for one in told] == [message["id"] for message in capsule.history(id)]
+
+
+def test_an_open_stream_holds_a_chat_and_leaves_it_when_it_ends(capsule: Any) -> None:
+    id = capsule.new("A")
+    process = capsule.start("append", id, "--jsonl")
+    process.stdin.write(b'{"content":"mine"}\n')
+    process.stdin.flush()
+    process.stdout.readline()
+    answer = capsule("append", id, "me too", "--json", expect=4)
+    error = json.loads(answer.stderr)["error"]
+    assert (error["kind"], error["id"]) == ("Locked", id)
+    assert error["holder"]["pid"] == process.pid
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert capsule.json("locks") == []
+    assert capsule("append", id, "me too").stderr == ""
+
+
+def test_a_stream_whose_lock_is_taken_finds_out_at_its_next_message(capsule: Any) -> None:
+    id = capsule.new("A")
+    process = capsule.start("append", id, "--jsonl", "--json")
+    process.stdin.write(b'{"content":"mine"}\n')
+    process.stdin.flush()
+    process.stdout.readline()
+    capsule("unlock", id, "--force")
+    capsule("append", id, "theirs")
+    stdout, stderr = process.communicate(b'{"content":"lost"}\n', timeout=60)
+    assert (process.returncode, stdout) == (7, b"")
+    assert json.loads(stderr)["error"]["kind"] == "LockLost"
+    assert [message["content"] for message in capsule.history(id)] == ["mine", "theirs"]
+
+
+def test_a_conversation_that_stays_busy_is_given_up_in_time(capsule: Any) -> None:
+    id = capsule.new("A")
+    (capsule.root / "capsule.toml").write_text('[storage]\nmutex_timeout = "1s"\n', encoding="utf-8")
+    with open(capsule.root / ".capsule" / "mutex" / f"conversations-{id}", "rb+") as mutex:
+        fcntl.flock(mutex, fcntl.LOCK_EX)
+        capsule("append", id, "x", expect=8)
+    capsule("append", id, "x")
+
+
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
+def test_what_is_no_file_in_a_capsules_place_is_refused(capsule: Any, kind: str) -> None:
+    path = capsule.file("strange-1")
+    other = capsule.file(capsule.new("A"))
+    {"symlink": lambda: path.symlink_to(other), "fifo": lambda: os.mkfifo(path), "directory": path.mkdir}[kind]()
+    for words in (("show",), ("show", "--last", "1"), ("show", "--raw"), ("append", "x"), ("pin",), ("migrate",)):
+        answer = capsule(words[0], "strange-1", *words[1:], expect=5)
+        assert str(path) in answer.stderr
+    assert capsule.json("list")[1]["damaged"]
+
+
+def test_a_stream_that_is_killed_is_in_nobodys_way(capsule: Any) -> None:
+    id = capsule.new("A")
+    process = capsule.start("append", id, "--jsonl")
+    process.stdin.write(b'{"content":"mine"}\n')
+    process.stdin.flush()
+    process.stdout.readline()
+    process.kill()
+    process.wait(60)
+    answer = capsule("append", id, "me now")
+    assert answer.stderr.startswith("capsule: ")
+    assert "took over" in answer.stderr
+    assert [message["content"] for message in capsule.history(id)] == ["mine", "me now"]
+    assert capsule.json("locks") == []

@@ -1,0 +1,181 @@
+"""`init`, `new`, `list`, and what changes a head."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+HEAD = {
+    "id", "title", "version", "createdAt", "updatedAt", "mode", "type", "tags", "pinned", "archived", "isSummary",
+    "sourceConversationId", "titleSetBy", "lock", "path", "bytes",
+}  # fmt: skip
+
+
+def test_init_makes_a_store_once_and_overwrites_nothing(capsule: Any) -> None:
+    settings = capsule.root / "capsule.toml"
+    settings.write_text("# mine\n", encoding="utf-8")
+    assert "already" in capsule("init", str(capsule.root)).stdout
+    assert settings.read_text(encoding="utf-8") == "# mine\n"
+    assert (capsule.root / "conversations").is_dir()
+    assert (capsule.root / ".capsule" / ".gitignore").is_file()
+
+
+def test_init_without_a_directory_takes_the_one_of_store_or_this_one(
+    capsule: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert capsule.json("init", "--store", str(tmp_path / "a"))["root"] == str(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "b")
+    made = capsule.json("init")
+    assert str(tmp_path / "b" / "capsule.toml") in made["made"]
+
+
+def test_new_prints_the_id_alone(capsule: Any) -> None:
+    answer = capsule("new", "A plan", "--mode", "toolbox", "--tag", "work", "--tag", "now", "--type", "group")
+    id = answer.stdout.strip()
+    written = json.loads(capsule.file(id).read_bytes())
+    assert answer.stdout == f"{id}\n"
+    assert written["title"] == "A plan"
+    assert (written["metadata"]["mode"], written["metadata"]["type"]) == ("toolbox", "group")
+    assert written["metadata"]["tags"] == ["work", "now"]
+    assert written["metadata"]["titleSetBy"] == "user"
+
+
+def test_new_in_a_terminal_says_what_was_made_and_the_id_last(capsule: Any) -> None:
+    screen = capsule.terminal("new", "A plan")
+    assert "A plan" in screen
+    assert capsule.file(screen.splitlines()[-1]).is_file()
+
+
+def test_new_with_json_prints_the_head(capsule: Any) -> None:
+    head = capsule.json("new", "A", "--id", "mine")
+    assert set(head) == HEAD
+    assert head["id"] == "mine"
+
+
+def test_without_a_title_it_is_made_from_the_first_user_message_until_a_person_gives_one(capsule: Any) -> None:
+    id = capsule.new("--message", "\n\nHow do I sort a list?\nThanks")
+    assert capsule.json("list")[0]["title"] == "How do I sort a list?"
+    empty = capsule.new()
+    capsule("append", empty, "Later words")
+    assert {head["id"]: head["title"] for head in capsule.json("list")}[empty] == "Later words"
+    capsule("rename", id, "Sorting")
+    capsule("edit", id, "--message", "@0", "Other words")
+    assert {head["id"]: head["title"] for head in capsule.json("list")}[id] == "Sorting"
+
+
+@pytest.mark.parametrize(
+    "words", [("--message", "  "), ("--id", "a/b"), ("--tag", ""), ("--mode", "x"), ("--type", "x")]
+)
+def test_new_refuses_what_it_cannot_keep_and_makes_nothing(capsule: Any, words: Any) -> None:
+    capsule("new", "A", *words, expect=2)
+    assert list((capsule.root / "conversations").iterdir()) == []
+
+
+def test_an_id_is_given_once(capsule: Any) -> None:
+    capsule.new("A", "--id", "mine")
+    capsule("new", "B", "--id", "mine", expect=2)
+    assert capsule.json("list")[0]["title"] == "A"
+
+
+def test_ids_are_taken_whole_by_a_unique_beginning_or_as_the_last(capsule: Any) -> None:
+    capsule.new("A", "--id", "abcd-1")
+    capsule.new("B", "--id", "abcd-2")
+    capsule.new("C", "--id", "efgh-1")
+    assert "C" in capsule("show", "efgh").stdout
+    assert "C" in capsule("show", "@last").stdout
+    assert "abcd-1, abcd-2" in capsule("show", "abcd", expect=2).stderr
+    capsule("show", "efg", expect=2)
+
+
+def test_list_shows_the_latest_first_and_pinned_above_and_hides_the_archived(capsule: Any) -> None:
+    for id in ("one1", "two2", "three3", "four4"):
+        capsule.new(id.title(), "--id", id)
+    capsule("append", "one1", "again")
+    capsule("pin", "two2")
+    capsule("archive", "three3")
+    assert [head["id"] for head in capsule.json("list")] == ["two2", "one1", "four4"]
+    assert {head["id"] for head in capsule.json("list", "--archived")} == {"one1", "two2", "three3", "four4"}
+    assert [head["id"] for head in capsule.json("list", "--sort", "title")] == ["two2", "four4", "one1"]
+    assert [head["id"] for head in capsule.json("list", "--sort", "created")] == ["two2", "four4", "one1"]
+    assert [head["id"] for head in capsule.json("list", "--limit", "1")] == ["two2"]
+    capsule("unpin", "two2")
+    capsule("unarchive", "three3")
+    assert {head["id"] for head in capsule.json("list")} == {"one1", "two2", "three3", "four4"}
+
+
+def test_list_narrows_by_tags_mode_lock_and_time(capsule: Any) -> None:
+    capsule.new("A", "--id", "aaaa", "--tag", "x", "--tag", "y")
+    capsule.new("B", "--id", "bbbb", "--tag", "x", "--mode", "toolbox")
+    capsule("lock", "bbbb", "--instance", "me")
+    listed = lambda *words: [head["id"] for head in capsule.json("list", *words)]  # noqa: E731
+    assert sorted(listed("--tag", "x")) == ["aaaa", "bbbb"]
+    assert listed("--tag", "x", "--tag", "y") == ["aaaa"]
+    assert listed("--mode", "toolbox") == listed("--locked") == ["bbbb"]
+    assert sorted(listed("--since", "1h")) == sorted(listed("--since", "2020-01-01")) == ["aaaa", "bbbb"]
+    assert listed("--since", "2999-01-01T10:00:00+02:00") == []
+    assert "--since" in capsule("list", "--since", "yesterday", expect=2).stderr
+
+
+def test_list_writes_plain_lines_when_nobody_watches(capsule: Any) -> None:
+    id = capsule.new("A\u200bB tab", "--tag", "x", "--tag", "y")
+    line = capsule("list").stdout.rstrip("\n").split("\t")
+    assert (line[0], line[3], line[4], line[5]) == (id, "api", "x,y", "")
+
+
+def test_a_damaged_file_is_listed_as_damaged_and_hides_no_other(capsule: Any) -> None:
+    good = capsule.new("A")
+    capsule.file("broken-1").write_text('{\n  "id": oops\n}', encoding="utf-8")
+    heads = capsule.json("list")
+    assert [head["id"] for head in heads] == [good, "broken-1"]
+    assert heads[1]["damaged"].startswith(f"{capsule.file('broken-1')}:2:9: ")
+    assert "damaged" in capsule("list").stdout.splitlines()[1]
+    assert [head["id"] for head in capsule.json("list", "--mode", "api")] == [good]
+    assert "damaged" in capsule.terminal("list")
+
+
+def test_list_in_a_terminal_is_a_table_and_nothing_in_a_title_commands_the_terminal(capsule: Any) -> None:
+    id = capsule.new("A plan [bold]x[/bold]")
+    path = capsule.file(id)
+    path.write_text(path.read_text(encoding="utf-8").replace("A plan", "A \\u001b[31mplan"), encoding="utf-8")
+    screen = capsule.terminal("list")
+    assert "TITLE" in screen
+    assert "[bold]x[/bold]" in screen
+    assert "\\x1b[31mplan" in screen.replace("\n", "")
+    assert "\x1b[31mplan" not in screen
+    assert "\x1b[31m" not in capsule("list").stdout
+
+
+def test_an_empty_list_is_empty(capsule: Any) -> None:
+    assert capsule("list").stdout == ""
+    assert capsule.json("list") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (("rename", "aaaa", "New title"), "title", "New title"),
+        (("tag", "aaaa", "x", "z"), "tags", ["x", "y", "z"]),
+        (("untag", "aaaa", "x", "nope"), "tags", ["y"]),
+        (("pin", "aaaa"), "pinned", True),
+        (("unpin", "aaaa"), "pinned", False),
+        (("archive", "aaaa"), "archived", True),
+        (("unarchive", "aaaa"), "archived", False),
+    ],
+)
+def test_a_head_is_changed_and_printed(capsule: Any, words: Any, field: str, value: Any) -> None:
+    capsule.new("A", "--id", "aaaa", "--tag", "x", "--tag", "y", "--message", "hello")
+    before = capsule.history("aaaa")
+    head = capsule.json(*words)
+    assert head[field] == value
+    assert capsule.json("list", "--archived")[0] == head | {"bytes": capsule.file("aaaa").stat().st_size}
+    assert capsule(*words).stdout.startswith("aaaa: ")
+    assert capsule.history("aaaa") == before
+
+
+def test_a_title_of_control_characters_is_refused(capsule: Any) -> None:
+    id = capsule.new("A")
+    capsule("rename", id, "\x1b[31m", expect=2)
+    capsule("tag", id, "\x1b", expect=2)

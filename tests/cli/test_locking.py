@@ -1,0 +1,68 @@
+"""`lock`, `unlock`, `locks`: a lock of a named holder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def test_a_lock_needs_a_holder_that_outlives_the_command(capsule: Any) -> None:
+    id = capsule.new("A")
+    answer = capsule("lock", id, expect=2)
+    assert "--instance NAME" in answer.stderr
+    assert "CAPSULE_INSTANCE" in answer.stderr
+    assert capsule.json("locks") == []
+
+
+def test_a_named_holder_holds_across_commands_and_others_are_refused(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = capsule.new("A")
+    assert capsule.json("lock", id, "--instance", "me")["lock"]["name"] == "me"
+    answer = capsule("append", id, "x", expect=4)
+    assert "locked by" in answer.stderr
+    assert f"capsule unlock {id} --force" in answer.stderr
+    capsule("rename", id, "x", expect=4)
+    capsule("delete", id, expect=4)
+    capsule("unlock", id, expect=4)
+    capsule("append", id, "mine", "--instance", "me")
+    monkeypatch.setenv("CAPSULE_INSTANCE", "me")
+    capsule("append", id, "mine too")
+    assert capsule.json("unlock", id) == {"id": id, "released": True}
+    assert capsule("unlock", id).stdout == f"{id}: was not locked\n"
+
+
+def test_the_option_names_the_holder_before_the_environment(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = capsule.new("A")
+    monkeypatch.setenv("CAPSULE_INSTANCE", "one")
+    for words in (("--instance", "two", "lock", id), ("lock", id, "--instance", "two")):
+        capsule(*words)
+        assert [lock["name"] for lock in capsule.json("locks")] == ["two"]
+        capsule("unlock", id, "--instance", "two")
+
+
+def test_force_takes_a_lock_away(capsule: Any) -> None:
+    id = capsule.new("A")
+    capsule("lock", id, "--instance", "me")
+    assert capsule("unlock", id, "--force").stdout == f"{id}: unlocked\n"
+    capsule("append", id, "x")
+
+
+def test_locks_tells_held_from_orphaned(capsule: Any) -> None:
+    held, orphan = capsule.new("Held"), capsule.new("Orphan")
+    capsule("lock", held, "--instance", "me")
+    process = capsule.start("append", orphan, "--jsonl")
+    process.stdin.write(b'{"content":"x"}\n')
+    process.stdin.flush()
+    process.stdout.readline()
+    assert {lock["id"]: lock["state"] for lock in capsule.json("locks")} == {held: "held", orphan: "held"}
+    process.kill()
+    process.wait(60)
+    assert {lock["id"]: lock["state"] for lock in capsule.json("locks")} == {held: "held", orphan: "orphaned"}
+    assert [lock["id"] for lock in capsule.json("locks", "--orphaned")] == [orphan]
+    answer = capsule("locks", "--orphaned")
+    assert answer.stdout.split("\t")[:2] == [orphan, "orphaned"]
+    assert "takes it over" in answer.stderr
+    assert "ORPHANED" in capsule.terminal("locks").upper()
+    capsule("unlock", orphan)

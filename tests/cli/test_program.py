@@ -1,0 +1,245 @@
+"""The program as a whole: its options, its errors, its start, its completion, its documentation."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner
+
+import capsule as package
+from capsule import errors
+from capsule.format import fields
+from capsule_cli import options, reference
+from capsule_cli.app import SECTIONS, app
+
+COMMANDS = [name for section in SECTIONS.values() for name in section]
+
+
+def test_the_commands_are_those_that_the_modules_declare() -> None:
+    declared = {
+        info.name
+        for module in {module for section in SECTIONS.values() for module in section.values()}
+        for info in importlib.import_module(f"capsule_cli.{module}").commands.registered_commands
+    }
+    assert sorted(COMMANDS) == sorted(map(str, declared))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_json_and_store_and_instance_and_says_so(capsule: Any, name: str) -> None:
+    told = capsule(name, "--help").stdout
+    assert all(option in told for option in ("--json", "--store DIR", "--instance NAME", "-h, --help"))
+
+
+def test_options_stand_before_or_after_the_name_of_the_command(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = capsule.new("Here")
+    monkeypatch.delenv("CAPSULE_STORE")
+    root = str(capsule.root)
+    for words in (("--store", root, "--json", "list"), ("list", "--json", "--store", root)):
+        assert [head["id"] for head in json.loads(capsule(*words).stdout)] == [id]
+    for words in (("--instance", "me", "lock", id, "--store", root), ("--store", root, "lock", "--instance", "me", id)):
+        capsule(*words)
+    capsule("--store", root, "append", id, "no", expect=4)
+
+
+def test_the_help_names_every_command_in_its_section(capsule: Any) -> None:
+    told = capsule("--help").stdout
+    for title, names in SECTIONS.items():
+        section = told[told.index(title + ":") :]
+        assert all(re.search(rf"^  {name} ", section, re.M) for name in names)
+
+
+def test_no_command_at_all_is_a_usage_error_that_shows_the_help(capsule: Any) -> None:
+    answer = capsule(expect=2)
+    assert "Usage:" in answer.stdout + answer.stderr
+
+
+def test_the_version_is_that_of_the_package(capsule: Any) -> None:
+    assert capsule("--version").stdout == f"capsule {package.__version__}\n"
+    assert json.loads(capsule("--version", "--json").stdout) == {"version": package.__version__}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        (("show", "nobody-here"), 3, "NotFound"),
+        (("list", "--bogus"), 2, "Usage"),
+        (("lisst",), 2, "Usage"),
+        (("show",), 2, "Usage"),
+        (("new", "--mode", "loud"), 2, "Usage"),
+        (("list", "--limit", "0"), 2, "Usage"),
+        (("list", "--limit", "few"), 2, "Usage"),
+        (("show", "../x"), 2, "InvalidInput"),
+        (("show", ""), 2, "InvalidInput"),
+        (("show", "a" * 300), 2, "InvalidInput"),
+    ],
+)
+def test_an_error_is_words_on_stderr_or_with_json_an_object(capsule: Any, words: Any, code: int, kind: str) -> None:
+    plain = capsule(*words, expect=code)
+    assert plain.stdout == ""
+    assert "capsule: " in plain.stderr or "Error: " in plain.stderr
+    for mixed in (("--json", *words), (*words, "--json")):
+        answer = capsule(*mixed, expect=code)
+        assert answer.stdout == ""
+        error = json.loads(answer.stderr)["error"]
+        assert (error["code"], error["kind"]) == (code, kind)
+        assert error["message"]
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
+    assert "Did you mean 'list'" in capsule("lisst", expect=2).stderr
+
+
+def test_the_store_must_be_one(capsule: Any, tmp_path: Path) -> None:
+    answer = capsule("list", "--store", str(tmp_path / "nowhere"), expect=3)
+    assert "capsule init" in answer.stderr
+
+
+def test_on_a_fresh_machine_a_store_of_ones_own_is_made_and_in_a_project_the_projects_is_found(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = capsule.new("In the project")
+    monkeypatch.delenv("CAPSULE_STORE")
+    assert capsule.json("list") == []
+    inside = capsule.root / "deep" / "down"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    assert [head["id"] for head in capsule.json("list")] == [id]
+
+
+def test_every_error_has_an_exit_code_of_its_own_and_stands_in_the_documented_table(repository: Path) -> None:
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError) and kind is not errors.CapsuleError
+    ]
+    codes = [kind.exit_code for kind in kinds]
+    assert sorted(codes) == [1, 2, 3, 4, 5, 6, 7, 8]
+    page = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
+    for kind in kinds:
+        assert f"| {kind.exit_code} | {kind.meaning} | {kind.__name__} |" in page
+
+
+def test_the_documented_command_line_is_the_one_there_is(repository: Path) -> None:
+    page = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert page == reference.text(), "docs/cli.md is stale: python -m capsule_cli.reference > docs/cli.md"
+
+
+def test_the_choices_are_those_of_the_format() -> None:
+    assert get_args(options.Role) == fields.ROLES
+    assert get_args(options.Mode) == fields.MODES
+    assert get_args(options.Type) == fields.TYPES
+
+
+def test_a_bug_stays_a_traceback(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsule.store.Store.heads", lambda self: 1 / 0)
+    result = CliRunner().invoke(app, ["list"])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_an_argument_that_is_no_utf8_is_refused_by_its_place(capsule: Any) -> None:
+    answer = capsule.process("new", b"caf\xe9", expect=2)
+    assert "argument 2 is no UTF-8" in answer.stderr
+    answer = capsule.process("--json", "new", b"caf\xe9", expect=2)
+    assert json.loads(answer.stderr)["error"]["code"] == 2
+    assert capsule.json("list") == []
+
+
+def test_a_reader_that_leaves_ends_the_program_quietly(capsule: Any) -> None:
+    capsule.new("A", "--message", "x" * 1_000_000)
+    process = capsule.start("show", "@last")
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 141
+
+
+def test_ctrl_c_ends_the_program_with_130(capsule: Any) -> None:
+    id = capsule.new("A", "--type", "group")
+    process = capsule.start("append", id, "--jsonl")
+    process.stdin.write(b'{"content": "one"}\n')
+    process.stdin.flush()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert b"Traceback" not in process.stderr.read()
+
+
+def test_output_to_a_full_disk_is_no_success(capsule: Any) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full here")
+    capsule.new("A")
+    with open("/dev/full", "wb") as full:
+        process = capsule.start("list", stdout=full)
+        assert process.wait(60) == 1
+    assert process.stderr.read().startswith(b"capsule: ")
+
+
+_ALLOWED = {"typer", "shellingham", "orjson", "platformdirs", "annotated_doc"}
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["--version"], _ALLOWED - {"orjson"}),
+        (["list"], _ALLOWED),
+        (["--json", "list"], _ALLOWED),
+        (["tag", "@last", "x"], _ALLOWED | {"portalocker"}),
+    ],
+)
+def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed: set[str]) -> None:
+    capsule.new("A")
+    script = (
+        "import sys; from capsule_cli.app import main\n"
+        f"sys.argv = ['capsule', *{words!r}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=capsule.environment(), check=True)
+    loaded = set(done.stderr.decode().split())
+    own = {"capsule", "capsule_cli"}
+    foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - own - {"__main__"}
+    assert {name for name in foreign if not name.startswith("_")} <= allowed
+    assert not loaded & {"capsule.format.models", "capsule.format.schema", "capsule.doctor", "sqlite3", "asyncio"}
+    if words == ["--version"]:
+        assert not [
+            name
+            for name in loaded
+            if name.startswith("capsule.") and name not in {"capsule.errors", "capsule.timestamps"}
+        ]
+
+
+def _complete(capsule: Any, line: str, at: int) -> list[str]:
+    process = capsule.start(
+        env=capsule.environment(_CAPSULE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(at))
+    )
+    stdout, stderr = process.communicate(timeout=60)
+    assert stderr == b""
+    return stdout.decode().split()
+
+
+def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
+    for id in ("alpha-1", "alpha-2", "beta-1"):
+        capsule.new("T", "--id", id)
+    capsule("delete", "beta-1")
+    assert sorted(_complete(capsule, "capsule show al", 2)) == ["alpha-1", "alpha-2"]
+    assert _complete(capsule, f"capsule --store '{capsule.root}' delete alpha-1 alpha-2", 5) == ["alpha-2"]
+    assert _complete(capsule, "capsule show @l", 2) == ["@last"]
+    assert _complete(capsule, "capsule restore b", 2) == ["beta-1"]
+    assert _complete(capsule, "capsule una", 1) == ["unarchive"]
+    assert _complete(capsule, "capsule append alpha-1 --role as", 4) == ["assistant"]
+    assert "--json" in _complete(capsule, "capsule list --j", 2)
+
+
+def test_completion_in_no_store_offers_nothing_and_says_nothing(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAPSULE_STORE", "/nowhere")
+    assert _complete(capsule, "capsule show al", 2) == []

@@ -1,0 +1,120 @@
+"""`show`: for a person and for a program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_show_prints_plain_text_when_nobody_watches(capsule: Any) -> None:
+    id = capsule.new("A plan", "--tag", "work", "--message", "What now?\n\nReally?")
+    capsule("append", id, "# This", "--role", "assistant", "--from", "ada")
+    lines = capsule("show", id).stdout.splitlines()
+    assert lines[0] == "A plan"
+    assert id in lines[1]
+    assert "#work" in lines[1]
+    assert lines[3].startswith("user  20")
+    assert lines[3].endswith("Z  @0")
+    assert lines[4:7] == ["What now?", "", "Really?"]
+    assert lines[8].startswith("assistant (ada)  20")
+    assert lines[9] == "# This"
+
+
+def test_show_json_prints_the_capsule_with_every_digit_of_what_nobody_knows(capsule: Any, samples: Path) -> None:
+    id = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+    capsule.file(id).write_bytes((samples / f"{id}.json").read_bytes())
+    text = capsule("show", id, "--json").stdout
+    assert "12345678901234567890123" in text
+    assert json.loads(text)["version"] == "2.1"
+    assert list(json.loads(text)) == [
+        "id", "title", "version", "createdAt", "updatedAt", "metadata", "context", "champInconnu", "history",
+    ]  # fmt: skip
+
+
+def test_show_raw_prints_the_files_own_bytes(capsule: Any, samples: Path) -> None:
+    id = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+    data = (samples / f"{id}.json").read_bytes()
+    capsule.file(id).write_bytes(data)
+    assert capsule("show", "7d44", "--raw").stdout.encode() == data
+
+
+def test_show_last_prints_the_end_alone(capsule: Any) -> None:
+    id = capsule.new("A")
+    lines = "".join(f'{{"content": "message {i}", "big": 12345678901234567890123}}\n' for i in range(10))
+    capsule("append", id, "--jsonl", input=lines)
+    text = capsule("show", id, "--last", "2").stdout
+    assert "message 7" not in text
+    assert "@8\nmessage 8" in text
+    assert "@9\nmessage 9" in text
+    answer = capsule("show", id, "--last", "2", "--json").stdout
+    assert [message["content"] for message in json.loads(answer)] == ["message 8", "message 9"]
+    assert "12345678901234567890123" in answer
+    assert len(capsule.json("show", id, "--last", "99")) == 10
+
+
+def test_show_markdown_is_a_document(capsule: Any) -> None:
+    id = capsule.new("A plan", "--message", "**What** now?")
+    text = capsule("show", id, "--markdown").stdout
+    assert text.startswith("# A plan\n\n*")
+    assert "\n\n## user, 20" in text
+    assert text.endswith("\n\n**What** now?\n")
+    assert capsule("--json", "show", id, "--markdown", expect=2).stdout == ""
+
+
+@pytest.mark.parametrize(
+    "words", [("--raw", "--json"), ("--raw", "--markdown"), ("--raw", "--last", "2"), ("--last", "0")]
+)
+def test_ways_to_show_that_exclude_each_other_are_refused(capsule: Any, words: Any) -> None:
+    capsule("show", capsule.new("A"), *words, expect=2)
+
+
+def test_what_stands_in_a_file_cannot_command_the_terminal(capsule: Any) -> None:
+    evil = "a\x1b]0;owned\x07b\x9b31mc\u202ed\ttab\r\nnext"
+    id = capsule.new("A", "--message", evil)
+    for text in (
+        capsule("show", id).stdout,
+        capsule("show", id, "--last", "1").stdout,
+        capsule("show", id, "--markdown").stdout,
+        capsule.terminal("show", id),
+        capsule.terminal("show", id, "--json"),
+    ):
+        assert not set("\x1b\x07\x9b\u202e\r") & set(_without_rich(text))
+    assert "a\\x1b]0;owned\\x07b\\x9b31mc\\u202ed\ttab\nnext" in capsule("show", id).stdout
+    assert json.loads(capsule.terminal("show", id, "--json"))["history"][0]["content"] == evil
+
+
+def _without_rich(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_show_in_a_terminal_renders_roles_and_markdown(capsule: Any) -> None:
+    id = capsule.new("A [plan]", "--message", "- one\n- two")
+    capsule("append", id, "**strong** [/red]", "--role", "assistant")
+    screen = capsule.terminal("show", id)
+    plain = _without_rich(screen)
+    assert "A [plan]" in plain
+    assert "• one" in plain
+    assert "strong [/red]" in plain
+    assert "assistant" in plain
+
+
+def test_a_message_that_only_calls_tools_says_so(capsule: Any) -> None:
+    id = capsule.new("A")
+    line = '{"role":"assistant","content":"","toolCalls":[{"function":{"name":"search"}},{"name":"read"},{}]}'
+    capsule("append", id, "--jsonl", input=line)
+    assert "[calls search]\n\n[calls read]\n\n[calls a tool]" in capsule("show", id).stdout
+
+
+def test_a_damaged_file_is_an_error_with_its_place(capsule: Any) -> None:
+    capsule.file("broken-1").write_text('{\n  "id": "broken-1",\n  "title": oops\n}', encoding="utf-8")
+    for words in ((), ("--raw",), ("--last", "1"), ("--json",)):
+        answer = capsule("show", "broken-1", *words, expect=5)
+        assert f"{capsule.file('broken-1')}:3:12: " in answer.stderr
+        assert answer.stdout == ""
+    error = json.loads(capsule("show", "broken-1", "--json", expect=5).stderr)["error"]
+    assert (error["problems"][0]["line"], error["problems"][0]["column"]) == (3, 12)

@@ -1,0 +1,88 @@
+"""`delete`, `trash`, `restore`, `purge`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def test_what_is_deleted_comes_back_as_it_was(capsule: Any) -> None:
+    id = capsule.new("A plan", "--message", "hello")
+    before = capsule.file(id).read_bytes()
+    answer = capsule("delete", id[:6])
+    assert f"capsule restore {id}" in answer.stdout
+    assert not capsule.file(id).exists()
+    capsule("show", id, expect=3)
+    assert [(item["id"], item["title"]) for item in capsule.json("trash")] == [(id, "A plan")]
+    assert capsule("trash").stdout.split("\t")[0] == id
+    assert "A plan" in capsule.terminal("trash")
+    assert capsule.json("restore", id[:6])["id"] == id
+    assert capsule.file(id).read_bytes() == before
+    assert capsule.json("trash") == []
+
+
+def test_several_go_at_once_and_a_mistyped_one_lets_all_stay(capsule: Any) -> None:
+    ids = [capsule.new(name) for name in "ABC"]
+    capsule("delete", ids[0], "nobody-here", expect=3)
+    assert len(capsule.json("list")) == 3
+    told = capsule.json("delete", ids[0], ids[1], "@last", ids[0])
+    assert [one["id"] for one in told] == ids
+    assert told[0]["undo"] == f"capsule restore {ids[0]}"
+    assert capsule.json("list") == []
+
+
+def test_at_a_terminal_the_person_is_asked_unless_yes(capsule: Any) -> None:
+    id = capsule.new("A plan")
+    screen = capsule.terminal("delete", id, typed="n\n", expect=1)
+    assert "A plan" in screen
+    assert "nothing was changed" in screen
+    assert capsule.file(id).exists()
+    capsule.terminal("delete", id, typed="y\n")
+    assert not capsule.file(id).exists()
+    assert "Remove 1" in capsule.terminal("purge", typed="n\n", expect=1)
+    capsule("restore", id)
+    capsule.terminal("delete", id, "--yes")
+    capsule.terminal("purge", "-y")
+    assert capsule.json("trash") == []
+
+
+def test_restore_takes_what_was_deleted_last_and_names_what_is_not_there(capsule: Any) -> None:
+    for id in ("abcd-1", "abcd-2"):
+        capsule.new("T", "--id", id)
+        capsule("delete", id)
+    assert "abcd-1, abcd-2" in capsule("restore", "abcd", expect=2).stderr
+    assert "capsule trash" in capsule("restore", "nobody", expect=3).stderr
+    capsule("restore", "abc", expect=3)
+    assert capsule.json("restore", "@last")["id"] == "abcd-2"
+
+
+def test_restore_never_takes_the_place_of_a_conversation(capsule: Any) -> None:
+    capsule.new("Old", "--id", "mine")
+    capsule("delete", "mine")
+    capsule.new("New", "--id", "mine")
+    capsule("restore", "mine", expect=6)
+    assert capsule.json("list")[0]["title"] == "New"
+
+
+def test_a_damaged_file_goes_to_the_trash_too(capsule: Any) -> None:
+    capsule.file("broken-1").write_text("oops", encoding="utf-8")
+    assert "a damaged file" in capsule("delete", "broken-1").stdout
+    assert capsule.json("list") == []
+    assert [item["title"] for item in capsule.json("trash")] == ["damaged"]
+    assert "back, and damaged" in capsule("restore", "broken-1").stdout
+    assert capsule.file("broken-1").read_text(encoding="utf-8") == "oops"
+
+
+def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> None:
+    capsule("delete", capsule.new("A"), capsule.new("B"))
+    assert capsule("purge", "--older-than", "30d").stdout == "0 removed for good\n"
+    assert len(capsule.json("trash")) == 2
+    assert capsule("purge").stdout == "2 removed for good\n"
+    assert capsule.json("trash") == []
+    assert capsule.json("purge") == {"purged": []}
+
+
+@pytest.mark.parametrize("age", ["30", "x", "-1d", "1.5d", "99999999999w"])
+def test_an_age_that_is_none_is_refused(capsule: Any, age: str) -> None:
+    assert "--older-than" in capsule("purge", "--older-than", age, expect=2).stderr

@@ -1,0 +1,169 @@
+"""`doctor`, `validate`, `migrate`, `schema`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOREIGN = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+BROKEN = '{\n  "id": "broken-1",\n  "title": oops\n}'
+
+
+def test_doctor_is_content_with_a_sound_store(capsule: Any) -> None:
+    capsule.new("A")
+    assert capsule("doctor").stdout == "1 conversation examined: all is well\n"
+    assert capsule.json("doctor") == {"ok": True, "conversations": 1, "findings": []}
+
+
+def test_doctor_finds_what_is_wrong_and_says_so_in_its_exit_code(capsule: Any) -> None:
+    capsule.file("broken-1").write_text(BROKEN, encoding="utf-8")
+    answer = capsule("doctor", expect=5)
+    assert answer.stdout.startswith(f"{capsule.file('broken-1')}:3:12: ")
+    assert "1 finding" in answer.stdout
+    told = capsule.json("doctor", expect=5)
+    assert told["ok"] is False
+    assert (told["findings"][0]["line"], told["findings"][0]["repaired"]) == (3, None)
+    capsule("doctor", "--repair", expect=5)
+    assert capsule.file("broken-1").read_text(encoding="utf-8") == BROKEN
+
+
+def test_doctor_mends_what_can_be_mended_and_keeps_the_original(capsule: Any) -> None:
+    id = capsule.new("A", "--message", "one")
+    capsule("append", id, "two")
+    path = capsule.file(id)
+    torn = path.read_bytes()[:-20]
+    path.write_bytes(torn)
+    assert "1 mended" in capsule("doctor", "--repair").stdout
+    assert [message["content"] for message in capsule.history(id)][:1] == ["one"]
+    assert any(
+        torn == kept.read_bytes() for kept in (capsule.root / ".capsule" / "quarantine").rglob("*") if kept.is_file()
+    )
+    capsule("doctor")
+
+
+def test_doctor_without_repair_changes_nothing(capsule: Any) -> None:
+    id = capsule.new("A", "--message", "one")
+    path = capsule.file(id)
+    torn = path.read_bytes()[:-5]
+    path.write_bytes(torn)
+    capsule("doctor", expect=5)
+    assert path.read_bytes() == torn
+
+
+def test_validate_works_outside_a_store_and_names_each_problem(
+    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: Path
+) -> None:
+    monkeypatch.setenv("CAPSULE_STORE", "/nowhere")
+    folder = tmp_path / "some where"
+    (folder / "deep").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "x.json").write_text("{", encoding="utf-8")
+    (folder / "notes.txt").write_text("{", encoding="utf-8")
+    (folder / "fine.json").write_bytes((samples / f"{FOREIGN}.json").read_bytes())
+    answer = capsule("validate", str(folder))
+    assert (answer.stdout, answer.stderr) == ("", "capsule: 1 file checked: all valid\n")
+    (folder / "deep" / "bad.json").write_text(BROKEN, encoding="utf-8")
+    (folder / "wrong.json").write_text('{"id": 5, "history": {}}', encoding="utf-8")
+    answer = capsule("validate", str(folder), expect=5)
+    assert f"{folder / 'deep' / 'bad.json'}:3:12: " in answer.stdout
+    assert f"{folder / 'wrong.json'}:1:8: id: " in answer.stdout
+    told = capsule.json("validate", str(folder / "deep" / "bad.json"), str(folder / "fine.json"), expect=5)
+    assert (told["ok"], told["files"]) == (False, 2)
+    assert set(told["problems"][0]) == {"path", "line", "column", "where", "what"}
+
+
+def test_validate_names_what_is_no_file_and_reads_what_is_no_utf8(capsule: Any, tmp_path: Path) -> None:
+    capsule("validate", str(tmp_path / "nothing.json"), expect=3)
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "latin.json").write_bytes(b'{"id": "caf\xe9"}')
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    answer = capsule("validate", str(tmp_path / "pipe.json"), str(tmp_path / "latin.json"), expect=5)
+    assert "pipe.json: is no regular file" in answer.stdout
+    assert "latin.json:1:12: byte 0xe9" in answer.stdout
+    assert "loop.json: " in capsule("validate", str(tmp_path / "loop.json"), expect=5).stdout
+
+
+def test_validate_without_a_path_checks_the_store(capsule: Any) -> None:
+    capsule.new("A")
+    assert "1 file" in capsule("validate").stderr
+    capsule.file("broken-1").write_text(BROKEN, encoding="utf-8")
+    assert "broken-1.json:3:12" in capsule("validate", expect=5).stdout
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0\0",
+        b"no json",
+        b"[]",
+        b'{"id":"a","id":"b"}',
+        b'{"id":"\\ud800"}',
+        b"\xff\xfe{\0}\0",
+        b'{"version":"3.0","id":"x","history":[]}',
+        b"[" * 100_000,
+    ],
+)
+def test_bad_files_are_told_by_place_and_never_change(capsule: Any, data: bytes) -> None:
+    path = capsule.file("bad-1")
+    path.write_bytes(data)
+    assert f"{path}:" in capsule("validate", str(path), expect=5).stdout
+    for words in (("show", "bad-1"), ("append", "bad-1", "x"), ("rename", "bad-1", "x"), ("migrate", "bad-1")):
+        answer = capsule(*words, expect=5)
+        assert str(path) in answer.stderr
+    assert path.read_bytes() == data
+
+
+def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(capsule: Any, samples: Path) -> None:
+    data = (samples / f"{FOREIGN}.json").read_bytes()
+    capsule.file(FOREIGN).write_bytes(data)
+    current = capsule.new("A")
+    answer = capsule("migrate", "--check", expect=1)
+    assert f"{FOREIGN}: " in answer.stdout
+    assert f"{current}: " not in answer.stdout
+    assert capsule.file(FOREIGN).read_bytes() == data
+    told = {one["id"]: one["changes"] for one in capsule.json("migrate", FOREIGN[:8], current)}
+    assert told[FOREIGN]
+    assert told[current] == []
+    assert json.loads(capsule.file(FOREIGN).read_bytes())["version"] == "2.1"
+    assert b"12345678901234567890123" in capsule.file(FOREIGN).read_bytes()
+    assert capsule("migrate", "--check").stdout == "2 conversations: 0 would change\n"
+
+
+def test_migrate_goes_on_after_a_damaged_file_and_fails_in_the_end(capsule: Any, samples: Path) -> None:
+    capsule.file(FOREIGN).write_bytes((samples / f"{FOREIGN}.json").read_bytes())
+    capsule.file("0-broken").write_text(BROKEN, encoding="utf-8")
+    answer = capsule("migrate", expect=5)
+    assert "0-broken.json:3:12" in answer.stderr
+    assert "1 failed" in answer.stdout
+    assert json.loads(capsule.file(FOREIGN).read_bytes())["version"] == "2.1"
+
+
+def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path) -> None:
+    assert capsule("schema").stdout == (repository / "schemas" / "capsule-2.1.json").read_text(encoding="utf-8")
+    text = capsule("schema", "capsule", "--version", "2.0", "--json").stdout
+    assert text == (repository / "schemas" / "capsule-2.0.json").read_text(encoding="utf-8")
+    assert "capsule" in capsule("schema", "poem", expect=3).stderr
+    assert "2.1" in capsule("schema", "--version", "9.9", expect=3).stderr
+
+
+def test_long_work_shows_its_progress_in_a_terminal_and_only_there(capsule: Any) -> None:
+    capsule.new("A")
+    for name, what in (("doctor", "examining"), ("migrate", "migrating"), ("validate", "validating")):
+        assert what in capsule.terminal(name)
+        assert what not in capsule.process(name).stderr
+
+
+def test_a_store_that_may_not_be_written_is_refused(capsule: Any) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    folder = capsule.root / "conversations"
+    folder.chmod(0o500)
+    try:
+        capsule("new", "A", expect=6)
+    finally:
+        folder.chmod(0o700)
