@@ -5,6 +5,7 @@ What must stay true: a prefix that fits several is an error that names them, nev
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from capsule.errors import InvalidInput, NotFound
@@ -12,15 +13,17 @@ from capsule.errors import InvalidInput, NotFound
 __all__ = ["find_message", "one_of"]
 
 _MIN_PREFIX = 4
+_PLACE = re.compile("@[0-9]{1,12}")
 
 
-def one_of(fitting: list[str], prefix: str, what: str = "conversation") -> str:
+def one_of(fitting: list[str], prefix: str, what: str = "conversation", listed_by: str = "capsule list") -> str:
     """The one id that `prefix` means.
 
     Args:
         fitting: Ids; those that don't begin with `prefix` are passed over.
         prefix: What the person gave.
         what: What the ids are of.
+        listed_by: The command that lists them.
 
     Raises:
         NotFound: None is meant.
@@ -30,7 +33,7 @@ def one_of(fitting: list[str], prefix: str, what: str = "conversation") -> str:
         return prefix
     fitting = [id for id in fitting if id.startswith(prefix)]
     if not fitting:
-        raise NotFound(f"no {what} {prefix}; list them with: capsule list", id=prefix)
+        raise NotFound(f"no {what} {prefix}; list them with: {listed_by}", id=prefix)
     if len(prefix) < _MIN_PREFIX:
         raise InvalidInput(f"{prefix!r} is too short: give {_MIN_PREFIX} characters of the id or more")
     if len(fitting) > 1:
@@ -42,9 +45,9 @@ def one_of(fitting: list[str], prefix: str, what: str = "conversation") -> str:
 def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
     """The position of one message: by its id, a unique prefix of it, `@N` or `@last`. Raises as `one_of`."""
     if wanted.startswith("@"):
-        place = len(history) - 1 if wanted == "@last" else int(wanted[1:]) if wanted[1:].isdecimal() else -1
+        place = len(history) - 1 if wanted == "@last" else int(wanted[1:]) if _PLACE.fullmatch(wanted) else -1
         if not 0 <= place < len(history):
             raise NotFound(f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted)
         return place
     places = {str(message.get("id")): place for place, message in enumerate(history)}
-    return places[one_of(list(places), wanted, f"message in conversation {id}:")]
+    return places[one_of(list(places), wanted, f"message in conversation {id}:", f"capsule show {id} --json")]

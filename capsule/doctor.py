@@ -7,13 +7,15 @@ quarantine or the trash); and a file is only judged under its mutex, so that a w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.reconcile import reconcile
+from capsule.head import Head
 from capsule.ids import is_id
+from capsule.locks import describe
 from capsule.reading import KIND
 from capsule.settling import decoded, settle
 from capsule.storage.interface import Held, Leftover, Scanned
@@ -68,14 +70,15 @@ def examine(store: Store, *, repair: bool = False, progress: Progress | None = N
     scanned = sorted(store.storage.scan(KIND), key=lambda found: found.id)
     claimed: dict[str, list[str]] = {}
     for done, found in enumerate(scanned):
-        yield from _Examination(store, found, claimed, repair).findings()
+        examination = _Examination(store, found, claimed, repair)
+        yield from examination.findings()
+        yield from examination.lock()
         if progress:
             progress(done + 1, len(scanned))
     for id, paths in claimed.items():
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
             yield Finding(id, path, 0, 0, "twice", what)
-    yield from _locks(store, repair)
     for leftover in store.storage.leftovers(KIND):
         yield _leftover(store, leftover, repair)
 
@@ -88,6 +91,7 @@ class _Examination:
         self._found = found
         self._claimed = claimed
         self._repair = repair
+        self._head: Head | None = None
 
     def _finding(self, kind: str, what: str, line: int = 0, column: int = 0) -> Finding:
         return Finding(self._found.id, self._found.path, line, column, kind, what)
@@ -106,7 +110,7 @@ class _Examination:
             return [self._finding("name", what)]
         try:
             got = self._store.storage.read(KIND, found.id)
-            if got is None or not self._wrong(got[0], None):
+            if got is None or (not self._wrong(got[0], None) and self._store.storage.known(KIND, found.id)):
                 return []
             # Something is wrong, or a writer is at work: only under the mutex can the two be told apart.
             with self._store.storage.mutex(KIND, found.id) as held:
@@ -126,11 +130,7 @@ class _Examination:
         got = held.read()
         left = {(finding.kind, finding.what) for finding in (self._wrong(got[0], held) if got else [])}
         return [
-            finding
-            if (finding.kind, finding.what) in left
-            else Finding(
-                finding.id, finding.path, finding.line, finding.column, finding.kind, finding.what, done or "done"
-            )
+            finding if (finding.kind, finding.what) in left else replace(finding, repaired=done or "done")
             for finding in wrong
         ]
 
@@ -144,6 +144,7 @@ class _Examination:
                 return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
             return [self._of("damaged", problem) for problem in error.problems]
         wrong = []
+        self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._found.id:
             line, column = codec.locate(data, ("id",))
             wrong.append(self._finding("name", f"its id is {document['id']!r}: file name and id differ", line, column))
@@ -164,12 +165,29 @@ class _Examination:
                 wrong.append(self._finding("overwritten", f"{what}; the next read or write merges them back"))
         return wrong
 
+    def _lock(self) -> str:
+        """The state of the file's lock; empty when it has none."""
+        state = self._store.lock_state(self._head) if self._head else None
+        return state.state if state else ""
+
+    def lock(self) -> Iterator[Finding]:
+        """The lock, when its holder is gone. Asked after `findings`, and not under the mutex."""
+        if self._head is None or self._head.lock is None or self._lock() != "orphaned":
+            return
+        what = f"locked by {describe(self._head.lock)}, who is gone; the next write takes it over"
+        finding = self._finding("lock", what)
+        if self._repair and self._head.id == self._found.id and self._store.unlock(self._found.id):
+            finding = replace(finding, repaired="unlocked")
+        yield finding
+
     def _mended(self, held: Held, kinds: set[str]) -> str:
         """Mend what can be mended of these kinds; in words what was done."""
         if kinds == {"damaged"}:
             return ""
         if "name" in kinds:
             return self._renamed(held)
+        if kinds <= {"layout", "odd"} and self._lock() == "held":
+            return ""  # What its holder may be about to write is the holder's; it does as well.
         settle(held)
         got = held.read()
         if got is None:
@@ -216,16 +234,6 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
         seen.add(id)
         history.append(message)
     return document | {"history": history}
-
-
-def _locks(store: Store, repair: bool) -> Iterator[Finding]:
-    for lock in store.locks():
-        if lock.state != "orphaned":
-            continue
-        holder = lock.name or f"{lock.user} on {lock.host}"
-        what = f"locked by {holder} since {lock.since}, who is gone; the next write takes it over"
-        done = "unlocked" if repair and store.unlock(lock.id) else None
-        yield Finding(lock.id, store.storage.path(KIND, lock.id), 0, 0, "lock", what, done)
 
 
 def _leftover(store: Store, leftover: Leftover, repair: bool) -> Finding:

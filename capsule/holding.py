@@ -174,7 +174,10 @@ class Holder:
             if left > 0:
                 self._held[id] = left
                 return
-        self.unlock(id)
+        try:
+            self.unlock(id)
+        except Locked as error:
+            _log.warning("the lock on %s was taken by another meanwhile: %s", id, error)
 
     def unlock(self, id: str, *, force: bool = False) -> bool:
         """See `Store.unlock`."""

@@ -26,7 +26,7 @@ from capsule.reading import KIND, Reader
 from capsule.settling import settle
 from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Interfered, Storage, Trashed
-from capsule.writing import Conversation, HeadCache, complete, creation_records
+from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
 
 if TYPE_CHECKING:
     from capsule.format.models import Capsule, Message
@@ -154,7 +154,7 @@ class Store:
         stamp = timestamps.now()
         entries = [complete(check_message(message), stamp) for message in messages]
         for entry in entries:
-            self._check_size(entry)
+            encoded_within(entry, self.settings.message_bytes)
         named = title is not None
         if title is None:
             title = next((title_from(entry["content"]) for entry in entries if entry["role"] == "user"), "")
@@ -185,11 +185,6 @@ class Store:
         head = Head.of(document, self.storage.path(KIND, id), known.signature.size)
         assert head is not None
         return head
-
-    def _check_size(self, entry: dict[str, Any]) -> None:
-        limit = self.settings.message_bytes
-        if len(entry["content"].encode(errors="surrogatepass")) > limit:
-            raise InvalidInput(f"the message is larger than {limit:,} bytes (limits.message_bytes in capsule.toml)")
 
     def append(self, id: str, *, role: str = "user", content: str, **fields: Any) -> Message:
         """Append one message; it is durable when this returns.
@@ -310,7 +305,6 @@ class Store:
         Raises as `append`. Cost: reading and writing the whole file.
         """
         check_message({"role": "user", "content": content})
-        self._check_size({"content": content})
 
         def act(conversation: Conversation) -> dict[str, Any]:
             lock = self._holder.admit(conversation)
@@ -320,6 +314,7 @@ class Store:
                 message = document["history"][place]
                 message["content"] = content
                 message["editedAt"] = timestamps.now(document["updatedAt"])
+                encoded_within(message, self.settings.message_bytes)
                 first = next((i for i, entry in enumerate(document["history"]) if entry["role"] == "user"), -1)
                 if document["metadata"].get("titleSetBy") == "auto" and place == first:
                     document["title"] = title_from(content)
@@ -416,6 +411,10 @@ class Store:
         """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, not the file."""
         return self._reader.tail(check_id(id), n)
 
+    def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
+        """As `tail`, but as they stand in the file, numbers as in `document`; and the position of the first."""
+        return self._reader.tail_entries(check_id(id), n)
+
     def head(self, id: str) -> Head:
         """The head of one conversation. Raises as `load`."""
         return self._reader.head(check_id(id))
@@ -482,7 +481,11 @@ class Store:
 
     def locks(self) -> Iterator[LockState]:
         """Every active lock of the store, with what is known of its holder. Costs as `heads`."""
-        return (self._holder.state_of(head) for head in self.heads() if head.lock)
+        return (state for state in map(self.lock_state, self.heads()) if state is not None)
+
+    def lock_state(self, head: Head) -> LockState | None:
+        """What is known of the holder of the lock in a head; None when it has none."""
+        return self._holder.state_of(head) if head.lock else None
 
     # -- Trash ---------------------------------------------------------------------------------------------------
 
@@ -522,11 +525,14 @@ class Store:
             Refused: A conversation of that id is there.
         """
         deleted = self.trash()
-        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation")
+        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
         latest = next(trashed for trashed in deleted if trashed.id == wanted)
         with self.storage.mutex(KIND, wanted) as held:
             held.restore(latest.token)
-        return self.head(wanted)
+        try:
+            return self.head(wanted)
+        except InvalidDocument as error:
+            return Head(wanted, path=self.storage.path(KIND, wanted), damaged=error.message)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
         """Drop for good what has lain in the trash and the quarantine for longer; the paths of what is gone.
@@ -555,8 +561,9 @@ def _checked_tags(tags: Iterable[str]) -> list[str]:
     """
     if isinstance(tags, str):
         raise InvalidInput(f"tags are a list of words, not one: {tags!r}")
+    tags = list(tags)
     for tag in tags:
-        if not tag.strip() or not tag.isprintable():
+        if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
             raise InvalidInput(f"{tag!r} is no tag: a tag is not empty and holds no control characters")
     return list(dict.fromkeys(tags))
 

@@ -19,7 +19,7 @@ from capsule.ids import new_message_id
 from capsule.settling import decoded
 from capsule.storage.interface import Held, Interfered, Known
 
-__all__ = ["Conversation", "HeadCache", "complete", "creation_records"]
+__all__ = ["Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
 
 Document = dict[str, Any]
 _EMPTY_REST: Document = {"context": {}, "history": []}
@@ -76,6 +76,18 @@ def complete(message: Document, stamp: str) -> Document:
     if "timestamp" in message and "id" in message:
         return message
     return canonical.order_message({"timestamp": stamp, "id": new_message_id()} | message)
+
+
+def encoded_within(entry: Document, limit: int) -> bytes:
+    """The bytes of an entry. Raises InvalidInput when they are more than `limit`, or it has no place in JSON."""
+    if len(entry["content"]) <= limit:
+        encoded = codec.encode_entry(entry)
+        if len(encoded) <= limit:
+            return encoded
+    raise InvalidInput(
+        f"the message is larger than {limit:,} bytes; attach it as a file, "
+        "or raise limits.message_bytes in capsule.toml"
+    )
 
 
 class Conversation:
@@ -140,7 +152,7 @@ class Conversation:
         """
         stamp = self._stamp()
         entries = [complete(message, stamp) for message in messages]
-        encoded = [self._encoded(entry) for entry in entries]
+        encoded = [encoded_within(entry, self._message_bytes) for entry in entries]
         at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
         title = self._title_by_rule(entries) if self.head.untitled else ""
         if self.known.anatomy is None or lock is not None or title:
@@ -155,17 +167,6 @@ class Conversation:
         else:
             self.known = self.held.splice(self.known, encoded, stamp, [append_record(stamp, entries)])
         return at, entries
-
-    def _encoded(self, entry: Document) -> bytes:
-        limit = self._message_bytes
-        if len(entry["content"]) <= limit:
-            encoded = codec.encode_entry(entry)
-            if len(encoded) <= limit:
-                return encoded
-        raise InvalidInput(
-            f"the message is larger than {limit:,} bytes; attach it as a file, "
-            "or raise limits.message_bytes in capsule.toml"
-        )
 
     def _title_by_rule(self, entries: list[Document]) -> str:
         """The title that the first user message among `entries` gives; else empty."""

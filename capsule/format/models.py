@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from capsule.format.fields import MODES, ROLES, TITLE_SETTERS, TYPES
@@ -30,6 +30,7 @@ __all__ = [
     "Message20",
     "Metadata",
     "Metadata20",
+    "messages_in",
 ]
 
 #: ISO 8601 in any form when read; written in UTC with milliseconds, 24 characters.
@@ -207,3 +208,11 @@ class Capsule(Capsule20):
     context: Context = Field(default_factory=Context, description="The project context it was given.")
     # A list is invariant for type checkers; nothing takes a Capsule for a Capsule20 to put messages in.
     history: list[Message] = Field(description="The messages, oldest first.")  # type: ignore[assignment]
+
+
+_MESSAGES = TypeAdapter(list[Message])
+
+
+def messages_in(data: bytes) -> list[Message]:
+    """The messages in a JSON array of them. Raises `pydantic.ValidationError` when one is none."""
+    return _MESSAGES.validate_json(data)

@@ -97,15 +97,17 @@ class FileStorage:
         except OSError:
             return None
         finally:
-            self.sys.close(fd)
+            with suppress(OSError):
+                self.sys.close(fd)
 
     def known(self, kind: str, id: str) -> Known | None:
         """See `Storage.known`."""
+        path = self.layout.document(kind, id)
         known = self._noted(kind, id)
-        if known is None or known.boot not in ("", self.boot):
+        if known is None or known.boot != self.boot:
             return None
         try:
-            found = self.sys.lstat(self.layout.document(kind, id))
+            found = self.sys.lstat(path)
         except OSError:
             return None
         return known if files.signature(found) == known.signature else None
@@ -119,7 +121,9 @@ class FileStorage:
             except FileNotFoundError:
                 return None
             try:
-                return files.pread_all(self.sys, fd, found.st_size), files.signature(found)
+                data, signature = files.pread_all(self.sys, fd, found.st_size), files.signature(found)
+                unchanged = files.signature(self.sys.fstat(fd)) == signature
+                return data, signature if unchanged else Signature(0, 0, 0, 0)
             finally:
                 self.sys.close(fd)
 

@@ -19,6 +19,7 @@ from capsule.storage.syscalls import Syscalls
 
 __all__ = [
     "drop_name",
+    "ensure_regular",
     "failure",
     "name_also",
     "naming",
@@ -87,8 +88,19 @@ def open_document(sys: Syscalls, path: str, flags: int) -> tuple[int, os.stat_re
     found = sys.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         sys.close(fd)
-        raise not_a_file(path, _KINDS.get(stat.S_IFMT(found.st_mode), "a device"))
+        raise _other(path, found)
     return fd, found
+
+
+def ensure_regular(sys: Syscalls, path: str) -> None:
+    """Raise InvalidDocument when something other than a regular file is at `path`; FileNotFoundError for nothing."""
+    found = sys.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise _other(path, found)
+
+
+def _other(path: str, found: os.stat_result) -> InvalidDocument:
+    return not_a_file(path, _KINDS.get(stat.S_IFMT(found.st_mode), "a device"))
 
 
 def signature(found: os.stat_result) -> Signature:

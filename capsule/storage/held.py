@@ -45,9 +45,9 @@ class HeldDocument:
 
     def close(self) -> None:
         """Close the document, which is otherwise kept open for the next one who holds its mutex here."""
-        if self._mutex.document_fd >= 0:
-            self._sys.close(self._mutex.document_fd)
-            self._mutex.document_fd = -1
+        fd, self._mutex.document_fd = self._mutex.document_fd, -1
+        if fd >= 0:
+            self._sys.close(fd)
 
     def _open(self) -> os.stat_result:
         self.close()
@@ -84,7 +84,7 @@ class HeldDocument:
         if mutex.memo is not None and mutex.memo[0] == raw:
             return mutex.memo[1]
         known = note.decode_header(raw)
-        if known is None or known.boot not in ("", self._storage.boot):
+        if known is None or known.boot != self._storage.boot:
             return None
         mutex.memo = (raw, known)
         return known
@@ -113,10 +113,16 @@ class HeldDocument:
 
     def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes]) -> Known:
         """See `Held.adopt`."""
+        before = self._noted()
+        if before is not None and before.doubt == "bytes":
+            anatomy = None  # So that the next write writes every byte anew.
         stamp = self._sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii") if anatomy else ""
-        return self._write_note(
-            Known(signature, anatomy, note.new_tag(), stamp, self._storage.boot), records, keep=False
-        )
+        doubt = "bytes" if before is not None and before.doubt == "bytes" else "name"
+        known = Known(signature, anatomy, note.new_tag(), stamp, self._storage.boot, doubt)
+        return self._write_note(known, records, keep=False)
+
+    def _durable(self, signature: Signature, anatomy: Anatomy | None, tag: str, stamp: str) -> Known:
+        return Known(signature, anatomy, tag, stamp, self._storage.boot, "")
 
     def _write_note(self, known: Known, records: list[bytes], *, keep: bool) -> Known:
         """Log the records and write the header; a full disk costs the note, not the write before it."""
@@ -143,23 +149,24 @@ class HeldDocument:
             return self._restamped(known, anatomy.updated_at, stamp, entries, records)
         inode = known.signature.inode
         try:
-            if known.boot:
+            if known.doubt:
                 files.sync_directory(self._sys, os.path.dirname(self.path))
             signature, after = splice(self._sys, self._fd, self.path, inode, anatomy, entries, stamp)
         except Interfered:
-            self.close()
+            self._distrust(known.doubt)
             raise
         except OSError as error:
-            self._distrust(error)
+            if isinstance(error, Unflushed):
+                self._distrust("bytes")
             raise files.failure(error, self.path, "append to") from error
-        return self._write_note(Known(signature, after, known.tag, stamp, ""), records, keep=True)
+        return self._write_note(self._durable(signature, after, known.tag, stamp), records, keep=True)
 
-    def _distrust(self, error: OSError) -> None:
-        """After a flush that failed: have the file written anew the next time, as a second flush proves nothing."""
-        if isinstance(error, Unflushed):
-            with suppress(OSError):
-                signature = files.signature(self._sys.fstat(self._fd))
-                self._write_note(Known(signature, None, note.new_tag(), "", self._storage.boot), [], keep=True)
+    def _distrust(self, doubt: str) -> None:
+        """Have the next one look at the whole file, whatever its signature says; after a flush that failed also have
+        it written anew, as a second flush proves nothing."""
+        nothing = Known(Signature(0, 0, 0, 0), None, note.new_tag(), "", self._storage.boot, doubt)
+        self._write_note(nothing, [], keep=True)
+        self.close()
 
     def _restamped(self, known: Known, at: int, stamp: str, entries: list[bytes], records: list[bytes]) -> Known:
         """Overwrite a timestamp of the head, and append, in a new file."""
@@ -174,10 +181,15 @@ class HeldDocument:
         inode = known.signature.inode
         try:
             signature = stamp_in_place(self._sys, self._fd, self.path, inode, anatomy, anatomy.lock_at, lock_stamp)
+        except Interfered:
+            self._distrust(known.doubt)
+            raise
         except OSError as error:
-            self._distrust(error)
+            if isinstance(error, Unflushed):
+                self._distrust("bytes")
             raise files.failure(error, self.path, "refresh the lock of") from error
-        return self._write_note(Known(signature, anatomy, note.new_tag(), known.stamp, ""), [], keep=True)
+        after = self._durable(signature, anatomy, note.new_tag(), known.stamp)._replace(doubt=known.doubt)
+        return self._write_note(after, [], keep=True)
 
     def rehead(self, known: Known, head: bytes, entries: list[bytes], records: list[bytes]) -> Known:
         """See `Held.rehead`. Costs copying the file, in the kernel."""
@@ -199,7 +211,7 @@ class HeldDocument:
 
         signature = self._put(known.signature, write)
         stamp = head[after.updated_at :][:WIDTH].decode("ascii")
-        return self._write_note(Known(signature, after, note.new_tag(), stamp, ""), records, keep=True)
+        return self._write_note(self._durable(signature, after, note.new_tag(), stamp), records, keep=True)
 
     def replace(
         self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
@@ -207,7 +219,7 @@ class HeldDocument:
         """See `Held.replace`. Costs writing the document."""
         signature = self._put(expected, lambda fd: files.pwrite_all(self._sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
-        return self._write_note(Known(signature, anatomy, note.new_tag(), stamp, ""), records, keep=keep)
+        return self._write_note(self._durable(signature, anatomy, note.new_tag(), stamp), records, keep=keep)
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""
@@ -233,6 +245,7 @@ class HeldDocument:
             except BaseException:
                 with suppress(OSError):
                     self._sys.close(fd)
+                self.close()  # What lies at the path is for the next look to find out.
                 raise
             # From here on the new file is the document, whatever is done to it next under this mutex.
             self.close()
@@ -256,6 +269,7 @@ class HeldDocument:
     def delete(self) -> Trashed:
         """See `Held.delete`."""
         with files.naming(self.path, "delete"):
+            files.ensure_regular(self._sys, self.path)
             path = self._storage.keeping.move(self.path, TRASH, self._kind, self.id)
         self.forget()
         token = os.path.basename(path)

@@ -88,7 +88,8 @@ class Instances:
         except OSError:
             return True
         finally:
-            self._sys.close(fd)
+            with suppress(OSError):
+                self._sys.close(fd)
 
     def dead(self) -> list[str]:
         """The instances whose files are there and held by nobody."""
@@ -110,7 +111,8 @@ class Instances:
                 with suppress(OSError):
                     self._sys.unlink(self._path(instance))
         finally:
-            self._sys.close(fd)
+            with suppress(OSError):
+                self._sys.close(fd)
 
     def close(self) -> None:
         """Unlink and free this process's instance files."""

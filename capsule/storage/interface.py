@@ -32,8 +32,10 @@ class Known(NamedTuple):
         anatomy: Where its parts lie; None when its layout isn't canonical, so that it is only ever replaced.
         tag: Changes whenever the head does, its in-place `updatedAt` apart: a key for caches.
         stamp: `updatedAt` as it stands in the file; empty when the layout isn't canonical.
-        boot: The boot of the machine within which this can be trusted, as another program put the file there and
-            nobody made it durable; empty when the store wrote it, and it is.
+        boot: The boot of the machine within which this holds. After a power cut a signature proves nothing: bytes
+            may have reached the medium, and the size and the times that go with them not.
+        doubt: What may not have reached the medium: "name", when another program put the file there; "bytes", when
+            a flush failed; empty when all of it has.
     """
 
     signature: Signature
@@ -41,6 +43,7 @@ class Known(NamedTuple):
     tag: str
     stamp: str
     boot: str
+    doubt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,10 @@ class Storage(Protocol):
         """As `Held.look`, without the mutex; None also when a writer is at work."""
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """The whole file and its signature, without the mutex; None when there is none."""
+        """The whole file and its signature, without the mutex; None when there is none.
+
+        A file that changed while it was read has a signature that no file has.
+        """
 
     def beginning(self, path: str) -> tuple[bytes, bytes]:
         """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`."""

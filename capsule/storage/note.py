@@ -21,9 +21,9 @@ from capsule.storage.syscalls import Syscalls
 __all__ = ["HEADER_BYTES", "LOG_BYTES", "add", "new_tag", "read_header", "read_records", "rewrite"]
 
 HEADER_BYTES = 512
-#: The log keeps at least half of this, and never more, in bytes.
+#: The log keeps at least half of this, and never more, in bytes; but the newest record, whatever its size.
 LOG_BYTES = 256 * 1024
-_VERSION = 1
+_VERSION = 2
 _MARK = b'{"note":'
 
 
@@ -44,6 +44,7 @@ def _header(known: Known) -> bytes:
         "tag": known.tag,
         "stamp": known.stamp,
         "boot": known.boot,
+        "doubt": known.doubt,
     }
     return _line(orjson.dumps(told).ljust(HEADER_BYTES - 10))
 
@@ -70,7 +71,7 @@ def decode_header(raw: bytes) -> Known | None:
         return None
     at = told["at"]
     anatomy = None if at is None else Anatomy(*at)
-    return Known(Signature(*told["file"]), anatomy, told["tag"], told["stamp"], told["boot"])
+    return Known(Signature(*told["file"]), anatomy, told["tag"], told["stamp"], told["boot"], told["doubt"])
 
 
 def add(sys: Syscalls, fd: int, size: int, known: Known, records: list[bytes]) -> tuple[int, bytes]:
@@ -91,12 +92,12 @@ def add(sys: Syscalls, fd: int, size: int, known: Known, records: list[bytes]) -
 
 
 def rewrite(sys: Syscalls, fd: int, known: Known, records: list[bytes], limit: int = LOG_BYTES) -> tuple[int, bytes]:
-    """Write the note anew with as many of the newest records as `limit` bytes hold; returns as `add`."""
+    """Write the note anew with the newest record and as many more as `limit` bytes hold; returns as `add`."""
     lines: list[bytes] = []
     size = 0
     for record in reversed(records):
         size += len(record) + 10
-        if size > limit:
+        if size > limit and lines:
             break
         lines.append(_line(record))
     header = _header(known)

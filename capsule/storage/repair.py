@@ -97,7 +97,7 @@ def _whole_entries(data: bytes, start: int) -> tuple[int, int]:
     opening = b"\n    {\n"
     while data.startswith(opening, end):
         close = data.find(b"\n    }", end + len(opening) - 1) + len(b"\n    }")
-        if close < len(b"\n    }") or not _parses(data[end:close]):
+        if close < len(b"\n    }") or not _parses(data[end:close].removeprefix(b",")):
             break
         end, count = close, count + 1
         opening = b",\n    {\n"
