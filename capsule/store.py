@@ -25,7 +25,7 @@ from capsule.locks import LockState
 from capsule.reading import KIND, Reader
 from capsule.settling import settle
 from capsule.storage.engine import FileStorage
-from capsule.storage.interface import Interfered, Storage, Trashed
+from capsule.storage.interface import Displaced, Interfered, Storage, Trashed
 from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
 
 if TYPE_CHECKING:
@@ -113,16 +113,33 @@ class Store:
     def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
         """Run `action` on the conversation, settled and under its mutex; again when another program interferes."""
         for _ in range(_TRIES):
+            done: list[T] = []
             try:
                 with self.storage.mutex(KIND, id) as held:
-                    return action(Conversation(held, settle(held), self._heads, self.settings.message_bytes))
+                    done.append(action(Conversation(held, settle(held), self._heads, self.settings.message_bytes)))
             except Interfered:
                 continue
+            except Displaced:
+                self._made_durable(id)
+            return done[0]
         raise StoreBusy(
             f"conversation {id} keeps being rewritten by another program; try again when it is done",
             id=id,
             holder="another program",
         )
+
+    def _made_durable(self, id: str) -> None:
+        """Settle what lies in a conversation's place after an append, and flush it."""
+        for _ in range(_TRIES):
+            try:
+                with self.storage.mutex(KIND, id) as held:
+                    settle(held)
+                    held.flush()
+                return
+            except Interfered:
+                continue
+            except NotFound:
+                return  # It was deleted after the append.
 
     def create(
         self,

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
 from capsule.storage import files, note, repair
+from capsule.storage.flushing import Pending, Unflushed
 from capsule.storage.held import HeldDocument
 from capsule.storage.instances import Instances
-from capsule.storage.interface import Known, Leftover, Scanned, Signature, Trashed
+from capsule.storage.interface import Displaced, Known, Leftover, Scanned, Signature, Trashed
 from capsule.storage.keeping import QUARANTINE, Keeping
 from capsule.storage.layout import Layout
 from capsule.storage.mutex import Mutexes
@@ -146,9 +147,14 @@ class FileStorage:
             finally:
                 self.sys.close(fd)
 
-    def is_torn(self, data: bytes) -> bool:
+    def is_torn(self, data: bytes, accepts: Callable[[bytes], bool] | None = None) -> bool:
         """See `Storage.is_torn`."""
-        return repair.mend(data) is not None
+        mended = repair.mend(data)
+        return mended is not None and (accepts is None or accepts(mended.data))
+
+    def remembers(self, kind: str, id: str) -> bool:
+        """See `Storage.remembers`."""
+        return self._noted(kind, id) is not None
 
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
         """See `Storage.tail`. Costs reading the entries asked for."""
@@ -293,9 +299,28 @@ class _Hold:
         return self._held
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._storage.mutexes.release(self._mutex)
+        pending = self._held.pending
+        try:
+            self._storage.mutexes.release(self._mutex, pending, self._storage.boot)
+            if pending is not None and self._is_displaced(pending):
+                raise Displaced
+        except OSError as failed:
+            if isinstance(failed, Unflushed):
+                with suppress(CapsuleError), self._storage.mutex(self._kind, self._id) as held:
+                    held.distrust()
+            raise files.failure(failed, self._held.path, "append to") from failed
+        finally:
+            if pending is not None:
+                self._storage.sys.close(pending.fd)
         if isinstance(error, OSError):
             raise files.failure(error, self._held.path, "read or write") from error
+
+    def _is_displaced(self, pending: Pending) -> bool:
+        """Whether the path names another file by now than the one that was flushed; one that is gone was deleted."""
+        try:
+            return self._storage.sys.lstat(self._held.path).st_ino != pending.inode
+        except FileNotFoundError:
+            return False
 
 
 class _Ensure:

@@ -8,6 +8,7 @@ checked again at the moment it takes its place.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING
 from capsule.errors import Refused
 from capsule.format.anatomy import Anatomy, head_of, reheaded, spliced
 from capsule.storage import files, note, repair
+from capsule.storage.flushing import Pending, Unflushed
 from capsule.storage.interface import Interfered, Known, Signature, Trashed
 from capsule.storage.keeping import TRASH
 from capsule.storage.mutex import Mutex
-from capsule.storage.splice import Unflushed, splice, stamp_in_place
+from capsule.storage.splice import splice, stamp_in_place
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class HeldDocument:
         self._sys = storage.sys
         self._mutex = mutex
         self._links = 0
+        self.pending: Pending | None = None
 
     @property
     def _fd(self) -> int:
@@ -151,7 +154,12 @@ class HeldDocument:
         try:
             if known.doubt:
                 files.sync_directory(self._sys, os.path.dirname(self.path))
-            signature, after = splice(self._sys, self._fd, self.path, inode, anatomy, entries, stamp)
+            waited_for = self._mutex.contended > 0 and sum(map(len, records)) < note.LOG_BYTES // 4
+            signature, after = splice(
+                self._sys, self._fd, self.path, inode, anatomy, entries, stamp, flushed=not waited_for
+            )
+            if waited_for:
+                self.pending = Pending(self._sys.dup(self._fd), inode, time.monotonic_ns())
         except Interfered:
             self._distrust(known.doubt)
             raise
@@ -160,6 +168,17 @@ class HeldDocument:
                 self._distrust("bytes")
             raise files.failure(error, self.path, "append to") from error
         return self._write_note(self._durable(signature, after, known.tag, stamp), records, keep=True)
+
+    def flush(self) -> None:
+        """See `Held.flush`."""
+        with files.naming(self.path, "flush"):
+            self._open()
+            self._sys.fsync(self._fd)
+            files.sync_directory(self._sys, os.path.dirname(self.path))
+
+    def distrust(self) -> None:
+        """Have the document written anew by the next one, as a flush of it failed."""
+        self._distrust("bytes")
 
     def _distrust(self, doubt: str) -> None:
         """Have the next one look at the whole file, whatever its signature says; after a flush that failed also have

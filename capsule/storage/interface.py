@@ -13,7 +13,18 @@ from typing import NamedTuple, Protocol
 
 from capsule.format.anatomy import Anatomy
 
-__all__ = ["Anatomy", "Held", "Interfered", "Known", "Leftover", "Scanned", "Signature", "Storage", "Trashed"]
+__all__ = [
+    "Anatomy",
+    "Displaced",
+    "Held",
+    "Interfered",
+    "Known",
+    "Leftover",
+    "Scanned",
+    "Signature",
+    "Storage",
+    "Trashed",
+]
 
 
 class Signature(NamedTuple):
@@ -83,8 +94,16 @@ class Interfered(Exception):
     """
 
 
+class Displaced(Exception):
+    """An append was flushed, and by then the path named another file: settle it, and flush that.
+
+    Whoever wrote there did so after the append: the store, taking it along, or another program, of whose version
+    settling judges. It never leaves the package `capsule`.
+    """
+
+
 class Held(Protocol):
-    """One document under its mutex. Every write is durable when the call returns."""
+    """One document under its mutex. Every write is durable when the call returns, but see `splice`."""
 
     id: str
     path: str
@@ -105,7 +124,14 @@ class Held(Protocol):
         """Take the file as it is for known, and these records as all there are."""
 
     def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes]) -> Known:
-        """Append entries in place and overwrite `updatedAt`. Raises `Interfered`, `StorageFailed`."""
+        """Append entries in place and overwrite `updatedAt`. Raises `Interfered`, `StorageFailed`.
+
+        Where others wait, it is durable only when the mutex has been given back, which then raises `Displaced` or
+        `StorageFailed` itself.
+        """
+
+    def flush(self) -> None:
+        """Make the document durable, bytes and name, as it is."""
 
     def restamp(self, known: Known, lock_stamp: str) -> Known:
         """Overwrite the lock's timestamp in place. Raises `Interfered`, `StorageFailed`."""
@@ -162,8 +188,16 @@ class Storage(Protocol):
     def beginning(self, path: str) -> tuple[bytes, bytes]:
         """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`."""
 
-    def is_torn(self, data: bytes) -> bool:
-        """Whether a file that is not valid is what a crash can leave, so that `Held.repair` mends it."""
+    def is_torn(self, data: bytes, accepts: Callable[[bytes], bool] | None = None) -> bool:
+        """Whether a file that is not valid is what a crash can leave, so that `Held.repair` mends it.
+
+        Args:
+            data: The file.
+            accepts: As `Held.repair` has it; without it, the bytes alone decide.
+        """
+
+    def remembers(self, kind: str, id: str) -> bool:
+        """Whether the store has a note of such a document, whatever became of the file since."""
 
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
         """The last `n` entries as a JSON array; None when the file changed meanwhile."""

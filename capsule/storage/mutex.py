@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from capsule.errors import StoreBusy
+from capsule.storage.flushing import FlushLock, Pending, flush_once
 from capsule.storage.interface import Known
 from capsule.storage.syscalls import Syscalls
 
@@ -24,6 +25,8 @@ __all__ = ["Mutex", "Mutexes"]
 _KEPT_OPEN = 128
 _FIRST_WAIT_S = 0.000_05
 _LONGEST_WAIT_S = 0.002
+#: How many holds a wait is remembered for: who waited lately is likely to keep another waiting now.
+_REMEMBERED = 16
 
 
 class Mutex:
@@ -34,16 +37,21 @@ class Mutex:
         size: Bytes of its file, as of taking it or of the holder's last write to it.
         memo: The last header written here, in bytes and decoded.
         document_fd: The document, kept open from one hold to the next; -1 when it isn't.
+        contended: Above 0 when this or one of the last holds here had to be waited for.
+        flush_lock: See `flushing`.
     """
 
-    __slots__ = ("document_fd", "fd", "guard", "memo", "size", "users")
+    __slots__ = ("contended", "document_fd", "fd", "flush_lock", "guard", "memo", "name", "size", "users")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.guard = threading.Lock()
         self.fd = -1
         self.size = 0
         self.memo: tuple[bytes, Known] | None = None
         self.document_fd = -1
+        self.contended = 0
+        self.flush_lock = FlushLock()
         self.users = 0
 
 
@@ -82,13 +90,15 @@ class Mutexes:
         with self._registry:
             mutex = self._kept.get(name)
             if mutex is None:
-                mutex = self._kept[name] = Mutex()
+                mutex = self._kept[name] = Mutex(name)
                 self._shrink()
             mutex.users += 1
         try:
             deadline = time.monotonic() + timeout_s
-            if not mutex.guard.acquire(timeout=timeout_s):
-                raise self._busy(name, timeout_s, f"another thread of process {os.getpid()}")
+            if not mutex.guard.acquire(blocking=False):
+                if not mutex.guard.acquire(timeout=timeout_s):
+                    raise self._busy(name, timeout_s, f"another thread of process {os.getpid()}")
+                mutex.contended = _REMEMBERED
             try:
                 self._lock(mutex, name, deadline, timeout_s)
             except BaseException:
@@ -100,15 +110,32 @@ class Mutexes:
             raise
         return mutex
 
-    def release(self, mutex: Mutex) -> None:
-        """Give back a mutex."""
+    def release(self, mutex: Mutex, pending: Pending | None = None, boot: str = "") -> None:
+        """Give back a mutex, and then flush what its holder left to be flushed.
+
+        Raises:
+            Unflushed: The flush failed.
+            OSError: The flush lock can't be had.
+        """
         try:
             self._sys.unlock(mutex.fd)
         except OSError:
             self._drop(mutex)
         finally:
             mutex.guard.release()
+        try:
+            if pending is not None:
+                flush_once(self._sys, self._flush_lock(mutex), pending, boot)
+        finally:
             self._leave(mutex)
+
+    def _flush_lock(self, mutex: Mutex) -> FlushLock:
+        """The flush lock of a document, its file open. No document's mutex has a name with a tilde."""
+        lock = mutex.flush_lock
+        with lock.guard:
+            if lock.fd < 0:
+                lock.fd = self._open(f"~{mutex.name}")
+        return lock
 
     def _drop(self, mutex: Mutex) -> None:
         """Close a mutex's descriptor, which gives back the lock, whatever state it is in."""
@@ -131,13 +158,14 @@ class Mutexes:
                 self._close(mutex)
 
     def _close(self, mutex: Mutex) -> None:
-        for fd in (mutex.fd, mutex.document_fd):
+        for fd in (mutex.fd, mutex.document_fd, mutex.flush_lock.fd):
             if fd >= 0:
                 self._sys.close(fd)
-        mutex.fd = mutex.document_fd = -1
+        mutex.fd = mutex.document_fd = mutex.flush_lock.fd = -1
 
     def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float) -> None:
         wait_s = _FIRST_WAIT_S
+        mutex.contended = max(mutex.contended - 1, 0)
         while True:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
@@ -149,11 +177,12 @@ class Mutexes:
                 self._sys.close(mutex.fd)
                 mutex.fd = -1
                 continue
+            mutex.contended = _REMEMBERED
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise self._busy(name, timeout_s, _holder(self._sys.fstat(mutex.fd)))
             time.sleep(min(left_s, wait_s * (0.5 + random.random())))
-            wait_s = min(wait_s * 1.5, _LONGEST_WAIT_S)
+            wait_s = min(wait_s * 1.25, _LONGEST_WAIT_S)
 
     def _open(self, name: str) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -115,7 +115,14 @@ def _torn(rest: bytes, offset: int, *, first: bool) -> bool:
         after = offset + len(closing)
         return rest[len(closing) : len(closing) + 1] == b"\0" or after % _SECTOR == 0
     written, nul, _ = rest.partition(b"\0")
-    if nul and (closing.startswith(written) or _begins_entry(written, opening)):
+    # NULs begin where a sector does, or where the file ended before; anywhere else a person put them there.
+    if (
+        nul
+        and (offset + len(written)) % _SECTOR == 0
+        and (closing.startswith(written) or _begins_entry(written, opening))
+    ):
+        return True
+    if nul and len(written) == len(closing) and _is_mixed(written, -offset % _SECTOR, opening, closing):
         return True
     if not nul and _begins_entry(rest, opening):
         return True
@@ -127,6 +134,16 @@ def _torn(rest: bytes, offset: int, *, first: bool) -> bool:
             return True
         return opening[:border] == met and beyond in (closing[border:], b"")
     return False
+
+
+def _is_mixed(written: bytes, border: int, opening: bytes, closing: bytes) -> bool:
+    """Whether each side of a sector's border within the closing is the new bytes or the old."""
+    versions = (opening[: len(closing)], closing)
+    if not 0 < border < len(closing):
+        return written in versions
+    return written[:border] in [version[:border] for version in versions] and written[border:] in [
+        version[border:] for version in versions
+    ]
 
 
 def _begins_entry(rest: bytes, opening: bytes) -> bool:

@@ -14,11 +14,12 @@ import orjson
 
 from capsule.format.anatomy import Anatomy, closing_of, spliced
 from capsule.storage.files import pread_all, pwrite_all, signature
+from capsule.storage.flushing import flush
 from capsule.storage.interface import Interfered, Signature
 from capsule.storage.syscalls import Syscalls
 from capsule.timestamps import WIDTH
 
-__all__ = ["Unflushed", "splice", "stamp_in_place"]
+__all__ = ["splice", "stamp_in_place"]
 
 #: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
 _BEFORE = 48
@@ -26,19 +27,16 @@ _QUIET_S = 0.03
 _PATIENCE_S = 2.0
 
 
-class Unflushed(OSError):
-    """A flush failed: what the kernel has of the file may never reach the medium, and a second flush can't tell."""
-
-
-def _flush(sys: Syscalls, fd: int) -> None:
-    try:
-        sys.fdatasync(fd)
-    except OSError as error:
-        raise Unflushed(error.errno, error.strerror) from error
-
-
 def splice(
-    sys: Syscalls, fd: int, path: str, inode: int, anatomy: Anatomy, entries: list[bytes], stamp: str
+    sys: Syscalls,
+    fd: int,
+    path: str,
+    inode: int,
+    anatomy: Anatomy,
+    entries: list[bytes],
+    stamp: str,
+    *,
+    flushed: bool = True,
 ) -> tuple[Signature, Anatomy]:
     """Append entries to the canonical capsule open at `fd`.
 
@@ -50,6 +48,7 @@ def splice(
         anatomy: The file's anatomy.
         entries: Encoded entries, at least one.
         stamp: The new `updatedAt`.
+        flushed: Whether it is durable on return; else the caller flushes.
 
     Returns:
         The file's signature and anatomy afterwards.
@@ -78,7 +77,8 @@ def splice(
                 pwrite_all(sys, fd, closing, anatomy.tail)
                 pwrite_all(sys, fd, before, anatomy.updated_at)
         raise
-    _flush(sys, fd)
+    if flushed:
+        flush(sys, fd)
     there = around[: anatomy.tail - start] + block[:_BEFORE]
     return _confirmed(sys, fd, path, inode, after.size, there, start, (anatomy.tail, block)), after
 
@@ -96,7 +96,7 @@ def stamp_in_place(
         with suppress(OSError):
             pwrite_all(sys, fd, before[1:-1], offset)
         raise
-    _flush(sys, fd)
+    flush(sys, fd)
     return _confirmed(sys, fd, path, inode, anatomy.size, b'"' + stamp.encode() + b'"', offset - 1, None)
 
 
