@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from capsule.storage.syscalls import Syscalls
@@ -77,13 +78,21 @@ def flush_once(sys: Syscalls, lock: FlushLock, pending: Pending, boot: str) -> N
         sys.wait_lock(lock.fd)
         try:
             mark = sys.pread(lock.fd, _MARK_BYTES, 0)
-            if mark.startswith(key) and mark.endswith(b"\n") and int(mark[len(key) :]) >= pending.written_ns:
+            told = mark.removeprefix(key).removesuffix(b"\n")
+            if len(told) == len(mark) - len(key) - 1 and told.isdigit() and int(told) >= pending.written_ns:
                 return
             began_ns = time.monotonic_ns()
             flush(sys, pending.fd)
             told = b"%b%d\n" % (key, began_ns)
-            sys.pwrite(lock.fd, told, 0)
-            if len(mark) > len(told):
-                sys.ftruncate(lock.fd, len(told))
+            # A mark that can't be written costs the next one a flush; this write is durable.
+            with suppress(OSError):
+                sys.pwrite(lock.fd, told, 0)
+                if len(mark) > len(told):
+                    sys.ftruncate(lock.fd, len(told))
         finally:
-            sys.unlock(lock.fd)
+            try:
+                sys.unlock(lock.fd)
+            except OSError:
+                fd, lock.fd = lock.fd, -1  # Closing it gives the lock back as well.
+                with suppress(OSError):
+                    sys.close(fd)
