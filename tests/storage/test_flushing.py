@@ -58,7 +58,7 @@ def test_any_other_flush_serves_nobody(lock: FlushLock, inode: int, boot: str, l
     assert sys.flushes == 2
 
 
-@pytest.mark.parametrize("mark", [b"", b"garbage", b"7 boot ", b"7 boot 99999999999999999999"])
+@pytest.mark.parametrize("mark", [b"", b"garbage", b"7 boot ", b"7 boot x\n", b"\n", b"7 boot 99999999999999999999"])
 def test_a_mark_that_is_none_serves_nobody(lock: FlushLock, mark: bytes) -> None:
     os.pwrite(lock.fd, mark, 0)
     sys = Counting()
