@@ -42,7 +42,7 @@ class Reader:
         known = self._storage.known(KIND, check_id(id))
         if known is not None:
             return known
-        if not self._storage.exists(KIND, id):
+        if not self._storage.exists(KIND, id) and not self._storage.remembers(KIND, id):
             raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
         from capsule.settling import settle
 
@@ -73,7 +73,7 @@ class Reader:
             known = self._settled(id)
             got = self._storage.read(KIND, id)
             if got is None:
-                raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
+                continue  # An editor is just replacing it, or it is gone: settling tells the two apart.
             if known is None:
                 from capsule.settling import decoded
 

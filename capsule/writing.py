@@ -13,7 +13,7 @@ from typing import Any
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.reconcile import append_record, edit_record, gone_record, head_record
+from capsule.format.reconcile import append_record, edit_record, gone_record, head_record, together
 from capsule.format.titles import title_from
 from capsule.ids import new_message_id
 from capsule.settling import decoded
@@ -165,7 +165,8 @@ class Conversation:
 
             self._rehead(change, stamp, entries, encoded)
         else:
-            self.known = self.held.splice(self.known, encoded, stamp, [append_record(stamp, entries)])
+            record = append_record(stamp, entries, at + len(entries))
+            self.known = self.held.splice(self.known, encoded, stamp, [record])
         return at, entries
 
     def _title_by_rule(self, entries: list[Document]) -> str:
@@ -200,9 +201,10 @@ class Conversation:
         head["updatedAt"] = stamp or self.known.stamp
         change(head)
         head = {key: value for key, value in canonical.in_order(head | _EMPTY_REST).items() if key not in _EMPTY_REST}
-        records = [append_record(head["updatedAt"], entries)] if entries else []
-        records.append(head_record(head["updatedAt"], head))
-        self.known = self.held.rehead(self.known, anatomy.joined(codec.encode(head)), encoded, records)
+        count = self.known.anatomy.entries + len(entries)
+        records = [append_record(head["updatedAt"], entries, count)] if entries else []
+        records.append(head_record(head["updatedAt"], head, count))
+        self.known = self.held.rehead(self.known, anatomy.joined(codec.encode(head)), encoded, together(records))
         self.head = self._heads.put(self.id, self.known.tag, head)
 
     def rewrite(self, change: Callable[[Document], Document | None], stamp: str | None = "") -> Document:
@@ -250,8 +252,9 @@ class Conversation:
 
 def creation_records(document: Document) -> list[bytes]:
     """What the store should remember of a new conversation."""
-    records = [append_record(document["updatedAt"], document["history"])] if document["history"] else []
-    return [*records, head_record(document["updatedAt"], document)]
+    stamp, history = document["updatedAt"], document["history"]
+    records = [append_record(stamp, history, len(history))] if history else []
+    return together([*records, head_record(stamp, document, len(history))])
 
 
 def _records_between(before: Document, after: Document) -> list[bytes]:
@@ -261,12 +264,13 @@ def _records_between(before: Document, after: Document) -> list[bytes]:
     new = {entry.get("id"): entry for entry in after["history"]}
     records = [edit_record(stamp, old[id], new[id]) for id in old if id in new and _differ(old[id], new[id])]
     added = [entry for id, entry in new.items() if id not in old]
-    gone = [id for id in old if id not in new]
+    gone = [entry for id, entry in old.items() if id not in new]
+    count = len(after["history"])
     if added:
-        records.append(append_record(stamp, added))
+        records.append(append_record(stamp, added, count))
     if gone:
         records.append(gone_record(stamp, gone))
-    return [*records, head_record(stamp, after)]
+    return together([*records, head_record(stamp, after, count)])
 
 
 def _differ(one: Document, other: Document) -> bool:

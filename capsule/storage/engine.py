@@ -311,7 +311,8 @@ class _Hold:
             raise files.failure(failed, self._held.path, "append to") from failed
         finally:
             if pending is not None:
-                self._storage.sys.close(pending.fd)
+                with suppress(OSError):
+                    self._storage.sys.close(pending.fd)
         if isinstance(error, OSError):
             raise files.failure(error, self._held.path, "read or write") from error
 

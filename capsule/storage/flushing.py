@@ -11,6 +11,8 @@ Path", 1985); that the mark is a time of the clock that all processes of one boo
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from contextlib import suppress
@@ -21,6 +23,9 @@ from capsule.storage.syscalls import Syscalls
 __all__ = ["FlushLock", "Pending", "Unflushed", "flush", "flush_once"]
 
 _MARK_BYTES = 128
+_FAILED = b"failed"
+_POLL_S = 0.000_1
+_PATIENCE_S = 0.2
 
 
 class Unflushed(OSError):
@@ -70,25 +75,29 @@ def flush_once(sys: Syscalls, lock: FlushLock, pending: Pending, boot: str) -> N
         boot: The boot of the machine.
 
     Raises:
-        Unflushed: The flush failed.
+        Unflushed: The flush failed, or somebody's did since the file was made.
         OSError: The lock can't be had.
     """
     key = b"%d %b " % (pending.inode, boot.encode())
     with lock.guard:
-        sys.wait_lock(lock.fd)
+        if not _taken(sys, lock.fd):
+            flush(sys, pending.fd)
+            return
         try:
             mark = sys.pread(lock.fd, _MARK_BYTES, 0)
             told = mark.removeprefix(key).removesuffix(b"\n")
-            if len(told) == len(mark) - len(key) - 1 and told.isdigit() and int(told) >= pending.written_ns:
+            whole = len(told) == len(mark) - len(key) - 1
+            if whole and told == _FAILED:
+                raise Unflushed(errno.EIO, os.strerror(errno.EIO))
+            if whole and told.isdigit() and int(told) >= pending.written_ns:
                 return
             began_ns = time.monotonic_ns()
-            flush(sys, pending.fd)
-            told = b"%b%d\n" % (key, began_ns)
-            # A mark that can't be written costs the next one a flush; this write is durable.
-            with suppress(OSError):
-                sys.pwrite(lock.fd, told, 0)
-                if len(mark) > len(told):
-                    sys.ftruncate(lock.fd, len(told))
+            try:
+                flush(sys, pending.fd)
+            except Unflushed:
+                _mark(sys, lock.fd, key + _FAILED + b"\n", len(mark))
+                raise
+            _mark(sys, lock.fd, b"%b%d\n" % (key, began_ns), len(mark))
         finally:
             try:
                 sys.unlock(lock.fd)
@@ -96,3 +105,21 @@ def flush_once(sys: Syscalls, lock: FlushLock, pending: Pending, boot: str) -> N
                 fd, lock.fd = lock.fd, -1  # Closing it gives the lock back as well.
                 with suppress(OSError):
                     sys.close(fd)
+
+
+def _taken(sys: Syscalls, fd: int) -> bool:
+    """Take the flush lock; False when whoever has it takes too long over it, stopped perhaps: then each for himself."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not sys.try_lock(fd):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _mark(sys: Syscalls, fd: int, mark: bytes, size: int) -> None:
+    """Write the mark over one of `size` bytes. One that can't be written costs the next one a flush, no more."""
+    with suppress(OSError):
+        sys.pwrite(fd, mark, 0)
+        if size > len(mark):
+            sys.ftruncate(fd, len(mark))

@@ -107,8 +107,13 @@ class HeldDocument:
         anatomy = self._anatomy(known)
         head = head_of(files.pread_all(self._sys, self._fd, anatomy.context + 64))
         if head is None:
+            self._distrust(known.doubt)
             raise Interfered
         return head
+
+    def rebooted(self) -> bool:
+        """See `Held.rebooted`."""
+        return self._noted() is None
 
     def records(self) -> list[bytes]:
         """See `Held.records`."""
@@ -119,7 +124,7 @@ class HeldDocument:
         before = self._noted()
         if before is not None and before.doubt == "bytes":
             anatomy = None  # So that the next write writes every byte anew.
-        stamp = self._sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii") if anatomy else ""
+        stamp = self._sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii", "replace") if anatomy else ""
         doubt = "bytes" if before is not None and before.doubt == "bytes" else "name"
         known = Known(signature, anatomy, note.new_tag(), stamp, self._storage.boot, doubt)
         return self._write_note(known, records, keep=False)
@@ -156,7 +161,7 @@ class HeldDocument:
                 files.sync_directory(self._sys, os.path.dirname(self.path))
             waited_for = self._mutex.contended > 0 and sum(map(len, records)) < note.LOG_BYTES // 4
             signature, after = splice(
-                self._sys, self._fd, self.path, inode, anatomy, entries, stamp, flushed=not waited_for
+                self._sys, self._fd, self.path, inode, anatomy, entries, (known.stamp, stamp), flushed=not waited_for
             )
             if waited_for:
                 self.pending = Pending(self._sys.dup(self._fd), inode, time.monotonic_ns())
@@ -259,8 +264,10 @@ class HeldDocument:
                 layout.ensure_directory(self._sys, layout.documents(self._kind))
                 fd = files.write_new(self._sys, temporary, mode, write, exactly=exactly)
             try:
+                written = files.signature(self._sys.fstat(fd))
                 files.put_in_place(self._sys, temporary, self.path, expected)
-                signature = files.signature(self._sys.fstat(fd))
+                # The rename touched ctime, and nothing else: what else differs, an editor has done since.
+                signature = written._replace(ctime_ns=self._sys.fstat(fd).st_ctime_ns)
             except BaseException:
                 with suppress(OSError):
                     self._sys.close(fd)

@@ -117,6 +117,12 @@ class Held(Protocol):
     def head(self, known: Known) -> bytes:
         """The bytes before `context`, as a JSON document of its own."""
 
+    def rebooted(self) -> bool:
+        """Whether the machine was started anew since the store wrote last, or nothing is known of that.
+
+        What the store remembers may then be ahead of the document: of a write that was still to be flushed.
+        """
+
     def records(self) -> list[bytes]:
         """What the store wrote lately, oldest first: whatever was given as a record below."""
 

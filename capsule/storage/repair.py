@@ -7,6 +7,8 @@ beyond read as NULs or lie past the end. So a torn file is one whose history is 
 - ends: in the closing, or in a canonical entry, cut anywhere;
 - or goes on with NULs, which no JSON text holds and no editor types;
 - or shows, within the seven bytes of the closing, old bytes meeting new ones at a multiple of 512;
+- or, copied by a reader while an append was on its way, has the old closing, and behind it the rest of what took
+  its place, of which nothing is lost;
 - or has a timestamp across a multiple of 512, of the right shape and no time: half old and half new.
 
 What must stay true: every entry before the tear is kept as it is, what a person's typing error looks like is
@@ -72,6 +74,12 @@ def _mend_tail(data: bytes) -> Mended | None:
         return None
     end, count = _whole_entries(data, history.end())
     rest = data[end:]
+    closing, opening = (_CLOSING, b",\n    {\n") if count else (b"]\n}\n", b"\n    {\n")
+    joined = data[:end] + opening[: len(closing)] + rest[len(closing) :]
+    if rest.startswith(closing) and joined.startswith(opening, end):
+        whole = _mend_tail(joined)
+        if whole is not None or _parses(joined):
+            return Mended(whole.data if whole else joined, "joined where an append came between two reads of a copy")
     if rest in (_CLOSING, b"]\n}\n") or not _torn(rest, end, first=count == 0):
         return None
     mended = data[:end] + (_CLOSING if count else b"]\n}\n")

@@ -25,6 +25,8 @@ __all__ = ["splice", "stamp_in_place"]
 _BEFORE = 48
 _QUIET_S = 0.03
 _PATIENCE_S = 2.0
+#: An `updatedAt` that no write ever had, so that it shows nothing of what was read.
+_NO_STAMP = b"1970-01-01T00:00:00.000Z"
 
 
 def splice(
@@ -34,7 +36,7 @@ def splice(
     inode: int,
     anatomy: Anatomy,
     entries: list[bytes],
-    stamp: str,
+    stamps: tuple[str, str],
     *,
     flushed: bool = True,
 ) -> tuple[Signature, Anatomy]:
@@ -47,7 +49,7 @@ def splice(
         inode: The document's inode number.
         anatomy: The file's anatomy.
         entries: Encoded entries, at least one.
-        stamp: The new `updatedAt`.
+        stamps: `updatedAt` as it is, and the new one.
         flushed: Whether it is durable on return; else the caller flushes.
 
     Returns:
@@ -60,14 +62,17 @@ def splice(
     """
     closing = closing_of(anatomy)
     start = max(anatomy.tail - _BEFORE, 0)
+    block, after = spliced(anatomy, entries)
+    before, stamp = stamps[0].encode(), stamps[1].encode()
+    # Each place is read right before it is written, so that an editor that writes in place is met in time.
     around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
     if not around.endswith(closing) or len(around) != anatomy.size - start:
         raise Interfered
-    block, after = spliced(anatomy, entries)
-    before = sys.pread(fd, WIDTH, anatomy.updated_at)
     try:
         pwrite_all(sys, fd, block, anatomy.tail)
-        pwrite_all(sys, fd, stamp.encode(), anatomy.updated_at)
+        undisturbed = sys.pread(fd, WIDTH, anatomy.updated_at) == before
+        if undisturbed:
+            pwrite_all(sys, fd, stamp, anatomy.updated_at)
     except OSError:
         # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
         # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.
@@ -80,7 +85,11 @@ def splice(
     if flushed:
         flush(sys, fd)
     there = around[: anatomy.tail - start] + block[:_BEFORE]
-    return _confirmed(sys, fd, path, inode, after.size, there, start, (anatomy.tail, block)), after
+    found = _named(sys, path, inode)
+    if not undisturbed or found.size != after.size or sys.pread(fd, len(there), start) != there:
+        _withdraw(sys, fd, anatomy, block, stamp)
+        raise Interfered
+    return found, after
 
 
 def stamp_in_place(
@@ -97,43 +106,38 @@ def stamp_in_place(
             pwrite_all(sys, fd, before[1:-1], offset)
         raise
     flush(sys, fd)
-    return _confirmed(sys, fd, path, inode, anatomy.size, b'"' + stamp.encode() + b'"', offset - 1, None)
+    found = _named(sys, path, inode)
+    if found.size != anatomy.size or sys.pread(fd, WIDTH + 2, offset - 1) != b'"' + stamp.encode() + b'"':
+        raise Interfered
+    return found
 
 
-def _confirmed(
-    sys: Syscalls,
-    fd: int,
-    path: str,
-    inode: int,
-    size: int,
-    there: bytes,
-    start: int,
-    written: tuple[int, bytes] | None,
-) -> Signature:
-    """The signature of the file, when `path` names it, at `size`, with the bytes `there` at `start`.
+def _named(sys: Syscalls, path: str, inode: int) -> Signature:
+    """The signature of the file at `path`.
 
     Raises:
-        Interfered: Otherwise; what was written is taken back.
+        Interfered: It is another: an editor renamed its copy over the path, and the write went into a file without a
+            name.
     """
     try:
         named = sys.lstat(path)
     except FileNotFoundError:
         raise Interfered from None
     if named.st_ino != inode:
-        raise Interfered  # An editor renamed its copy over the path: the splice went into a file without a name.
-    if named.st_size != size or sys.pread(fd, len(there), start) != there:
-        if written:
-            _withdraw(sys, fd, *written)
         raise Interfered
     return signature(named)
 
 
-def _withdraw(sys: Syscalls, fd: int, tail: int, block: bytes) -> None:
+def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes, stamp: bytes) -> None:
     """Take what a splice wrote out of a file that an editor truncated and wrote in place at the same time.
 
     The editor's text ends at some byte, before or inside what the splice wrote; what lies between is NULs. Waits
-    until the editor is done.
+    until the editor is done. An `updatedAt` that was put into the editor's text would say that it was made from a
+    version which it never saw; what it said before is lost, so that it is to say nothing.
     """
+    if sys.pread(fd, WIDTH, anatomy.updated_at) == stamp:
+        pwrite_all(sys, fd, _NO_STAMP, anatomy.updated_at)
+    tail = anatomy.tail
     data = _quiet(sys, fd)
     end = _end_of_document(data)
     if end is None:

@@ -86,10 +86,6 @@ class Syscalls:
         """Take the exclusive lock of an open file; False when another holds it."""
         return self._locker.take(fd, shared=False)
 
-    def wait_lock(self, fd: int) -> None:
-        """Take the exclusive lock of an open file, however long that takes."""
-        self._locker.wait(fd)
-
     def try_lock_shared(self, fd: int) -> bool:
         """Take the shared lock of an open file; False when another holds it exclusively."""
         return self._locker.take(fd, shared=True)
@@ -141,7 +137,6 @@ class _Locker:
         flags = portalocker.LockFlags
         self._exclusive: int = flags.EXCLUSIVE | flags.NON_BLOCKING
         self._shared: int = flags.SHARED | flags.NON_BLOCKING
-        self._waiting: int = flags.EXCLUSIVE
         self._lock: Callable[..., None] = portalocker.lock
         self.unlock: Callable[[int], None] = portalocker.unlock
         self._held: type[Exception] = portalocker.AlreadyLocked
@@ -152,9 +147,6 @@ class _Locker:
             self._lock = flock
             self.unlock = lambda fd: flock(fd, unlock)
             self._held = BlockingIOError
-
-    def wait(self, fd: int) -> None:
-        self._lock(fd, self._waiting)
 
     def take(self, fd: int, *, shared: bool) -> bool:
         try:

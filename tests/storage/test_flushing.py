@@ -66,14 +66,26 @@ def test_a_mark_that_is_none_serves_nobody(lock: FlushLock, mark: bytes) -> None
     assert sys.flushes == 1
 
 
-def test_a_flush_that_failed_serves_nobody(lock: FlushLock) -> None:
+def test_a_flush_that_failed_fails_all_who_wrote_that_file(lock: FlushLock) -> None:
     sys = Counting()
     sys.fails = True
-    written = Pending(0, 7, time.monotonic_ns())
-    for _ in range(2):
-        with pytest.raises(Unflushed):
-            flush_once(sys, lock, written, "boot")
+    with pytest.raises(Unflushed):
+        flush_once(sys, lock, Pending(0, 7, time.monotonic_ns()), "boot")
+    sys.fails = False
+    with pytest.raises(Unflushed):
+        flush_once(sys, lock, Pending(0, 7, time.monotonic_ns()), "boot")
+    assert sys.flushes == 1
+    flush_once(sys, lock, Pending(0, 8, time.monotonic_ns()), "boot")
     assert sys.flushes == 2
+
+
+def test_a_flush_lock_that_another_keeps_is_done_without(lock: FlushLock, tmp_path: Path) -> None:
+    sys = Counting()
+    kept = os.open(tmp_path / "flush", os.O_RDWR)
+    assert sys.try_lock(kept)
+    flush_once(sys, lock, Pending(0, 7, time.monotonic_ns()), "boot")
+    assert sys.flushes == 1
+    os.close(kept)
 
 
 def test_writers_that_wait_for_one_another_share_flushes_and_lose_nothing(tmp_path: Path) -> None:

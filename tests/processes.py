@@ -1,0 +1,78 @@
+"""Real processes for tests: Python programs that talk with the test in lines of JSON.
+
+What must stay true: a child shares nothing with the test but the file system; nothing here sleeps, a child says when
+it is where the test wants it; and every child is gone when its test ends.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_PRELUDE = f"""
+import json, os, sys
+sys.path[:0] = [{str(ROOT)!r}]
+from capsule import Store
+from capsule.errors import CapsuleError
+def say(value=None): print(json.dumps(value), flush=True)
+def hear(): return json.loads(sys.stdin.readline())
+"""
+
+
+class Child:
+    """A Python program in a process of its own; it has `Store`, `say`, `hear` and its arguments in `sys.argv`."""
+
+    def __init__(self, body: str, *args: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PRELUDE + dedent(body), *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def hear(self) -> Any:
+        """What the child says next."""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the child ended: {self._process.wait()}\n{self._process.stderr.read()}")
+        return json.loads(line)
+
+    def say(self, value: Any = None) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(value) + "\n")
+        self._process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def end(self) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()

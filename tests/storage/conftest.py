@@ -1,0 +1,91 @@
+"""Every implementation of the storage interface, and documents to put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from capsule.format import anatomy, codec, new
+from capsule.storage.engine import FileStorage
+from capsule.storage.interface import Storage
+from capsule.storage.syscalls import Syscalls
+from tests.processes import Child
+
+STAMP = "2025-01-12T10:30:00.000Z"
+
+
+class NoExchange(Syscalls):
+    """A system that can't swap two names, as most are."""
+
+    def exchange(self, one: str, other: str) -> bool:
+        return False
+
+
+class NoLinks(NoExchange):
+    """A file system without hard links either, as on many a stick."""
+
+    @staticmethod
+    def link(source: str, target: str) -> None:  # type: ignore[override]
+        raise PermissionError(1, "Operation not permitted", source)
+
+
+MAKERS: dict[str, Callable[[str], Storage]] = {
+    "exchange": lambda root: FileStorage(root),
+    "no exchange": lambda root: FileStorage(root, sys=NoExchange()),
+    "no links": lambda root: FileStorage(root, sys=NoLinks()),
+    "replacing": lambda root: FileStorage(root, append="replace"),
+}
+
+
+def document(id: str, texts: list[str], title: str = "Plan") -> bytes:
+    """A canonical capsule."""
+    messages = [{"role": "user", "content": text, "timestamp": STAMP, "id": f"m-{text}"} for text in texts]
+    return codec.encode(new.new_capsule(id, title, STAMP, messages=messages))
+
+
+def entry(text: str) -> bytes:
+    return codec.encode_entry({"role": "user", "content": text, "timestamp": STAMP, "id": f"m-{text}"})
+
+
+def head(id: str, title: str, stamp: str = STAMP) -> bytes:
+    """A head as `rehead` takes it."""
+    whole = new.new_capsule(id, title, stamp)
+    return anatomy.joined(codec.encode({key: whole[key] for key in whole if key not in ("context", "history")}))
+
+
+def texts_of(data: bytes) -> list[str]:
+    return [message["content"] for message in codec.decode(data, "test")["history"]]
+
+
+@pytest.fixture(params=MAKERS)
+def make(request: pytest.FixtureRequest) -> Callable[[str], Storage]:
+    return MAKERS[request.param]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    (root / "conversations").mkdir(parents=True)
+    return root
+
+
+@pytest.fixture
+def storage(root: Path, make: Callable[[str], Storage]) -> Iterator[Storage]:
+    storage = make(str(root))
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    children: list[Child] = []
+
+    def start(body: str, *args: object) -> Child:
+        children.append(Child(body, *map(str, args)))
+        return children[-1]
+
+    yield start
+    for one in children:
+        one.close()

@@ -1,0 +1,161 @@
+"""A system that fails: one call, or all from one on; and the operations it is tried on.
+
+What must stay true: a fault is put in by wrapping the seam, and nothing else; a failing `close` has closed, as
+Linux does it; a failing anything else has done nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from capsule import Store
+from capsule.discovery import load_settings
+from capsule.storage.engine import FileStorage
+from capsule.storage.syscalls import Syscalls
+
+CALLS = (
+    "open", "close", "pread", "pwrite", "fstat", "lstat", "ftruncate", "rename", "link", "unlink", "mkdir", "fchmod",
+    "fsync", "fdatasync", "copy", "exchange", "dup", "try_lock", "try_lock_shared", "unlock", "names",
+)  # fmt: skip
+#: What a full disk refuses.
+GROWING = frozenset({"pwrite", "mkdir", "link", "copy", "open"})
+
+
+class Faulty(Syscalls):
+    """The system, with a fault at the `at`-th call from now, counted from 1.
+
+    Attributes:
+        error: The number of the error; 0: nothing fails, but a write is short.
+        lasting: Whether every call from that one on fails, of those that a full disk refuses.
+        seen: The calls counted so far.
+        hit: The name of the call that failed first.
+    """
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.error = 0
+        self.lasting = False
+        self.seen = 0
+        self.hit = ""
+        for name in CALLS:
+            if hasattr(Syscalls, name):
+                setattr(self, name, self._wrapped(name, getattr(super(), name)))
+
+    def arm(self, at: int, error: int, *, lasting: bool = False) -> None:
+        self.at, self.error, self.lasting, self.seen, self.hit = at, error, lasting, 0, ""
+
+    def disarm(self) -> None:
+        self.at = 0
+
+    def _wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any) -> Any:
+            if not self.at or (self.lasting and not self._grows(name, args)):
+                return call(*args)
+            self.seen += 1
+            if self.seen < self.at or (self.seen > self.at and not self.lasting):
+                return call(*args)
+            self.hit = self.hit or name
+            if self.error:
+                if name == "close":
+                    call(*args)
+                raise OSError(self.error, os.strerror(self.error))
+            if name == "pwrite":
+                fd, data, offset = args
+                return call(fd, memoryview(data)[: max(1, len(data) // 2)], offset)
+            if name == "copy":
+                source, target, offset, size, to = args
+                return call(source, target, offset, max(1, size // 2), to)
+            return call(*args)
+
+        return wrapped
+
+    @staticmethod
+    def _grows(name: str, args: tuple[Any, ...]) -> bool:
+        return name in GROWING and (name != "open" or bool(args[1] & os.O_CREAT))
+
+
+def store_on(root: Path, sys: Syscalls, **options: Any) -> Store:
+    settings = load_settings(str(root))
+    return Store(str(root), settings, FileStorage(str(root), sys=sys, append=settings.append), **options)
+
+
+def stale_save(root: Path, id: str) -> None:
+    """A save by an editor that read the file before its last message."""
+    path = root / "conversations" / f"{id}.json"
+    document = orjson.loads(path.read_bytes())
+    document["updatedAt"] = document["createdAt"]
+    document["history"].pop()
+    copy = root / "copy"
+    copy.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    copy.rename(path)
+
+
+def tear(root: Path, id: str) -> None:
+    """What a crash in a splice leaves."""
+    path = root / "conversations" / f"{id}.json"
+    path.write_bytes(path.read_bytes()[:-7] + b',\n    {\n      "role": "user",\n      "content": "to')
+    os.utime(path, (1, 1))
+
+
+def lay_out(root: Path, id: str) -> None:
+    path = root / "conversations" / f"{id}.json"
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes())))
+
+
+def nothing(root: Path, id: str) -> None:
+    pass
+
+
+def wanted_by_others(store: Store) -> None:
+    """Have the store believe that others wait for the conversation, so that it flushes for several at once."""
+    with store.storage.mutex("conversations", "plan"):
+        pass
+    store.storage.mutexes._kept["conversations-plan"].contended = 16  # type: ignore[attr-defined]
+
+
+def append_wanted_by_others(store: Store, id: str) -> None:
+    wanted_by_others(store)
+    store.append(id, content="new")
+
+
+def lock_by_name(root: Path, id: str) -> None:
+    with Store.open(root, instance="desk") as store:
+        store.lock(id)
+
+
+#: What is done to the files before, what is done with the store, and the texts afterwards if it is done.
+OPERATIONS: dict[str, tuple[Callable[[Path, str], None], Callable[[Store, str], object], list[str]]] = {
+    "append": (nothing, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
+    "append many": (
+        nothing,
+        lambda store, id: store.append_many(id, [{"role": "user", "content": text * 3000} for text in "ab"]),
+        ["one", "two", "a" * 3000, "b" * 3000],
+    ),
+    "append while others wait": (nothing, append_wanted_by_others, ["one", "two", "new"]),
+    "append after a hand edit": (lay_out, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
+    "append after a stale save": (stale_save, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
+    "append to a torn file": (tear, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
+    "rename": (nothing, lambda store, id: store.rename(id, "Renamed"), ["one", "two"]),
+    "edit": (nothing, lambda store, id: store.edit_message(id, "@0", "edited"), ["edited", "two"]),
+    "lock": (nothing, lambda store, id: store.lock(id), ["one", "two"]),
+    "lock and unlock": (nothing, lambda store, id: (store.lock(id), store.unlock(id)), ["one", "two"]),
+    "refresh a lock": (lock_by_name, lambda store, id: store.lock(id), ["one", "two"]),
+    "delete and restore": (nothing, lambda store, id: (store.delete(id), store.restore(id)), ["one", "two"]),
+    "create": (nothing, lambda store, id: store.create(id="second", messages=[{"role": "user", "content": "x"}]),
+               ["one", "two"]),
+    "migrate": (lay_out, lambda store, id: store.migrate(id), ["one", "two"]),
+    "load": (nothing, lambda store, id: store.load(id), ["one", "two"]),
+    "load a stale save": (stale_save, lambda store, id: store.load(id), ["one", "two"]),
+    "tail": (nothing, lambda store, id: store.tail(id, 1), ["one", "two"]),
+    "head": (nothing, lambda store, id: store.head(id), ["one", "two"]),
+    "list": (lay_out, lambda store, id: list(store.heads()), ["one", "two"]),
+    "purge": (nothing, lambda store, id: store.purge(), ["one", "two"]),
+}  # fmt: skip
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EINTR)

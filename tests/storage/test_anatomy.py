@@ -1,0 +1,94 @@
+"""The anatomy of a canonical capsule, against what a parser says of it."""
+
+from __future__ import annotations
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule.format import anatomy, codec, new
+
+STAMP = "2025-01-12T10:30:00.000Z"
+TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from('\n"\\{}[], '), max_size=40)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+MESSAGES = st.builds(
+    lambda text, more: {"role": "user", "content": text, "timestamp": STAMP, "id": "m", "more": more}, TEXTS, VALUES
+)
+
+
+def capsule(messages: list[dict[str, object]], title: str = "", locked: bool = False, extra: object = None) -> bytes:
+    lock = {"active": True, "instanceId": "i", "timestamp": STAMP} if locked else None
+    document = new.new_capsule("plan", title, STAMP, lock=lock, messages=messages, metadata={"extra": extra})
+    return codec.encode(document)
+
+
+@given(st.lists(MESSAGES, max_size=4), TEXTS, st.booleans(), VALUES)
+def test_every_offset_is_where_it_should_be(
+    messages: list[dict[str, object]], title: str, locked: bool, extra: object
+) -> None:
+    data = capsule(messages, title, locked, extra)
+    found = anatomy.survey(data)
+    assert found is not None
+    assert found.size == len(data) and found.entries == len(messages)
+    assert data[found.updated_at :][:24].decode() == STAMP and data[found.updated_at - 14 :].startswith(b'"updatedAt"')
+    assert (found.lock_at >= 0) == locked
+    if locked:
+        assert data[found.lock_at :][:24].decode() == STAMP
+    assert data[found.context :].startswith(b'  "context": ') and data[found.history - 1 : found.history] == b"["
+    assert data[found.tail :] == anatomy.closing_of(found)
+    head = anatomy.head_of(data)
+    assert head is not None
+    assert orjson.loads(head) == {k: v for k, v in orjson.loads(data).items() if k not in ("context", "history")}
+    assert data.startswith(anatomy.joined(head))
+
+
+@given(st.lists(MESSAGES, max_size=3), st.lists(MESSAGES, max_size=3))
+def test_a_splice_is_what_encoding_the_whole_would_give(
+    before: list[dict[str, object]], added: list[dict[str, object]]
+) -> None:
+    data = capsule(before)
+    parts = anatomy.survey(data)
+    assert parts is not None
+    block, after = anatomy.spliced(parts, [codec.encode_entry(message) for message in added])
+    written = data[: parts.tail] + block
+    assert written == capsule(before + added) and after == anatomy.survey(written)
+
+
+@given(st.lists(MESSAGES, max_size=3), TEXTS, TEXTS, st.booleans())
+def test_a_new_head_moves_every_offset_by_as_much(
+    messages: list[dict[str, object]], one: str, other: str, locked: bool
+) -> None:
+    data, wanted = capsule(messages, one), capsule(messages, other, locked)
+    parts, head = anatomy.survey(data), anatomy.head_of(wanted)
+    assert parts is not None and head is not None
+    joined = anatomy.joined(head)
+    assert joined + data[parts.context :] == wanted
+    assert anatomy.reheaded(parts, joined) == anatomy.survey(wanted)
+
+
+@given(st.lists(MESSAGES, max_size=5), st.integers(1, 6), st.integers(0, 400))
+def test_the_last_entries_are_found_from_any_piece_of_the_history(
+    messages: list[dict[str, object]], wanted: int, missing: int
+) -> None:
+    data = capsule(messages)
+    parts = anatomy.survey(data)
+    assert parts is not None
+    start = min(parts.history + missing, parts.tail)
+    block, count = anatomy.last_entries(data[start : parts.tail], wanted)
+    found = orjson.loads(block)
+    assert len(found) == count <= wanted
+    assert found == (orjson.loads(data)["history"][-count:] if count else [])
+    if not missing:
+        assert count == min(wanted, len(messages))
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_an_error(data: bytes) -> None:
+    anatomy.survey(data)
+    anatomy.head_of(data)
+    anatomy.last_entries(data, 3)
+    anatomy.reheaded(anatomy.Anatomy(9, 8, 7, 6, 5, 4, 3), data)

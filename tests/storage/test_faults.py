@@ -1,0 +1,347 @@
+"""The system fails at every call of every operation: the caller is told, the file is old or new, the store works on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule import Store
+from capsule.doctor import examine
+from capsule.errors import CapsuleError, NotFound, StorageFailed
+from capsule.format import codec
+from tests.processes import Child
+from tests.storage.faults import ERRORS, OPERATIONS, Faulty, store_on
+
+LONG = bool(os.environ.get("CAPSULE_TORTURE"))
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, where the machine has one."""
+    shm = Path("/dev/shm")
+    if not (shm.is_dir() and os.access(shm, os.W_OK)):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=shm) as directory:
+        yield Path(directory)
+
+
+def texts_in(path: Path) -> list[str]:
+    return [message["content"] for message in orjson.loads(path.read_bytes())["history"]]
+
+
+class Trial:
+    """One operation on one fresh store, with one fault in it."""
+
+    def __init__(self, template: Path, root: Path, operation: str) -> None:
+        self.root = Path(shutil.copytree(template, root))
+        self.path = root / "conversations" / "plan.json"
+        self.before, self.act, self.after = OPERATIONS[operation]
+        self.before(root, "plan")
+        self.sys = Faulty()
+        name = "desk" if operation == "refresh a lock" else None
+        self.store = store_on(root, self.sys, instance=name)
+        self.failed: CapsuleError | None = None
+
+    def run(self, at: int, error: int, *, lasting: bool = False) -> bool:
+        """Run it; whether there was a call to fail."""
+        self.sys.arm(at, error, lasting=lasting)
+        try:
+            self.act(self.store, "plan")
+        except CapsuleError as failed:
+            self.failed = failed
+        self.sys.disarm()
+        return bool(self.sys.hit)
+
+    def check(self) -> None:
+        """Nothing acknowledged is lost, and the store works on: the same one, and a new one."""
+        if not self.path.exists():  # Deleted, and the fault was in coming back.
+            self.store.restore("plan")
+        texts = [message.content for message in self.store.load("plan").history]
+        assert texts in (["one", "two"], self.after)
+        assert self.failed or texts == self.after
+        self.store.append("plan", content="next")
+        if self.before is OPERATIONS["refresh a lock"][0]:
+            self.store.unlock("plan")
+        self.store.close()
+        with Store.open(self.root) as again:
+            assert [message.content for message in again.load("plan").history] == [*texts, "next"]
+            again.append("plan", content="and on")
+            data = again.read("plan")
+            assert codec.encode(again.document("plan")) == data
+            if "second" in again.ids():
+                again.append("second", content="works")
+            list(examine(again, repair=True))
+            left = [str(finding) for finding in examine(again) if finding.kind != "settings"]
+            assert left == []
+        assert texts_in(self.path) == [*texts, "next", "and on"]
+
+
+@pytest.fixture
+def template(memory: Path) -> Path:
+    root = memory / "template"
+    Store.init(root)
+    with Store.open(root, keep_locks=False) as store:
+        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+        store.append("plan", content="two")
+        store.create(id="old", title="Old")
+        store.delete("old")
+    return root
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_fault_at_any_call_is_told_and_the_file_is_old_or_new(memory: Path, template: Path, operation: str) -> None:
+    at, trials = 0, 0
+    while True:
+        at += 1
+        hit = False
+        for error in ERRORS if LONG else (ERRORS[at % len(ERRORS)],):
+            trial = Trial(template, memory / "store", operation)
+            hit = trial.run(at, error)
+            try:
+                trial.check()
+            except BaseException as failure:
+                failure.add_note(
+                    f"{operation}: call {at} ({trial.sys.hit}): {os.strerror(error)}; said: {trial.failed}"
+                )
+                raise
+            shutil.rmtree(trial.root)
+            trials += 1
+        if not hit:
+            break
+    assert trials > 3
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_disk_that_is_full_from_any_call_on_costs_nothing_that_was_there(
+    memory: Path, template: Path, operation: str
+) -> None:
+    at = 0
+    while True:
+        at += 1
+        trial = Trial(template, memory / "store", operation)
+        hit = trial.run(at, errno.ENOSPC, lasting=True)
+        try:
+            trial.check()
+        except BaseException as failure:
+            failure.add_note(f"{operation}: full from call {at} on ({trial.sys.hit}); said: {trial.failed}")
+            raise
+        shutil.rmtree(trial.root)
+        if not hit:
+            break
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_short_write_at_any_call_goes_on_behind_what_it_wrote(memory: Path, template: Path, operation: str) -> None:
+    at = 0
+    while True:
+        at += 1
+        trial = Trial(template, memory / "store", operation)
+        hit = trial.run(at, 0)
+        assert trial.failed is None
+        trial.check()
+        shutil.rmtree(trial.root)
+        if not hit:
+            break
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
+@pytest.mark.parametrize(
+    "operation",
+    ["append", "append while others wait", "rename", "edit", "create", "refresh a lock", "delete and restore"],
+)
+def test_a_flush_that_failed_is_told_and_never_made_again_as_if_it_could_succeed(
+    memory: Path, template: Path, operation: str, call: str
+) -> None:
+    trial = Trial(template, memory / "store", operation)
+    flushed: list[tuple[int, bool]] = []
+    fail = [True]
+    real = {name: getattr(trial.sys, name) for name in ("fdatasync", "fsync")}
+
+    def wrapped(name: str) -> Callable[[int], None]:
+        def flush(fd: int) -> None:
+            failing = fail[0] and name == call
+            flushed.append((os.fstat(fd).st_ino, failing))
+            if failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real[name](fd)
+
+        return flush
+
+    for name in real:
+        setattr(trial.sys, name, wrapped(name))
+    try:
+        trial.act(trial.store, "plan")
+    except CapsuleError as failed:
+        trial.failed = failed
+    failed_inodes = {inode for inode, failed in flushed if failed}
+    assert bool(trial.failed) == bool(failed_inodes)
+    if trial.failed:
+        assert isinstance(trial.failed, StorageFailed) and trial.failed.errno == errno.EIO
+    fail[0] = False
+    flushed.clear()
+    if trial.path.exists() and operation in ("append", "append while others wait", "rename", "edit"):
+        trial.store.append("plan", content="next")
+        directories = {place.stat().st_ino for place in trial.root.rglob("*") if place.is_dir()}
+        assert not {inode for inode, _ in flushed} & (failed_inodes - directories)
+        assert texts_in(trial.path)[-1] == "next"
+        trial.store.append("plan", content="and on")
+        assert trial.path.stat().st_ino == flushed[-1][0]
+    trial.store.close()
+
+
+def test_a_store_without_an_atomic_swap_keeps_the_same_promises(memory: Path, template: Path) -> None:
+    for operation in ("rename", "edit", "append after a stale save"):
+        at = 0
+        while True:
+            at += 1
+            trial = Trial(template, memory / "store", operation)
+            trial.sys.exchange = lambda one, other: False  # type: ignore[method-assign]
+            hit = trial.run(at, errno.EIO)
+            trial.check()
+            shutil.rmtree(trial.root)
+            if not hit:
+                break
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=200", "tmpfs", str(place)], capture_output=True, check=False
+    ) if shutil.which("mount") and os.getuid() == 0 else None  # fmt: skip
+    if mounted is None or mounted.returncode:
+        pytest.skip("no small disk can be mounted here (it takes root)")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("append", ["splice", "replace"])
+def test_a_disk_that_fills_up_loses_nothing_and_works_on_when_there_is_space(small_disk: Path, append: str) -> None:
+    root = small_disk / "store"
+    Store.init(root)
+    (root / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
+    acknowledged: list[str] = []
+    refused: list[CapsuleError] = []
+    with Store.open(root, keep_locks=False) as store:
+        id = store.create(title="Plan").id
+        for n in range(2000):
+            text = f"{n} " + "x" * 20_000
+            try:
+                store.append(id, content=text)
+                acknowledged.append(text)
+            except CapsuleError as error:
+                refused.append(error)
+                if len(refused) > 5:
+                    break
+        assert all(getattr(error, "errno", None) == errno.ENOSPC and "space" in str(error) for error in refused)
+        for write in (
+            lambda: store.create(title="x", messages=[{"role": "user", "content": "x" * 100_000}]),
+            lambda: store.rename(id, "Renamed"),
+            lambda: store.edit_message(id, "@0", "edited"),
+        ):
+            try:
+                write()
+            except CapsuleError as error:
+                refused.append(error)
+        assert len(refused) > 5
+        texts = [message.content for message in store.load(id).history]
+        assert texts[1:] == acknowledged[1:] and texts[0] in (acknowledged[0], "edited")
+        for other in store.ids():
+            if other != id:
+                store.delete(other)
+        store.purge()
+    if append == "splice":
+        # Nothing but a little space for one entry is needed to go on.
+        (root / ".capsule" / "mutex" / f"conversations-{id}").unlink()
+    else:
+        subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    with Store.open(root, keep_locks=False) as store:
+        store.append(id, content="next")
+        assert [message.content for message in store.load(id).history] == [*texts, "next"]
+        assert [str(finding) for finding in examine(store)] == []
+
+
+def test_a_limit_on_the_size_of_files_is_an_error_and_the_file_is_whole(tmp_path: Path) -> None:
+    child = Child(
+        """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        Store.init(sys.argv[1])
+        with Store.open(sys.argv[1]) as store:
+            id = store.create(type="group").id
+            store.append(id, content="x" * 10_000)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+            kept, refused = ["x" * 10_000], 0
+            for n in range(20):
+                try:
+                    store.append(id, content=str(n) + "y" * 2000)
+                    kept.append(str(n) + "y" * 2000)
+                except CapsuleError as error:
+                    refused += 1
+            try:
+                store.create(messages=[{"role": "user", "content": "x" * 50_000}])
+            except CapsuleError as error:
+                refused += 100
+            assert [m.content for m in store.load(id).history] == kept
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            store.append(id, content="next")
+            assert [m.content for m in store.load(id).history] == [*kept, "next"]
+            assert store.ids() == [id]
+            say(refused)
+        """,
+        str(tmp_path / "store"),
+    )
+    try:
+        assert child.hear() > 100
+        assert child.end() == 0
+    finally:
+        child.close()
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A store on a disk that is mounted read-only, and its conversation."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.getuid() or not shutil.which("mount"):
+        pytest.skip("mounting read-only takes root; the permissions' test runs elsewhere")
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    Store.init(place / "store")
+    with Store.open(place / "store", keep_locks=False) as store:
+        id = store.create(title="Plan", messages=[{"role": "user", "content": "one"}]).id
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    yield place / "store", id
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_read_only_disk_is_read_and_refuses_every_write(read_only: tuple[Path, str]) -> None:
+    from capsule.errors import Refused
+
+    root, id = read_only
+    with Store.open(root) as store:
+        assert store.load(id).history[0].content == "one" and store.tail(id, 1)[0].content == "one"
+        assert [head.title for head in store.heads()] == ["Plan"] == [store.head(id).title]
+        for write in (
+            lambda: store.append(id, content="x"),
+            lambda: store.create(title="x"),
+            lambda: store.rename(id, "x"),
+            lambda: store.edit_message(id, "@0", "x"),
+            lambda: store.lock(id),
+            lambda: store.delete(id),
+        ):
+            with pytest.raises(Refused):
+                write()
+        with pytest.raises(NotFound):
+            store.restore(id)

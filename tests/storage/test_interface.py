@@ -1,0 +1,427 @@
+"""What the store may expect of a storage engine: these tests run for every implementation there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Refused, StoreBusy
+from capsule.format import anatomy
+from capsule.storage.interface import Held, Interfered, Known, Storage
+from tests.storage.conftest import STAMP, document, entry, head, texts_of
+
+KIND = "conversations"
+LATER = "2025-01-12T10:31:00.000Z"
+
+
+def put(storage: Storage, id: str, texts: list[str]) -> bytes:
+    data = document(id, texts)
+    with storage.mutex(KIND, id) as held:
+        held.replace(None, data, anatomy.survey(data), [], keep=False)
+    return data
+
+
+def data_of(storage: Storage, id: str = "plan") -> bytes:
+    got = storage.read(KIND, id)
+    assert got is not None
+    return got[0]
+
+
+def looked(held: Held) -> Known:
+    known = held.look()
+    assert known is not None
+    return known
+
+
+def test_a_document_is_read_as_it_was_written_and_known(storage: Storage) -> None:
+    assert storage.read(KIND, "plan") is None and storage.known(KIND, "plan") is None
+    assert not storage.exists(KIND, "plan") and list(storage.scan(KIND)) == []
+    data = put(storage, "plan", ["one"])
+    assert data_of(storage) == data and storage.exists(KIND, "plan")
+    known = storage.known(KIND, "plan")
+    assert known is not None and known.anatomy == anatomy.survey(data) and known.stamp == STAMP
+    (scanned,) = storage.scan(KIND)
+    assert (scanned.id, scanned.path, scanned.regular) == ("plan", storage.path(KIND, "plan"), True)
+    assert scanned.signature == known.signature
+    with storage.mutex(KIND, "plan") as held:
+        assert held.look() == known
+        assert held.read() == (data, known.signature)
+
+
+@pytest.mark.parametrize("before", [[], ["one"], ["one", "two"]])
+@pytest.mark.parametrize("added", [["x"], ["x", "y", "z" * 5000]])
+def test_appended_entries_stand_at_the_end_and_the_rest_as_it_was(
+    storage: Storage, before: list[str], added: list[str]
+) -> None:
+    put(storage, "plan", before)
+    with storage.mutex(KIND, "plan") as held:
+        after = held.splice(looked(held), [entry(text) for text in added], LATER, [])
+        assert held.look() == after
+    wanted = document("plan", before + added).replace(
+        b'"updatedAt": "' + STAMP.encode(), b'"updatedAt": "' + LATER.encode()
+    )
+    assert data_of(storage) == wanted
+    assert after.anatomy == anatomy.survey(wanted) and after.stamp == LATER
+    assert storage.known(KIND, "plan") == after
+
+
+def test_a_run_of_appends_under_one_mutex_and_under_many(storage: Storage) -> None:
+    put(storage, "plan", [])
+    with storage.mutex(KIND, "plan") as held:
+        known = looked(held)
+        for n in range(5):
+            known = held.splice(known, [entry(str(n))], LATER, [])
+    for n in range(5, 10):
+        with storage.mutex(KIND, "plan") as held:
+            held.splice(looked(held), [entry(str(n))], LATER, [])
+    assert texts_of(data_of(storage)) == [str(n) for n in range(10)]
+
+
+@pytest.mark.parametrize("title", ["New", "", "x" * 3000])
+@pytest.mark.parametrize("added", [[], ["two"]])
+def test_a_new_head_stands_before_the_history_as_it_was(storage: Storage, title: str, added: list[str]) -> None:
+    put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        after = held.rehead(looked(held), head("plan", title, LATER), [entry(text) for text in added], [])
+        assert held.look() == after
+        after = held.splice(after, [entry("three")], LATER, [])
+    assert texts_of(data_of(storage)) == ["one", *added, "three"]
+    assert after.anatomy == anatomy.survey(data_of(storage)) and after.stamp == LATER
+
+
+def test_a_second_change_under_one_mutex_goes_on_from_the_first(storage: Storage) -> None:
+    put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        known = held.rehead(looked(held), head("plan", "a much longer title than before"), [], [])
+        known = held.rehead(known, head("plan", "b"), [entry("two")], [])
+        known = held.splice(known, [entry("three")], LATER, [])
+        data = document("plan", ["four"])
+        known = held.replace(known.signature, data, anatomy.survey(data), [], keep=True)
+        known = held.rehead(known, head("plan", "c"), [entry("five")], [])
+        got = held.read()
+        assert got is not None and got[1] == known.signature
+        assert b'"title": "c"' in held.head(known)
+    assert texts_of(data_of(storage)) == ["four", "five"]
+
+
+def test_the_head_is_a_document_of_its_own(storage: Storage) -> None:
+    import orjson
+
+    put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        told = orjson.loads(held.head(looked(held)))
+    assert told["title"] == "Plan" and "context" not in told and "history" not in told
+
+
+def locked_document(id: str) -> bytes:
+    from capsule.format import codec, new
+
+    lock = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "host": "h"}
+    return codec.encode(new.new_capsule(id, "Plan", STAMP, lock=lock))
+
+
+def test_the_locks_time_is_set_anew_and_nothing_else(storage: Storage) -> None:
+    data = locked_document("plan")
+    with storage.mutex(KIND, "plan") as held:
+        known = held.replace(None, data, anatomy.survey(data), [], keep=False)
+        after = held.restamp(known, LATER)
+        assert held.look() == after and after.tag != known.tag
+        held.splice(after, [entry("one")], LATER, [])
+    before, after_ = data.split(b'"lock"')[1], data_of(storage).split(b'"lock"')[1]
+    assert before.split(b"}")[0].replace(STAMP.encode(), LATER.encode()) == after_.split(b"}")[0]
+
+
+def test_no_version_is_written_over_one_that_was_not_decided_upon(storage: Storage, root: Path) -> None:
+    first = put(storage, "plan", ["one"])
+    path = Path(storage.path(KIND, "plan"))
+    for write in (
+        lambda held, known: held.splice(known, [entry("x")], LATER, []),
+        lambda held, known: held.rehead(known, head("plan", "x"), [], []),
+        lambda held, known: held.replace(known.signature, first, known.anatomy, [], keep=True),
+        lambda held, known: held.replace(None, first, known.anatomy, [], keep=True),
+    ):
+        with storage.mutex(KIND, "plan") as held:
+            got = held.read()
+            assert got is not None
+            known = held.adopt(got[1], anatomy.survey(got[0]), [])
+            other = document("plan", ["by hand"])
+            copy = root / "copy"
+            copy.write_bytes(other)
+            copy.rename(path)
+            with pytest.raises(Interfered):
+                write(held, known)
+            assert path.read_bytes() == other
+            assert held.look() is None
+    assert [path.name for path in (root / KIND).iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize("size", ["the same size", "another size"])
+def test_an_edit_in_place_is_seen_by_the_next_look(storage: Storage, root: Path, size: str) -> None:
+    data = put(storage, "plan", ["one"])
+    new = data.replace(b'"one"', b'"two"' if size == "the same size" else b'"something else"')
+    path = root / KIND / "plan.json"
+    path.write_bytes(new)
+    os.utime(path, ns=(1, 1))
+    assert storage.known(KIND, "plan") is None
+    with storage.mutex(KIND, "plan") as held:
+        assert held.look() is None
+        got = held.read()
+        assert got is not None and got[0] == new
+        known = held.adopt(got[1], anatomy.survey(new), [b'{"adopted": 1}'])
+        assert held.look() == known and held.records() == [b'{"adopted": 1}']
+        held.splice(known, [entry("three")], LATER, [])
+    assert texts_of(data_of(storage))[1:] == ["three"]
+
+
+def test_records_come_back_in_their_order_and_end_with_an_adoption(storage: Storage) -> None:
+    put(storage, "plan", [])
+    for n in range(5):
+        with storage.mutex(KIND, "plan") as held:
+            held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d}' % n, b'{"m": 1}'])
+    with storage.mutex(KIND, "plan") as held:
+        records = held.records()
+        assert [r for r in records if r != b'{"m": 1}'] == [b'{"n": %d}' % n for n in range(5)]
+        got = held.read()
+        assert got is not None
+        held.adopt(got[1], None, [b'{"new": 1}'])
+        assert held.records() == [b'{"new": 1}']
+
+
+def test_the_latest_records_are_kept_when_there_are_too_many_and_the_last_whatever_its_size(storage: Storage) -> None:
+    put(storage, "plan", [])
+    for n in range(30):
+        with storage.mutex(KIND, "plan") as held:
+            held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d, "x": "%s"}' % (n, b"x" * 20_000)])
+    with storage.mutex(KIND, "plan") as held:
+        kept = [int(record[6:].split(b",")[0]) for record in held.records()]
+        assert kept == list(range(30 - len(kept), 30)) and len(kept) >= 6
+        held.splice(looked(held), [entry("large")], LATER, [b'"' + b"x" * 500_000 + b'"'])
+        assert held.records()[-1] == b'"' + b"x" * 500_000 + b'"'
+    with storage.mutex(KIND, "plan") as held:
+        held.splice(looked(held), [entry("small")], LATER, [b'"small"'])
+        assert held.records()[-1] == b'"small"'
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 100])
+def test_the_tail_is_a_list_of_the_last_entries(storage: Storage, n: int) -> None:
+    import orjson
+
+    texts = [str(number) * 30_000 for number in range(5)]
+    put(storage, "plan", texts)
+    known = storage.known(KIND, "plan")
+    assert known is not None
+    block = storage.tail(KIND, "plan", known, n)
+    assert block is not None
+    assert [message["content"] for message in orjson.loads(block)] == texts[-n:]
+    (Path(storage.path(KIND, "plan"))).write_bytes(document("plan", ["other"]))
+    assert storage.tail(KIND, "plan", known, n) is None
+
+
+def test_the_beginning_goes_to_the_context_and_the_end_is_the_end(storage: Storage, root: Path) -> None:
+    from capsule.errors import NotFound
+
+    for title in ("short", "x" * 20_000):
+        data = document("plan", ["one" * 50_000], title)
+        (root / KIND / "plan.json").write_bytes(data)
+        beginning, end = storage.beginning(storage.path(KIND, "plan"))
+        assert data.startswith(beginning) and b'\n  "context": ' in beginning and end == data[-8:]
+    (root / KIND / "plan.json").unlink()
+    with pytest.raises(NotFound):
+        storage.beginning(storage.path(KIND, "plan"))
+
+
+def test_what_is_deleted_lies_in_the_trash_and_comes_back(storage: Storage, root: Path) -> None:
+    data = put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        trashed = held.delete()
+        assert held.look() is None and held.read() is None
+    assert not storage.exists(KIND, "plan") and storage.known(KIND, "plan") is None
+    assert storage.trash(KIND) == [trashed] and storage.read_trashed(trashed.token) == data
+    assert storage.trash("agents") == []
+    with storage.mutex(KIND, "plan") as held:
+        held.restore(trashed.token)
+        assert held.look() is None  # It is looked at as a whole before anything goes on.
+    assert data_of(storage) == data and storage.trash(KIND) == []
+
+
+def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: Storage) -> None:
+    put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        trashed = held.delete()
+    second = put(storage, "plan", ["two"])
+    with storage.mutex(KIND, "plan") as held, pytest.raises(Refused):
+        held.restore(trashed.token)
+    assert data_of(storage) == second and storage.trash(KIND) == [trashed]
+
+
+def test_deletions_of_one_instant_overwrite_nothing(storage: Storage) -> None:
+    tokens = set()
+    for n in range(5):
+        put(storage, "plan", [str(n)])
+        with storage.mutex(KIND, "plan") as held:
+            tokens.add(held.delete().token)
+    assert len(tokens) == 5
+    assert {texts_of(storage.read_trashed(token))[0] for token in tokens} == set("01234")
+
+
+def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: Storage) -> None:
+    put(storage, "plan", [])
+    with storage.mutex(KIND, "plan") as held:
+        paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
+    assert [Path(path).read_bytes() for path in paths] == [b"data 0", b"data 1", b"data 2"]
+    assert all("plan" in path and "why" in path for path in paths)
+    assert storage.purge(3600) == []
+    assert sorted(storage.purge(0)) == sorted(paths)
+
+
+def test_a_torn_document_is_mended_and_the_original_kept(storage: Storage, root: Path) -> None:
+    whole = put(storage, "plan", ["one", "two"])
+    torn = whole[:-7] + b",\n    {\n      "
+    path = root / KIND / "plan.json"
+    path.write_bytes(torn)
+    assert storage.is_torn(torn) and not storage.is_torn(whole)
+    with storage.mutex(KIND, "plan") as held:
+        got = held.read()
+        assert got is not None
+        assert held.repair(*got, lambda data: False) is None
+        assert path.read_bytes() == torn and not (root / ".capsule" / "quarantine").exists()
+        said = held.repair(*got, lambda data: data == whole)
+    assert said is not None and path.read_bytes() == whole
+    (kept,) = (root / ".capsule" / "quarantine").iterdir()
+    assert kept.read_bytes() == torn and str(kept) in said
+
+
+def test_the_mutex_excludes_another_storage_of_the_same_place(storage: Storage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
+    other = make(str(root))
+    with storage.mutex(KIND, "plan"), other.mutex(KIND, "else", 0):
+        with pytest.raises(StoreBusy), other.mutex(KIND, "plan", 0):
+            pass
+        with pytest.raises(StoreBusy), storage.mutex(KIND, "plan", 0):
+            pass
+    with other.mutex(KIND, "plan", 0):
+        pass
+    other.close()
+
+
+def test_a_mutex_is_given_back_when_its_block_fails(storage: Storage) -> None:
+    for failure in (RuntimeError, KeyboardInterrupt):
+        with pytest.raises(failure), storage.mutex(KIND, "plan"):
+            raise failure
+    with storage.mutex(KIND, "plan", 0):
+        pass
+
+
+@pytest.mark.parametrize("id", ["", ".", "../x", "a/b", "a\0b", "x" * 129, ".tmp"])
+def test_no_id_leaves_its_directory(storage: Storage, root: Path, id: str) -> None:
+    for use in (
+        lambda: storage.read(KIND, id),
+        lambda: storage.exists(KIND, id),
+        lambda: storage.known(KIND, id),
+        lambda: storage.mutex(KIND, id).__enter__(),
+        lambda: storage.path(KIND, id),
+    ):
+        with pytest.raises(InvalidInput):
+            use()
+    assert [path.name for path in root.iterdir()] == [KIND]
+
+
+PLACES: dict[str, Callable[[Path], None]] = {
+    "symlink": lambda path: path.symlink_to("elsewhere"),
+    "fifo": os.mkfifo,
+    "directory": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_what_is_no_regular_file_is_no_document(storage: Storage, root: Path, what: str) -> None:
+    path = root / KIND / "plan.json"
+    PLACES[what](path)
+    with pytest.raises(InvalidDocument):
+        storage.read(KIND, "plan")
+    with pytest.raises(InvalidDocument):
+        storage.beginning(str(path))
+    assert [(scanned.id, scanned.regular) for scanned in storage.scan(KIND)] == [("plan", False)]
+    assert storage.exists(KIND, "plan")
+    data = document("plan", [])
+    with storage.mutex(KIND, "plan") as held:
+        with pytest.raises(InvalidDocument):
+            held.read()
+        with pytest.raises(Interfered):
+            held.replace(None, data, anatomy.survey(data), [], keep=False)
+    assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
+
+
+def test_an_instance_is_alive_from_its_announcement_to_the_end_of_its_storage(root: Path, make) -> None:  # type: ignore[no-untyped-def]
+    one, other = make(str(root)), make(str(root))
+    assert not other.alive("i-1")
+    one.announce("i-1")
+    one.announce("i-1")
+    assert one.alive("i-1") and other.alive("i-1")
+    one.close()
+    assert not other.alive("i-1")
+    other.close()
+
+
+@pytest.mark.parametrize("instance", ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"])
+def test_what_is_no_instance_is_not_alive(storage: Storage, instance: str) -> None:
+    assert not storage.alive(instance)
+
+
+def test_leftovers_of_the_dead_are_found_and_put_away(storage: Storage, root: Path) -> None:
+    put(storage, "plan", ["one"])
+    put(storage, "gone", ["one"])
+    assert storage.leftovers(KIND) == []
+    (root / KIND / ".plan.tmp").write_bytes(b"half")
+    (root / KIND / "gone.json").unlink()
+    found = {leftover.kind: leftover for leftover in storage.leftovers(KIND)}
+    assert {kind: leftover.id for kind, leftover in found.items()} == {"temporary": "plan", "vanished": "gone"}
+    for leftover in found.values():
+        assert storage.sweep(KIND, leftover)
+    assert storage.leftovers(KIND) == []
+    kept = [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()]
+    assert kept == [b"half"]
+
+
+def test_a_temporary_of_the_dead_stands_in_no_writers_way_and_is_kept(storage: Storage, root: Path) -> None:
+    put(storage, "plan", ["one"])
+    (root / KIND / ".plan.tmp").write_bytes(b"half")
+    with storage.mutex(KIND, "plan") as held:
+        held.rehead(looked(held), head("plan", "x"), [], [])
+    assert [path.name for path in (root / KIND).iterdir()] == ["plan.json"]
+    assert [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()] == [b"half"]
+
+
+def test_a_signature_of_an_earlier_run_of_the_system_proves_nothing(root: Path) -> None:
+    from capsule.storage.engine import FileStorage
+    from capsule.storage.syscalls import Syscalls
+
+    class Rebooted(Syscalls):
+        def boot(self) -> str:
+            return "another run"
+
+    before, after = FileStorage(str(root)), FileStorage(str(root), sys=Rebooted())
+    data = put(before, "plan", ["one"])
+    with before.mutex(KIND, "plan") as held:
+        held.splice(looked(held), [entry("two")], LATER, [b'{"n": 1}'])
+    assert before.known(KIND, "plan") is not None and after.known(KIND, "plan") is None
+    with after.mutex(KIND, "plan") as held:
+        assert held.look() is None
+        assert held.records() == [b'{"n": 1}']
+    assert data
+    before.close()
+    after.close()
+
+
+def test_errors_of_the_system_are_errors_of_the_package(storage: Storage, root: Path) -> None:
+    put(storage, "plan", [])
+    with pytest.raises(CapsuleError), storage.mutex(KIND, "plan"):
+        raise OSError(5, "Input/output error")
+    (root / "agents").write_bytes(b"in the way")
+    with pytest.raises(CapsuleError):
+        list(storage.scan("agents"))
+    with pytest.raises(CapsuleError):
+        storage.read("agents", "x")
+    assert not storage.exists("agents", "x")

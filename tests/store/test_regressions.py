@@ -1,0 +1,215 @@
+"""What the torture of editors brought to light, each as small as it gets.
+
+All of these failed once, but the last, which says when nothing is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from capsule import Store, doctor, timestamps
+from capsule.errors import InvalidDocument, NotFound
+from tests.processes import Child
+
+FUTURE = "2999-01-01T00:00:00.000Z"
+
+
+def file_of(root: Path, id: str) -> Path:
+    return root / "conversations" / f"{id}.json"
+
+
+def opened(root: Path, id: str) -> dict[str, Any]:
+    return orjson.loads(file_of(root, id).read_bytes())
+
+
+def text_of(document: dict[str, Any]) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def save(root: Path, id: str, document: dict[str, Any]) -> None:
+    """Save as vim does: a new file, renamed over."""
+    new = file_of(root, id).with_suffix(".new")
+    new.write_bytes(text_of(document))
+    new.rename(file_of(root, id))
+
+
+def contents(store: Store, id: str) -> list[str]:
+    return [message.content for message in store.load(id).history]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves a millisecond at every look, so that no two writes carry the same time."""
+    at = [1_800_000_000_000]
+
+    def now(not_before: str = "") -> str:
+        at[0] += 1
+        seconds, rest = divmod(at[0], 1000)
+        return max(f"{timestamps._second(seconds)}.{rest:03d}Z", not_before)
+
+    monkeypatch.setattr(timestamps, "now", now)
+
+
+@pytest.fixture
+def group(store: Store, clock: None) -> str:
+    id = store.create(title="Plan", type="group").id
+    for text in ("one", "two"):
+        store.append(id, content=text)
+    return id
+
+
+def test_a_message_deleted_after_a_change_of_the_head_stays_deleted(root: Path, store: Store, group: str) -> None:
+    # The updatedAt that a tag writes was no evidence, and the deleted last message came back.
+    store.tag(group, "new")
+    document = opened(root, group)
+    del document["history"][-1]
+    save(root, group, document)
+    assert contents(store, group) == ["one"]
+
+
+def test_a_stale_save_in_a_file_from_a_clock_ahead_loses_nothing(root: Path, store: Store, group: str) -> None:
+    # All writes carry the same updatedAt until the clock is there; the first of them was taken for read.
+    save(root, group, opened(root, group) | {"updatedAt": FUTURE})
+    store.head(group)
+    document = opened(root, group)
+    for text in ("three", "four"):
+        store.append(group, content=text)
+    save(root, group, document)
+    assert contents(store, group) == ["one", "two", "three", "four"]
+
+
+def test_two_editors_that_read_at_different_times_lose_nothing_between_them(
+    root: Path, store: Store, group: str
+) -> None:
+    # What the first save lacked came back as one write, and the second save, which had half of it, was taken to
+    # have read the other half.
+    first = opened(root, group)
+    store.append(group, content="three")
+    second = opened(root, group)
+    store.append(group, content="four")
+    save(root, group, first)
+    assert contents(store, group) == ["one", "two", "three", "four"]
+    save(root, group, second)
+    assert contents(store, group) == ["one", "two", "three", "four"]
+
+
+def test_a_title_that_a_person_changes_back_stays_changed(root: Path, store: Store, group: str) -> None:
+    # The head that the save resembled most was taken for the one that was read, though a later one was shown.
+    store.rename(group, "Other")
+    save(root, group, opened(root, group) | {"title": "Plan"})
+    assert store.head(group).title == "Plan"
+
+
+def test_an_edit_that_a_person_takes_back_stays_taken_back(root: Path, store: Store, group: str) -> None:
+    # The records of one write were told apart by their time, and only the first counted as read.
+    read = store.read(group)
+    document = orjson.loads(read)
+    for message in document["history"]:
+        message["content"] = message["content"].upper()
+    store.rewrite(group, text_of(document), read)
+    edited = opened(root, group)
+    edited["history"][1]["content"] = "two"
+    save(root, group, edited)
+    assert contents(store, group) == ["ONE", "two"]
+
+
+def test_a_removal_by_the_store_is_made_again_after_a_stale_save(root: Path, store: Store, group: str) -> None:
+    read = store.read(group)
+    document = orjson.loads(read)
+    stale = opened(root, group)
+    del document["history"][0]
+    store.rewrite(group, text_of(document), read)
+    save(root, group, stale | {"title": "By hand"})
+    assert contents(store, group) == ["two"] and store.head(group).title == "By hand"
+
+
+def test_an_edit_of_a_message_that_a_stale_save_takes_out_is_kept_aside(
+    root: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = opened(root, group)
+    store.edit_message(group, "@0", "edited")
+    del document["history"][0]
+    save(root, group, document)
+    assert contents(store, group) == ["two"]
+    kept = b"".join(path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir())
+    assert b"edited" in kept and "takes out" in caplog.text
+
+
+def test_an_editor_that_stops_halfway_is_refused_and_takes_nothing_along(root: Path, store: Store, group: str) -> None:
+    # What it had written so far looked like a torn tail; it was cut back, and the rest was taken for deleted.
+    text = text_of(opened(root, group) | {"title": "By hand"})
+    path = file_of(root, group)
+    half = text[: text.index(b'"two"') + 2]
+    with path.open("r+b") as editor:
+        editor.truncate(0)
+        editor.write(half)
+        editor.flush()
+        with pytest.raises(InvalidDocument):
+            store.append(group, content="three")
+        assert path.read_bytes() == half
+        assert [finding.kind for finding in doctor.examine(store)] == ["torn"]
+        editor.write(text[len(half) :])
+    store.append(group, content="three")
+    assert contents(store, group) == ["one", "two", "three"] and store.head(group).title == "By hand"
+
+
+def test_what_an_editor_that_died_halfway_took_along_comes_back_with_the_repair(
+    root: Path, store: Store, group: str
+) -> None:
+    text = text_of(opened(root, group))
+    half = text[: text.index(b'"one"') + 2]
+    file_of(root, group).write_bytes(half)
+    assert [finding.repaired is not None for finding in doctor.examine(store, repair=True)] == [True]
+    assert contents(store, group) == ["one", "two"]
+    assert half in [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()]
+    assert list(doctor.examine(store)) == []
+
+
+def test_the_moment_in_which_vim_has_moved_the_old_version_away_is_waited_for(
+    root: Path, store: Store, group: str, child: Callable[..., Child]
+) -> None:
+    # A write in that moment raised NotFound.
+    path = file_of(root, group)
+    backup = path.with_name(path.name + "~")
+    for act in (lambda: store.append(group, content="three"), lambda: store.load(group)):
+        path.rename(backup)
+        back = threading.Timer(0.03, backup.rename, [path])
+        back.start()
+        act()
+        back.join()
+    assert contents(store, group) == ["one", "two", "three"]
+    path.unlink()
+    with pytest.raises(NotFound):
+        store.append(group, content="four")
+
+
+def test_messages_too_old_to_be_remembered_do_not_go_without_a_word(
+    root: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = opened(root, group)
+    for n in range(60):
+        store.append(group, content=f"{n} " + "x" * 10_000)
+    with caplog.at_level(logging.WARNING, "capsule"):
+        save(root, group, document)
+        missing = 62 - len(contents(store, group))
+    assert missing > 0 and f"{missing} messages fewer" in caplog.text
+
+
+def test_old_messages_that_a_person_deletes_are_no_cause_for_a_word(
+    root: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(60):
+        store.append(group, content=f"{n} " + "x" * 10_000)
+    document = opened(root, group)
+    del document["history"][:5]
+    with caplog.at_level(logging.WARNING, "capsule"):
+        save(root, group, document)
+        assert len(contents(store, group)) == 57
+    assert caplog.text == ""

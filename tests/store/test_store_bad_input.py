@@ -1,0 +1,363 @@
+"""What bad input gets: a clear error of the right kind, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
+from tests.processes import Child
+
+BAD_IDS = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/b",
+    "/etc/passwd",
+    "x" * 300,
+    "x" * 129,
+    "a\0b",
+    "a b",
+    "ä",
+    "-x",
+    ".x",
+    "a\n",
+    "~",
+]
+
+
+@pytest.mark.parametrize("id", BAD_IDS)
+def test_an_id_that_is_no_file_stem_is_refused_by_every_method(root: Path, store: Store, id: str) -> None:
+    before = sorted(path for path in root.rglob("*"))
+    for use in (
+        lambda: store.create(id=id),
+        lambda: store.append(id, content="x"),
+        lambda: store.append_many(id, [{"role": "user", "content": "x"}]),
+        lambda: store.load(id),
+        lambda: store.read(id),
+        lambda: store.document(id),
+        lambda: store.tail(id, 1),
+        lambda: store.head(id),
+        lambda: store.rename(id, "x"),
+        lambda: store.edit_message(id, "@0", "x"),
+        lambda: store.rewrite(id, b"{}", b"{}"),
+        lambda: store.lock(id),
+        lambda: store.unlock(id),
+        lambda: store.delete(id),
+        lambda: store.restore(id),
+        lambda: store.migrate(id),
+        lambda: store.resolve(id),
+        lambda: store.find_message(id, "@0"),
+    ):
+        with pytest.raises((InvalidInput, NotFound, InvalidDocument)):
+            use()
+    assert sorted(path for path in root.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "\ud800"},
+        {"content": 7},
+        {"content": None},
+        {"role": "wizard", "content": "x"},
+        {"role": "user"},
+        {"content": "x", "timestamp": "yesterday"},
+        {"content": "x", "timestamp": 5},
+        {"content": "x", "weight": float("nan")},
+        {"content": "x", "weight": float("inf")},
+        {"content": "x", "weight": 2**64},
+        {"content": "x", "more": {1: 2}},
+        {"content": "x", "more": {1, 2}},
+        {"content": "x", "more": b"bytes"},
+        {"content": "x", "from": "a/b"},
+        {"content": "x", "\ud800": 1},
+    ],
+)
+def test_a_message_that_cannot_be_written_is_refused_before_anything_is(store: Store, message: dict[str, Any]) -> None:
+    id = store.create(type="group").id
+    before = store.read(id)
+    with pytest.raises(InvalidInput):
+        store.append_many(id, [{"role": "user"} | message])
+    with pytest.raises(InvalidInput):
+        store.create(id="new", messages=[{"role": "user"} | message])
+    assert store.read(id) == before and store.ids() == [id]
+
+
+def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(root: Path, store: Store) -> None:
+    id = store.create().id
+    before = store.read(id)
+    for use in (
+        lambda: store.append(id, content="x" * 100_000_000),
+        lambda: store.append(id, content="€" * 4_000_000),
+        lambda: store.append(id, content="x", more="y" * 11_000_000),
+        lambda: store.create(id="new", messages=[{"role": "user", "content": "x" * 10_000_001}]),
+        lambda: store.create(id="new", messages=[{"role": "user", "content": "x", "more": "y" * 11_000_000}]),
+    ):
+        with pytest.raises(InvalidInput, match=r"10,000,000"):
+            use()
+    assert store.read(id) == before and store.ids() == [id]
+    store.append(id, content="x" * 9_000_000)
+    with pytest.raises(InvalidInput):
+        store.edit_message(id, "@0", "y" * 10_000_001)
+    assert len(store.tail(id, 1)[0].content) == 9_000_000
+
+
+def test_the_limit_is_a_setting(root: Path) -> None:
+    (root / "capsule.toml").write_text("[limits]\nmessage_bytes = 200\n")
+    with Store.open(root) as store:
+        id = store.create().id
+        store.append(id, content="short")
+        with pytest.raises(InvalidInput, match="200"):
+            store.append(id, content="x" * 200)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"title": ""},
+        {"title": " "},
+        {"title": "a\nb"},
+        {"title": "x" * 201},
+        {"title": "\ud800"},
+        {"mode": "fast"},
+        {"type": "crowd"},
+        {"tags": "work"},
+        {"tags": [""]},
+        {"tags": ["a\nb"]},
+        {"tags": ["\ud800"]},
+        {"tags": [7]},
+        {"created_by": 7},
+    ],
+)
+def test_a_conversation_that_cannot_be_made_is_not(store: Store, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        store.create(**arguments)
+    assert store.ids() == []
+
+
+@pytest.mark.parametrize("title", ["", "a\nb", "x" * 201, "\x1b[31m"])
+def test_a_title_that_is_none_is_refused(store: Store, title: str) -> None:
+    id = store.create(title="Plan").id
+    with pytest.raises(InvalidInput):
+        store.rename(id, title)
+    assert store.head(id).title == "Plan"
+
+
+def test_a_second_conversation_of_one_id_is_refused(store: Store) -> None:
+    store.create(id="plan", title="one")
+    with pytest.raises(InvalidInput, match="plan"):
+        store.create(id="plan", title="two")
+    assert store.head("plan").title == "one"
+
+
+def test_a_directory_that_is_no_store_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="init"):
+        Store.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["shared = 1", "[limits]\nmessage_bytes = -1", "[lock]\nttl = 30", "= x"])
+def test_settings_that_are_none_are_refused_by_name(root: Path, text: str) -> None:
+    (root / "capsule.toml").write_text(text)
+    with pytest.raises(InvalidDocument, match=r"capsule\.toml"):
+        Store.open(root)
+
+
+def _symlink(path: Path) -> None:
+    target = path.with_name("target")
+    target.write_bytes(b"{}")
+    path.symlink_to(target)
+
+
+PLACES: dict[str, Callable[[Path], None]] = {
+    "a symlink": _symlink,
+    "a dangling symlink": lambda path: path.symlink_to("nowhere"),
+    "a FIFO": os.mkfifo,
+    "a directory": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_what_is_no_regular_file_in_a_capsules_place_is_refused_and_left(root: Path, store: Store, what: str) -> None:
+    good = store.create(title="Good").id
+    path = root / "conversations" / "odd.json"
+    PLACES[what](path)
+    kind = stat.S_IFMT(path.lstat().st_mode)
+    for use in (
+        lambda: store.append("odd", content="x"),
+        lambda: store.load("odd"),
+        lambda: store.tail("odd", 1),
+        lambda: store.head("odd"),
+        lambda: store.rename("odd", "x"),
+        lambda: store.create(id="odd"),
+    ):
+        with pytest.raises((InvalidDocument, InvalidInput)):
+            use()
+    assert stat.S_IFMT(path.lstat().st_mode) == kind
+    heads = {head.id: head for head in store.heads()}
+    assert heads["odd"].damaged and not heads[good].damaged
+    store.append(good, content="still works")
+
+
+def test_a_symlink_in_place_of_a_mutex_is_not_followed(root: Path, store: Store) -> None:
+    id = store.create(type="group").id
+    store.close()
+    mutex = root / ".capsule" / "mutex" / f"conversations-{id}"
+    mutex.unlink()
+    victim = root / "victim"
+    victim.write_bytes(b"mine")
+    mutex.symlink_to(victim)
+    with Store.open(root) as again, pytest.raises(CapsuleError):
+        again.append(id, content="x")
+    assert victim.read_bytes() == b"mine"
+
+
+def test_a_file_named_unlike_its_id_is_damaged_and_hides_nobody(root: Path, store: Store) -> None:
+    id = store.create(title="Good", type="group").id
+    shutil.copy(root / "conversations" / f"{id}.json", root / "conversations" / "copy.json")
+    with pytest.raises(InvalidDocument, match="file's name"):
+        store.append("copy", content="x")
+    assert {head.id: bool(head.damaged) for head in store.heads()} == {id: False, "copy": True}
+    store.append(id, content="x")
+
+
+def test_files_whose_names_are_no_ids_are_listed_as_damaged(root: Path, store: Store) -> None:
+    id = store.create(title="Good").id
+    (root / "conversations" / "no id.json").write_bytes(b"{}")
+    (root / "conversations" / "notes.txt").write_bytes(b"mine")
+    (root / "conversations" / ".hidden.json").write_bytes(b"mine")
+    assert {head.id: bool(head.damaged) for head in store.heads()} == {id: False, "no id": True}
+
+
+#: Become somebody whom permissions bind. All modules are loaded before, as the interpreter may be root's alone.
+DROP = """
+def drop():
+    import tempfile, encodings.ascii
+    with tempfile.TemporaryDirectory() as directory:
+        Store.init(directory)
+        with Store.open(directory) as store:
+            id = store.create().id
+            store.append(id, content="x")
+            store.load(id), store.tail(id, 1), list(store.heads())
+            open(f"{directory}/conversations/{id}.json", "a").write(" ")
+            store.load(id), store.head(id)
+            store.delete(id), store.restore(id)
+    if os.getuid() == 0:
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+"""
+AS_USER = """
+drop()
+store = Store.open(sys.argv[1])
+say(sorted(head.title for head in store.heads()))
+id = sys.argv[2]
+say([message.content for message in store.load(id).history])
+say([message.content for message in store.tail(id, 1)])
+say(store.head(id).title)
+errors = []
+for write in (lambda: store.append(id, content="x"), lambda: store.rename(id, "x"), lambda: store.create(title="x"),
+              lambda: store.delete(id), lambda: store.lock(id)):
+    try:
+        write()
+    except CapsuleError as error:
+        errors.append(type(error).__name__)
+say(errors)
+store.close()
+"""
+
+
+@pytest.mark.parametrize("mutexes", ["there", "gone"])
+@pytest.mark.parametrize("layout", ["canonical", "other"])
+def test_a_store_that_may_not_be_written_is_still_read(
+    tmp_path: Path, child: Callable[..., Child], mutexes: str, layout: str
+) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        root = Path(directory) / "store"
+        Store.init(root)
+        with Store.open(root, keep_locks=False) as store:
+            id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
+            store.append(id, content="two")
+        path = root / "conversations" / f"{id}.json"
+        if layout == "other":
+            path.write_bytes(path.read_bytes().replace(b"  ", b" "))
+        if mutexes == "gone":
+            shutil.rmtree(root / ".capsule")
+        before = path.read_bytes()
+        for place in [root, *root.rglob("*")]:
+            place.chmod(0o555 if place.is_dir() else 0o444)
+        try:
+            said = child(DROP + AS_USER, root, id)
+            assert said.hear() == ["Plan"]
+            assert said.hear() == ["hello", "two"]
+            assert said.hear() == ["two"]
+            assert said.hear() == "Plan"
+            assert said.hear() == ["Refused"] * 5
+            assert said.end() == 0
+            assert path.read_bytes() == before
+        finally:
+            for place in [root, *root.rglob("*")]:
+                place.chmod(0o755)
+
+
+def test_a_file_that_may_not_be_read_is_refused_and_hides_nobody(child: Callable[..., Child]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        os.chmod(directory, 0o777)
+        said = child(
+            DROP
+            + """
+drop()
+Store.init(sys.argv[1] + "/store")
+with Store.open(sys.argv[1] + "/store", keep_locks=False) as store:
+    secret, good = store.create(title="Secret").id, store.create(title="Good").id
+    os.chmod(f"{sys.argv[1]}/store/conversations/{secret}.json", 0)
+    say(sorted((head.title, bool(head.damaged)) for head in store.heads()))
+    for use in (store.load, store.head, lambda id: store.append(id, content="x")):
+        try:
+            use(secret)
+        except CapsuleError as error:
+            say(type(error).__name__)
+    store.append(good, content="x")
+""",
+            directory,
+        )
+        assert said.hear() == [["", True], ["Good", False]]
+        assert [said.hear() for _ in range(3)] == ["Refused"] * 3
+        assert said.end() == 0
+
+
+def test_init_where_nothing_may_be_written_is_refused(child: Callable[..., Child]) -> None:
+    said = child(
+        """
+        if os.getuid() == 0:
+            os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        try:
+            Store.init("/proc/store")
+        except CapsuleError as error:
+            say(type(error).__name__)
+        """
+    )
+    assert said.hear() in ("Refused", "StorageFailed")
+    assert said.end() == 0
+
+
+def test_errors_of_every_kind_name_the_conversation(store: Store) -> None:
+    with pytest.raises(NotFound, match="nowhere"):
+        store.load("nowhere")
+    with pytest.raises(NotFound, match="nowhere"):
+        store.append("nowhere", content="x")
+    with pytest.raises(NotFound):
+        store.restore("nowhere")
+    assert issubclass(Refused, CapsuleError)

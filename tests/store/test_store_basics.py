@@ -1,0 +1,325 @@
+"""What a store does when nobody is in its way: the everyday of each method."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule import Store, timestamps
+from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.format import codec
+
+PLAIN = {"role": "user", "content": "hello"}
+
+
+def raw(root: Path, id: str) -> dict[str, object]:
+    found = orjson.loads((root / "conversations" / f"{id}.json").read_bytes())
+    assert isinstance(found, dict)
+    return found
+
+
+def is_canonical(store: Store, id: str) -> bool:
+    return codec.encode(store.document(id)) == store.read(id)
+
+
+def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
+    head = store.create(title="Plan", mode="toolbox", tags=["work", "home", "work"], messages=[PLAIN])
+    assert (head.title, head.mode, head.tags, head.title_set_by) == ("Plan", "toolbox", ("work", "home"), "user")
+    message = store.append(head.id, role="assistant", content="hi", from_="helper", model="m-1")
+    assert message.at == 1 and message.from_ == "helper"
+    capsule = store.load(head.id)
+    assert [(entry.role, entry.content) for entry in capsule.history] == [("user", "hello"), ("assistant", "hi")]
+    assert capsule.history[1].id == message.id and capsule.version == "2.1"
+    assert is_canonical(store, head.id)
+
+
+def test_tags_of_any_iterable_are_taken(store: Store) -> None:
+    assert store.create(tags=(tag for tag in ("a", "b"))).tags == ("a", "b")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_the_tail_is_the_end_of_the_history_with_its_positions(store: Store, count: int) -> None:
+    id = store.create(messages=[PLAIN | {"content": str(n)} for n in range(5)]).id
+    wanted = store.load(id).history[-count:] if count else []
+    tail = store.tail(id, count)
+    assert [(message.id, message.content) for message in tail] == [(m.id, m.content) for m in wanted]
+    assert [message.at for message in tail] == list(range(5))[-count:] if count else tail == []
+
+
+def test_the_tail_of_a_long_history_of_large_messages_is_whole(store: Store) -> None:
+    contents = ["x" * size for size in (10, 70_000, 3, 300_000, 5)]
+    id = store.create(messages=[PLAIN | {"content": text} for text in contents]).id
+    for n in range(1, 6):
+        assert [message.content for message in store.tail(id, n)] == contents[-n:]
+
+
+def test_many_messages_are_appended_as_one_and_in_their_order(store: Store) -> None:
+    id = store.create().id
+    written = store.append_many(id, ({"role": "user", "content": str(n)} for n in range(100)))
+    assert [message.at for message in written] == list(range(100))
+    assert [message.content for message in store.load(id).history] == [str(n) for n in range(100)]
+    assert store.append_many(id, []) == []
+
+
+def test_one_bad_message_of_many_and_none_is_written(root: Path, store: Store) -> None:
+    id = store.create().id
+    before = store.read(id)
+    with pytest.raises(InvalidInput):
+        store.append_many(id, [PLAIN, {"role": "nobody", "content": "x"}])
+    assert store.read(id) == before
+
+
+def test_a_title_is_made_of_the_first_user_message_and_stays(store: Store) -> None:
+    id = store.create().id
+    assert store.head(id).title == ""
+    store.append(id, role="assistant", content="Welcome!")
+    assert store.head(id).title == ""
+    store.append(id, content="\n  # How do I *boil* an egg?\nAnd for how long?")
+    assert store.head(id).title == "How do I *boil* an egg?"
+    store.append(id, content="Another thing")
+    assert store.head(id).title == "How do I *boil* an egg?" and store.head(id).title_set_by == "auto"
+
+
+def test_a_given_title_is_left_alone(store: Store) -> None:
+    id = store.create(title="Mine").id
+    store.append(id, content="hello")
+    store.edit_message(id, "@0", "goodbye")
+    assert store.head(id).title == "Mine"
+
+
+def test_a_made_title_follows_an_edit_of_the_message_it_was_made_of(store: Store) -> None:
+    id = store.create(messages=[PLAIN]).id
+    store.append(id, content="second")
+    assert store.head(id).title == "hello"
+    store.edit_message(id, "@0", "goodbye")
+    assert store.head(id).title == "goodbye"
+    store.edit_message(id, "@1", "other")
+    assert store.head(id).title == "goodbye"
+
+
+def test_head_changes_keep_every_message_and_move_the_time(store: Store) -> None:
+    id = store.create(messages=[PLAIN]).id
+    history = store.document(id)["history"]
+    assert store.rename(id, "  New  ").title == "New"
+    assert store.tag(id, "a", "b", "a").tags == ("a", "b")
+    assert store.tag(id, "b", "c").tags == ("a", "b", "c")
+    assert store.untag(id, "a", "z").tags == ("b", "c")
+    assert store.pin(id).pinned and not store.pin(id, False).pinned
+    assert store.archive(id).archived and not store.archive(id, False).archived
+    assert store.document(id)["history"] == history
+    assert is_canonical(store, id)
+
+
+def test_a_head_knows_the_size_of_its_file(root: Path, store: Store) -> None:
+    id = store.create(messages=[PLAIN]).id
+    size = (root / "conversations" / f"{id}.json").stat().st_size
+    assert store.head(id).bytes == size
+    assert [head.bytes for head in store.heads()] == [size]
+
+
+def test_an_edited_message_keeps_its_id_and_says_when(store: Store) -> None:
+    id = store.create(messages=[PLAIN, PLAIN]).id
+    first = store.load(id).history[0]
+    assert first.id is not None
+    edited = store.edit_message(id, first.id, "changed")
+    assert (edited.id, edited.content, edited.at) == (first.id, "changed", 0)
+    assert edited.edited_at is not None
+    assert [message.content for message in store.load(id).history] == ["changed", "hello"]
+
+
+@pytest.mark.parametrize(("wanted", "at"), [("@0", 0), ("@2", 2), ("@last", 2)])
+def test_a_message_is_found_by_its_place(store: Store, wanted: str, at: int) -> None:
+    id = store.create(messages=[PLAIN | {"content": str(n)} for n in range(3)]).id
+    found = store.find_message(id, wanted)
+    assert (found.content, found.at) == (str(at), at)
+    assert found.id is not None and store.find_message(id, found.id).at == at
+
+
+@pytest.mark.parametrize("wanted", ["@3", "@-1", "@x", "@", "nope", "", "@" + "9" * 5000])
+def test_a_message_that_is_not_there_is_not_found(store: Store, wanted: str) -> None:
+    id = store.create(messages=[PLAIN | {"content": str(n)} for n in range(3)]).id
+    with pytest.raises((NotFound, InvalidInput)):
+        store.find_message(id, wanted)
+
+
+def test_an_id_is_resolved_by_a_prefix_of_four_and_the_latest_by_name(store: Store) -> None:
+    one = store.create(id="abcd-one").id
+    two = store.create(id="abcd-two").id
+    store.append(one, content="later")
+    assert store.resolve("abcd-o") == one and store.resolve(two) == two and store.resolve("@last") == one
+    for wrong in ("abcd", "abc", "@las", ""):
+        with pytest.raises(InvalidInput):
+            store.resolve(wrong)
+    with pytest.raises(NotFound):
+        store.resolve("zzzz")
+
+
+def test_a_full_id_is_meant_even_when_it_begins_another(store: Store) -> None:
+    store.create(id="abcd-one")
+    assert store.resolve(store.create(id="abcd").id) == "abcd"
+
+
+def test_deleted_conversations_come_back_as_they_were(root: Path, store: Store) -> None:
+    id = store.create(title="Plan", messages=[PLAIN]).id
+    history = store.document(id)["history"]
+    trashed = store.delete(id)
+    assert trashed.id == id and [one.token for one in store.trash()] == [trashed.token]
+    assert store.trashed_head(trashed).title == "Plan"
+    with pytest.raises(NotFound):
+        store.load(id)
+    assert store.ids() == []
+    assert store.restore(id[:8]).title == "Plan"
+    assert store.document(id)["history"] == history and store.trash() == []
+    store.append(id, content="and on")
+
+
+def test_of_two_deleted_under_one_id_the_latest_comes_back_first(store: Store) -> None:
+    store.create(id="plan", title="one")
+    store.delete("plan")
+    store.create(id="plan", title="two")
+    store.delete("plan")
+    assert store.restore("plan").title == "two"
+    with pytest.raises(Refused):
+        store.restore("plan")
+    store.delete("plan")
+    assert len(store.trash()) == 2
+
+
+def test_a_purge_drops_what_is_old_enough_and_no_more(store: Store) -> None:
+    id = store.create().id
+    store.delete(id)
+    assert store.purge(3600) == []
+    assert len(store.purge()) == 1
+    with pytest.raises(NotFound):
+        store.restore(id)
+
+
+def test_what_a_person_edited_is_merged_with_what_was_appended_meanwhile(store: Store) -> None:
+    id = store.create(type="group", messages=[PLAIN, PLAIN | {"content": "bye"}]).id
+    read = store.read(id)
+    store.append(id, content="meanwhile")
+    edited = orjson.loads(read)
+    edited["title"] = "Edited"
+    del edited["history"][0]
+    head = store.rewrite(id, orjson.dumps(edited), read)
+    assert (head.title, head.title_set_by) == ("Edited", "user")
+    assert [message.content for message in store.load(id).history] == ["bye", "meanwhile"]
+
+
+def test_times_never_go_back_when_the_clock_does(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = store.create(type="group").id
+    store.append(id, content="now")
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 3_600_000_000_000)
+    store.append(id, content="an hour ago")
+    store.rename(id, "Renamed")
+    store.edit_message(id, "@0", "edited")
+    document = store.document(id)
+    times = [entry["timestamp"] for entry in document["history"]] + [document["updatedAt"]]
+    assert times == sorted(times)
+    assert all(timestamps.is_canonical(stamp) for stamp in times)
+
+
+def test_unknown_fields_survive_every_kind_of_write(root: Path, store: Store) -> None:
+    id = store.create(messages=[PLAIN]).id
+    path = root / "conversations" / f"{id}.json"
+    text = path.read_text()
+    text = text.replace('"role": "user",', '"role": "user",\n      "weight": 2.50,', 1)
+    text = text.replace('"mode": "api",', '"mode": "api",\n    "serial": 12345678901234567890123,', 1)
+    path.write_text(text)
+    store.append(id, content="one")
+    store.append(id, content="two")
+    store.rename(id, "Renamed")
+    store.edit_message(id, "@1", "edited")
+    store.delete(id)
+    store.restore(id)
+    written = path.read_text()
+    assert '"weight": 2.50' in written and '"serial": 12345678901234567890123' in written
+    assert len(store.load(id).history) == 3
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\0", "\u2028\u2029", '"\\', "\U0001f600" * 50, "\n    {\n", "  ]\n}\n"])
+def test_any_text_comes_back_as_it_was(store: Store, text: str) -> None:
+    id = store.create().id
+    for _ in range(3):
+        store.append(id, content=text)
+    store.rename(id, "x")
+    assert [message.content for message in store.load(id).history] == [text] * 3
+    assert [message.content for message in store.tail(id, 2)] == [text] * 2
+
+
+def test_a_store_lies_on_any_path(tmp_path: Path) -> None:
+    root = tmp_path / "mein Ordner — ünïcødé 'x' \"y\" 日本" / "st öre"
+    Store.init(root)
+    with Store.open(root) as store:
+        id = store.create(title="Plan").id
+        store.append(id, content="hello")
+        store.rename(id, "Renamed")
+        store.delete(id)
+        assert store.restore(id).title == "Renamed"
+
+
+def test_init_overwrites_nothing_and_can_be_repeated(root: Path) -> None:
+    (root / "capsule.toml").write_text("# mine\n")
+    assert Store.init(root) == []
+    assert (root / "capsule.toml").read_text() == "# mine\n"
+
+
+def test_new_files_are_for_their_owner_alone(root: Path, store: Store) -> None:
+    id = store.create().id
+    store.append(id, content="x")
+    for path in (root / "conversations" / f"{id}.json", root / ".capsule" / "mutex" / f"conversations-{id}"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert (root / "conversations").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_shared_store_leaves_permissions_to_the_umask(root: Path, child) -> None:  # type: ignore[no-untyped-def]
+    (root / "capsule.toml").write_text("shared = true\n")
+    said = child(
+        """
+        os.umask(0o027)
+        with Store.open(sys.argv[1]) as store:
+            id = store.create(type="group").id
+            store.append(id, content="x")
+            store.rename(id, "y")
+        say(oct(os.stat(f"{sys.argv[1]}/conversations/{id}.json").st_mode & 0o777))
+        """,
+        root,
+    )
+    assert said.hear() == "0o640"
+
+
+def test_a_rewrite_keeps_the_permissions_a_person_gave_the_file(root: Path, store: Store) -> None:
+    id = store.create().id
+    path = root / "conversations" / f"{id}.json"
+    path.chmod(0o664)
+    store.rename(id, "x")
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
+@pytest.mark.parametrize("append", ["splice", "replace"])
+def test_a_second_hard_link_keeps_what_it_had(root: Path, append: str) -> None:
+    (root / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
+    with Store.open(root) as store:
+        id = store.create().id
+        store.append(id, content="one")
+        backup = root / "backup.json"
+        backup.hardlink_to(root / "conversations" / f"{id}.json")
+        had = backup.read_bytes()
+        store.append(id, content="two")
+        store.append(id, content="three")
+        assert backup.read_bytes() == had
+        assert [message.content for message in store.load(id).history] == ["one", "two", "three"]
+
+
+def test_no_temporary_is_left_by_any_write(root: Path, store: Store) -> None:
+    id = store.create().id
+    store.append(id, content="x")
+    store.rename(id, "y")
+    store.edit_message(id, "@0", "z")
+    assert re.fullmatch(r"[0-9a-f-]{36}\.json", next((root / "conversations").iterdir()).name)
+    assert len(list((root / "conversations").iterdir())) == 1

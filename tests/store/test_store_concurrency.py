@@ -1,0 +1,225 @@
+"""Threads, processes and forks on one store: everything acknowledged is there once, in each writer's order."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.errors import CapsuleError, StoreBusy
+from capsule.format import codec
+from capsule.storage.engine import FileStorage
+from capsule.storage.syscalls import Syscalls
+from tests.processes import Child
+
+Start = Callable[..., Child]
+
+WRITER = """
+with Store.open(sys.argv[1]) as store:
+    say("ready")
+    hear()
+    name, ids, count = sys.argv[2], sys.argv[3].split(","), int(sys.argv[4])
+    say([store.append(ids[n % len(ids)], content=f"{name} {n}").id for n in range(count)])
+"""
+
+
+def in_order(texts: list[str], writers: list[str], count: int) -> bool:
+    return all([t for t in texts if t.startswith(w + " ")] == [f"{w} {n}" for n in range(count)] for w in writers)
+
+
+def test_processes_append_to_one_conversation_and_nothing_is_lost(root: Path, store: Store, child: Start) -> None:
+    id = store.create(type="group").id
+    writers = [child(WRITER, root, name, id, 60) for name in "abc"]
+    for writer in writers:
+        assert writer.hear() == "ready"
+    for writer in writers:
+        writer.say()
+    mine = [store.append(id, content=f"me {n}").id for n in range(60)]
+    acknowledged = mine + [message for writer in writers for message in writer.hear()]
+    assert all(writer.end() == 0 for writer in writers)
+    history = store.load(id).history
+    assert sorted(message.id or "" for message in history) == sorted(acknowledged)
+    assert in_order([message.content for message in history], ["a", "b", "c", "me"], 60)
+    times = [message.timestamp or "" for message in history]
+    assert times == sorted(times)
+    assert codec.encode(store.document(id)) == store.read(id)
+
+
+def test_threads_share_one_store(root: Path, store: Store) -> None:
+    group, chat = store.create(type="group").id, store.create().id
+    failures: list[BaseException] = []
+    start = threading.Barrier(6)
+
+    def write(name: str) -> None:
+        try:
+            start.wait()
+            for n in range(40):
+                store.append(group if n % 2 else chat, content=f"{name} {n}")
+                if n % 8 == 0:
+                    store.rename(group, f"{name} {n}")
+        except BaseException as failure:
+            failures.append(failure)
+
+    def read() -> None:
+        try:
+            start.wait()
+            for _ in range(40):
+                store.load(group), store.tail(chat, 3), list(store.heads()), store.head(group), list(store.locks())
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    threads += [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for id, parity in ((group, 1), (chat, 0)):
+        texts = [message.content for message in store.load(id).history]
+        assert len(texts) == 80
+        for name in "abcd":
+            assert [t for t in texts if t.startswith(name)] == [f"{name} {n}" for n in range(40) if n % 2 == parity]
+
+
+def test_readers_never_see_a_conversation_half_written(root: Path, store: Store, child: Start) -> None:
+    id = store.create(type="group").id
+    writer = child(WRITER, root, "a", id, 150)
+    assert writer.hear() == "ready"
+    writer.say()
+    seen = 0
+    while seen < 150:
+        texts = [message.content for message in store.load(id).history]
+        assert texts == [f"a {n}" for n in range(len(texts))] and len(texts) >= seen
+        seen = len(texts)
+        tail = [message.content for message in store.tail(id, 2)]
+        assert len(tail) <= 2 and (not seen or tail)
+    writer.hear()
+
+
+def test_a_reader_that_meets_a_splice_under_way_reads_again(root: Path, store: Store) -> None:
+    """The signature may still be the old one: the clock that stamps files ticks every few milliseconds."""
+    id = store.create(type="group", messages=[{"role": "user", "content": "one"}]).id
+    size = (root / "conversations" / f"{id}.json").stat().st_size
+    met = []
+
+    class Meeting(Syscalls):
+        @staticmethod
+        def pread(fd: int, count: int, offset: int) -> bytes:  # type: ignore[override]
+            data = os.pread(fd, count, offset)
+            if count == size and not met:
+                met.append(data)
+                return data[:-7] + b",\n    {"
+            return data
+
+    with Store(str(root), store.settings, FileStorage(str(root), sys=Meeting())) as reader:
+        assert [message.content for message in reader.load(id).history] == ["one"]
+    assert met
+
+
+def test_a_writer_killed_at_any_moment_leaves_what_it_acknowledged_and_nobody_waits(
+    root: Path, store: Store, child: Start
+) -> None:
+    ids = [store.create(type="group").id for _ in range(2)]
+    acknowledged: list[str] = []
+    for name in "abcdef":
+        writer = child(
+            """
+            store = Store.open(sys.argv[1])
+            n = 0
+            while True:
+                for id in sys.argv[3].split(","):
+                    store.append(id, content=f"{sys.argv[2]} {n}")
+                    store.tag(id, f"{sys.argv[2]}{n % 3}")
+                n += 1
+                say(n)
+            """,
+            root,
+            name,
+            ",".join(ids),
+        )
+        for _ in range(5):
+            said = writer.hear()
+        writer.kill()
+        acknowledged += [f"{name} {n}" for n in range(said)]
+        for id in ids:
+            store.append(id, content=f"next {name}")
+            texts = [message.content for message in store.load(id).history]
+            assert set(acknowledged) <= set(texts) and len(texts) == len(set(texts))
+
+
+def test_a_document_that_another_holds_for_too_long_is_busy_by_name(root: Path, store: Store, child: Start) -> None:
+    id = store.create(type="group").id
+    (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "50ms"\n')
+    holder = child(
+        """
+        with Store.open(sys.argv[1]) as store, store.storage.mutex("conversations", sys.argv[2]):
+            say()
+            hear()
+        """,
+        root,
+        id,
+    )
+    holder.hear()
+    with Store.open(root) as hasty:
+        before = hasty.read(id)
+        with pytest.raises(StoreBusy, match=str(holder.pid)) as busy:
+            hasty.append(id, content="x")
+        assert busy.value.id == id and hasty.read(id) == before
+        holder.kill()
+        hasty.append(id, content="x")
+
+
+def test_creating_the_same_id_at_once_makes_it_once(root: Path, child: Start) -> None:
+    makers = [
+        child(
+            """
+            with Store.open(sys.argv[1]) as store:
+                say("ready")
+                hear()
+                try:
+                    say(store.create(id="plan", title=sys.argv[2], type="group").title)
+                except CapsuleError as error:
+                    say(type(error).__name__)
+            """,
+            root,
+            name,
+        )
+        for name in "abc"
+    ]
+    for maker in makers:
+        maker.hear()
+    for maker in makers:
+        maker.say()
+    said = sorted(maker.hear() for maker in makers)
+    assert said[:2] == ["InvalidInput"] * 2
+    with Store.open(root) as store:
+        assert store.head("plan").title == said[2]
+
+
+def test_deleting_while_others_append_loses_nobody_a_word(root: Path, store: Store) -> None:
+    id = store.create(type="group").id
+    outcomes: list[str] = []
+    start = threading.Barrier(2)
+
+    def append() -> None:
+        start.wait()
+        for n in range(50):
+            try:
+                outcomes.append(store.append(id, content=str(n)).content)
+            except CapsuleError as error:
+                outcomes.append(type(error).__name__)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    start.wait()
+    store.delete(id)
+    thread.join()
+    store.restore(id)
+    kept = [message.content for message in store.load(id).history]
+    assert kept == [text for text in outcomes if text != "NotFound"]
+    assert set(outcomes) - set(kept) <= {"NotFound"}

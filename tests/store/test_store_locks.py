@@ -1,0 +1,340 @@
+"""Who may write, and what becomes of locks whose holder is gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from capsule import Store, timestamps
+from capsule.errors import Locked, LockLost
+from tests.processes import Child
+
+Start = Callable[..., Child]
+
+#: Holds the lock of one conversation by a save, says its instance, and goes on when it hears something.
+HOLDER = """
+with Store.open(sys.argv[1]) as store:
+    store.append(sys.argv[2], role="user", content="held")
+    say(store.instance_id)
+    hear()
+say("closed")
+"""
+
+
+def file_of(root: Path, id: str) -> Path:
+    return root / "conversations" / f"{id}.json"
+
+
+def put_lock(root: Path, id: str, **lock: Any) -> None:
+    """Write a lock into the file, as git or another host would bring it."""
+    path = file_of(root, id)
+    document = orjson.loads(path.read_bytes())
+    stamp = timestamps.now()
+    document["metadata"]["lock"] = {"active": True, "instanceId": "x", "timestamp": stamp, "user": "anna"} | lock
+    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def contents(store: Store, id: str) -> list[str]:
+    return [message.content for message in store.load(id).history]
+
+
+def test_a_chat_that_another_process_holds_is_refused_until_it_closes(root: Path, store: Store, child: Start) -> None:
+    id = store.create(title="Plan").id
+    store.unlock(id)
+    holder = child(HOLDER, root, id)
+    instance = holder.hear()
+    before = file_of(root, id).read_bytes()
+    with pytest.raises(Locked) as refused:
+        store.append(id, content="mine")
+    assert refused.value.holder["instanceId"] == instance
+    assert refused.value.id == id and "unlock" in str(refused.value)
+    assert file_of(root, id).read_bytes() == before
+    assert [lock.state for lock in store.locks()] == ["held"]
+    holder.say()
+    assert holder.hear() == "closed"
+    store.append(id, content="mine")
+    assert contents(store, id) == ["held", "mine"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store, id: store.append(id, content="x"),
+        lambda store, id: store.append_many(id, [{"role": "user", "content": "x"}]),
+        lambda store, id: store.rename(id, "x"),
+        lambda store, id: store.tag(id, "x"),
+        lambda store, id: store.untag(id, "x"),
+        lambda store, id: store.pin(id),
+        lambda store, id: store.archive(id),
+        lambda store, id: store.edit_message(id, "@0", "x"),
+        lambda store, id: store.rewrite(id, store.read(id), store.read(id)),
+        lambda store, id: store.delete(id),
+        lambda store, id: store.lock(id),
+        lambda store, id: store.unlock(id),
+    ],
+)  # fmt: skip
+def test_no_write_of_any_kind_passes_the_lock_of_another_instance(
+    root: Path, store: Store, write: Callable[[Store, str], object]
+) -> None:
+    with Store.open(root) as other:
+        id = other.create(messages=[{"role": "user", "content": "first"}]).id
+        before = file_of(root, id).read_bytes()
+        with pytest.raises(Locked):
+            write(store, id)
+        assert file_of(root, id).read_bytes() == before
+        assert list((root / "conversations").iterdir()) == [file_of(root, id)]
+
+
+def test_the_lock_of_a_holder_that_was_killed_is_taken_over_with_a_word(
+    root: Path, store: Store, child: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    id = store.create(title="Plan").id
+    store.unlock(id)
+    holder = child(HOLDER, root, id)
+    holder.hear()
+    holder.kill()
+    assert [lock.state for lock in store.locks()] == ["orphaned"]
+    with caplog.at_level(logging.WARNING, "capsule"):
+        store.append(id, content="after")
+    assert "took over" in caplog.text
+    assert contents(store, id) == ["held", "after"]
+    lock = store.head(id).lock
+    assert lock is not None and lock["instanceId"] == store.instance_id
+
+
+def test_a_stopped_holder_is_alive_and_keeps_its_lock(root: Path, store: Store, child: Start) -> None:
+    id = store.create(type="chat").id
+    store.unlock(id)
+    holder = child(HOLDER, root, id)
+    holder.hear()
+    holder.signal(signal.SIGSTOP)
+    with pytest.raises(Locked):
+        store.append(id, content="x")
+    holder.signal(signal.SIGCONT)
+
+
+def test_a_holder_whose_lock_was_forced_finds_out_at_its_next_write_and_changes_nothing(root: Path) -> None:
+    with Store.open(root) as ours, Store.open(root) as theirs:
+        id = ours.create(title="Plan").id
+        ours.append(id, content="one")
+        assert theirs.unlock(id, force=True)
+        theirs.append(id, content="two")
+        before = file_of(root, id).read_bytes()
+        with pytest.raises(LockLost) as lost:
+            ours.append(id, content="three")
+        assert lost.value.holder is not None and lost.value.holder["instanceId"] == theirs.instance_id
+        assert file_of(root, id).read_bytes() == before
+        theirs.unlock(id)
+        ours.append(id, content="four")
+        assert contents(ours, id) == ["one", "two", "four"]
+
+
+def test_a_lock_that_was_taken_away_and_freed_is_lost_all_the_same(root: Path) -> None:
+    with Store.open(root) as ours, Store.open(root, keep_locks=False) as theirs:
+        id = ours.create(title="Plan").id
+        theirs.unlock(id, force=True)
+        with pytest.raises(LockLost) as lost:
+            ours.rename(id, "Mine")
+        assert lost.value.holder is None
+        assert ours.rename(id, "Mine").title == "Mine"
+
+
+def test_the_end_of_a_with_block_whose_lock_was_taken_is_a_word_and_no_error(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store.open(root) as ours, Store.open(root) as theirs:
+        id = ours.create(type="group").id
+        with ours.lock(id):
+            theirs.unlock(id, force=True)
+            theirs.lock(id)
+        assert "taken" in caplog.text
+        lock = theirs.head(id).lock
+        assert lock is not None and lock["instanceId"] == theirs.instance_id
+
+
+def test_a_lock_of_another_host_stands_until_its_time_to_live_is_over(root: Path, store: Store) -> None:
+    id = store.create(type="group").id
+    put_lock(root, id, host="lab-2")
+    assert [lock.state for lock in store.locks()] == ["elsewhere"]
+    for refused in (lambda: store.append(id, content="x"), lambda: store.unlock(id)):
+        with pytest.raises(Locked):
+            refused()
+    put_lock(root, id, host="lab-2", timestamp="2025-01-12T10:30:00Z")
+    assert [lock.state for lock in store.locks()] == ["orphaned"]
+    store.append(id, content="x")
+    assert store.head(id).lock is None
+
+
+def test_a_lock_of_another_host_yields_to_force(root: Path, store: Store) -> None:
+    id = store.create(type="group").id
+    put_lock(root, id, host="lab-2")
+    updated = store.head(id).updated_at
+    assert store.unlock(id, force=True) is True
+    assert store.head(id).lock is None and store.head(id).updated_at == updated
+    store.append(id, content="x")
+
+
+@pytest.mark.parametrize("instance", ["", "../../x", "x" * 500, "no such", "."])
+def test_a_lock_of_this_host_whose_instance_is_no_instance_is_an_orphan(
+    root: Path, store: Store, instance: str
+) -> None:
+    id = store.create().id
+    store.unlock(id)
+    import socket
+
+    put_lock(root, id, host=socket.gethostname(), instanceId=instance)
+    store.append(id, content="x")
+    assert contents(store, id) == ["x"]
+
+
+def test_a_named_instance_holds_its_lock_across_openings_and_nobody_else_gets_it(root: Path, store: Store) -> None:
+    with Store.open(root, instance="desk") as desk:
+        id = desk.create(title="Plan").id
+    lock = store.head(id).lock
+    assert lock is not None and lock["name"] == "desk"
+    with pytest.raises(Locked, match="desk"):
+        store.append(id, content="x")
+    with Store.open(root, instance="desk") as desk:
+        desk.append(id, content="mine")
+        assert desk.unlock(id) is True
+    store.append(id, content="x")
+    assert contents(store, id) == ["mine", "x"]
+
+
+def test_a_named_lock_is_refreshed_by_use_and_orphaned_without(root: Path, store: Store) -> None:
+    with Store.open(root, instance="desk") as desk:
+        id = desk.create().id
+    path = file_of(root, id)
+    document = orjson.loads(path.read_bytes())
+    since = document["metadata"]["lock"]["timestamp"] = "2025-01-12T10:30:00.000Z"
+    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    with Store.open(root, instance="desk") as desk:
+        desk.append(id, content="mine")
+        lock = desk.head(id).lock
+        assert lock is not None and lock["timestamp"] > since
+        desk.rename(id, "Renamed")
+        lock = desk.head(id).lock
+        assert lock is not None and lock["timestamp"] > since
+    put_lock(root, id, **(lock | {"timestamp": since}))
+    assert [lock.state for lock in store.locks()] == ["orphaned"]
+    store.append(id, content="after")
+
+
+def test_a_stale_named_lock_in_a_store_that_never_writes_in_place_is_refreshed(root: Path) -> None:
+    (root / "capsule.toml").write_text('[storage]\nappend = "replace"\n')
+    with Store.open(root, instance="desk") as desk:
+        id = desk.create().id
+        put_lock(root, id, **(desk.head(id).lock or {}) | {"timestamp": "2025-01-12T10:30:00.000Z"})
+        desk.append(id, content="x")
+        lock = desk.head(id).lock
+        assert lock is not None and lock["timestamp"] > "2025-01-12T10:30:00.000Z"
+
+
+def test_locks_of_one_instance_nest_and_the_outermost_gives_them_back(store: Store) -> None:
+    id = store.create(type="group").id
+    with store.lock(id):
+        with store.lock(id):
+            store.append(id, content="x")
+        assert store.head(id).lock is not None
+    assert store.head(id).lock is None
+
+
+def test_a_lock_is_given_back_when_its_block_fails(store: Store) -> None:
+    id = store.create(type="group").id
+    with pytest.raises(RuntimeError), store.lock(id):
+        raise RuntimeError
+    assert store.head(id).lock is None
+
+
+def test_unlocking_does_not_modify_the_conversation_and_says_whether_there_was_a_lock(store: Store) -> None:
+    head = store.create()
+    updated = head.updated_at
+    assert store.unlock(head.id) is True
+    assert store.unlock(head.id) is False
+    assert store.head(head.id).updated_at == updated
+
+
+def test_closing_releases_every_lock_and_removes_the_instance_file(root: Path) -> None:
+    with Store.open(root) as store:
+        ids = [store.create().id for _ in range(3)]
+        assert len(list((root / ".capsule" / "instances").iterdir())) == 1
+    assert list((root / ".capsule" / "instances").iterdir()) == []
+    for id in ids:
+        assert orjson.loads(file_of(root, id).read_bytes())["metadata"]["lock"]["active"] is False
+
+
+def test_a_store_that_keeps_no_locks_records_none(root: Path) -> None:
+    with Store.open(root, keep_locks=False) as store:
+        id = store.create().id
+        store.append(id, content="x")
+        assert b'"active": true' not in file_of(root, id).read_bytes()
+        assert not (root / ".capsule" / "instances").exists()
+
+
+@pytest.mark.parametrize("type", ["direct", "group", "channel"])
+def test_conversations_of_many_writers_take_no_lock_by_a_save(root: Path, store: Store, type: str) -> None:
+    id = store.create(type=type).id
+    with Store.open(root) as other:
+        store.append(id, content="one")
+        other.append(id, content="two")
+        assert store.head(id).lock is None
+        with other.lock(id), pytest.raises(Locked):
+            store.append(id, content="three")
+        store.append(id, content="four")
+    assert contents(store, id) == ["one", "two", "four"]
+
+
+def test_two_stores_of_one_process_exclude_each_other_like_two_processes(root: Path, store: Store) -> None:
+    id = store.create().id
+    with Store.open(root) as other, pytest.raises(Locked):
+        other.append(id, content="x")
+    store.append(id, content="mine")
+
+
+def test_reading_leaves_no_trace_of_an_instance(root: Path, store: Store) -> None:
+    id = store.create(type="group").id
+    before = file_of(root, id).read_bytes()
+    with Store.open(root) as reader:
+        reader.load(id), reader.tail(id, 3), list(reader.heads()), reader.head(id)
+    assert file_of(root, id).read_bytes() == before
+    assert not (root / ".capsule" / "instances").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_is_an_instance_of_its_own_and_holds_nothing(root: Path, child: Start) -> None:
+    said = child(
+        """
+        store = Store.open(sys.argv[1])
+        chat, group = store.create().id, store.create(type="group").id
+        store.append(chat, content="parent")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                store.append(chat, content="child")
+            except CapsuleError as error:
+                say(type(error).__name__)
+            store.append(group, content="child")
+            say(store.instance_id)
+            store.close()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        store.append(chat, content="parent again")
+        store.append(group, content="parent")
+        say(store.instance_id)
+        say([[m.content for m in store.load(id).history] for id in (chat, group)])
+        store.close()
+        """,
+        root,
+    )
+    assert said.hear() == "Locked"
+    instance_of_child = said.hear()
+    assert said.hear() != instance_of_child
+    assert said.hear() == [["parent", "parent again"], ["child", "parent"]]
+    assert said.end() == 0

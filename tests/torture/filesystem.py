@@ -1,0 +1,301 @@
+"""A model of what a power cut can leave of a directory tree, fed by the calls of the storage seam.
+
+`Recorder` stands in the place of `Syscalls`: it makes every call, and notes the ones that change something. `Disk`
+replays the notes and says, after any number of them, which trees may be found when the power comes back.
+
+What the model assumes of the system, and no more:
+
+- A sector of 512 bytes is written as a whole or not at all (what drives promise). Of the writes since the last flush
+  of a file, every sector may hold any of its versions, one independent of the other, in any order.
+- Bytes that were not written do not change: what SQLite calls powersafe overwrite. What lies between the written
+  parts of a file that grew is NULs, never stale garbage of another file.
+- The size of a file is any it had since the last flush, or any between two of them, whatever became of the bytes.
+- `fsync` and `fdatasync` make the bytes and the size of a file durable, not its name. The times of a file tell nothing.
+- `fsync` of a directory makes its entries durable. Of the changes since, each may be there or not, whatever became
+  of those before it; but one change is atomic: a rename shows the old name or the new one, an exchange both or none.
+- A directory that was made is there when its parent was flushed; what lay in it otherwise is lost.
+- The system's run has another boot id afterwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from capsule.storage.syscalls import Syscalls
+
+__all__ = ["SECTOR", "Disk", "Rebooted", "Recorder", "contents_after_cut"]
+
+SECTOR = 512
+PAGE = 4096
+Tree = dict[str, bytes | None]
+
+
+class Rebooted(Syscalls):
+    """The system after the power came back."""
+
+    def boot(self) -> str:
+        return "after the power cut"
+
+
+class Recorder(Syscalls):
+    """Makes every call, and notes those that change something, in `events`.
+
+    Args:
+        root: Paths are noted relative to this directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self.events: list[tuple[Any, ...]] = []
+
+    def _name(self, path: str) -> str:
+        return os.path.relpath(path, self._root)
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
+        new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
+        fd = os.open(path, flags, mode)
+        inode = os.fstat(fd).st_ino
+        if new:
+            self.events.append(("create", self._name(path), inode))
+        elif flags & os.O_TRUNC:
+            self.events.append(("truncate", inode, 0))
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:  # type: ignore[override]
+        done = os.pwrite(fd, data, offset)
+        self.events.append(("write", os.fstat(fd).st_ino, bytes(data[:done]), offset))
+        return done
+
+    def ftruncate(self, fd: int, size: int) -> None:  # type: ignore[override]
+        os.ftruncate(fd, size)
+        self.events.append(("truncate", os.fstat(fd).st_ino, size))
+
+    def copy(self, source: int, target: int, offset: int, size: int, target_offset: int) -> int:
+        data = os.pread(source, size, offset)
+        return self.pwrite(target, data, target_offset) if data else 0
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if os.path.isdir(path):
+            self.events.append(("sync directory", self._name(path)))
+        else:
+            self.events.append(("sync", os.fstat(fd).st_ino))
+
+    fdatasync = fsync  # type: ignore[assignment]
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        os.rename(source, target)
+        self.events.append(("rename", self._name(source), self._name(target)))
+
+    def link(self, source: str, target: str) -> None:  # type: ignore[override]
+        os.link(source, target)
+        self.events.append(("link", self._name(source), self._name(target)))
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        os.unlink(path)
+        self.events.append(("unlink", self._name(path)))
+
+    def mkdir(self, path: str, mode: int = 0o777) -> None:  # type: ignore[override]
+        os.mkdir(path, mode)
+        self.events.append(("mkdir", self._name(path)))
+
+    def exchange(self, one: str, other: str) -> bool:
+        done = super().exchange(one, other)
+        if done:
+            self.events.append(("exchange", self._name(one), self._name(other)))
+        return done
+
+
+@dataclass
+class File:
+    """One file: every version since its last flush, the flushed one first."""
+
+    versions: list[bytes] = field(default_factory=lambda: [b""])
+
+    @property
+    def now(self) -> bytes:
+        return self.versions[-1]
+
+
+class Disk:
+    """The tree below a directory, as the medium may have it.
+
+    Args:
+        root: A directory whose whole content is taken for durable.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._files: dict[int, File] = {}
+        self._by_inode: dict[int, int] = {}
+        self._now: dict[str, int | None] = {}
+        self._durable: dict[str, int | None] = {}
+        self._pending: list[tuple[str, dict[str, int | None]]] = []
+        for path in sorted(root.rglob("*")):
+            name = str(path.relative_to(root))
+            self._now[name] = None if path.is_dir() else self._file(path.stat().st_ino, path.read_bytes())
+        self._durable = dict(self._now)
+
+    def _file(self, inode: int, data: bytes = b"") -> int:
+        number = len(self._files) + 1
+        self._files[number] = File([data])
+        self._by_inode[inode] = number
+        return number
+
+    def play(self, event: tuple[Any, ...]) -> None:
+        """Do what was recorded."""
+        what, *told = event
+        getattr(self, "_" + what.replace(" ", "_"))(*told)
+
+    def _change(self, directory: str, change: dict[str, int | None]) -> None:
+        for name, number in change.items():
+            if number == 0:
+                self._now.pop(name, None)
+            else:
+                self._now[name] = number
+        self._pending.append((directory, change))
+
+    def _create(self, name: str, inode: int) -> None:
+        self._change(os.path.dirname(name), {name: self._file(inode)})
+
+    def _mkdir(self, name: str) -> None:
+        self._change(os.path.dirname(name), {name: None})
+
+    def _link(self, source: str, target: str) -> None:
+        self._change(os.path.dirname(target), {target: self._now[source]})
+
+    def _unlink(self, name: str) -> None:
+        self._change(os.path.dirname(name), {name: 0})
+
+    def _rename(self, source: str, target: str) -> None:
+        self._change(os.path.dirname(target), {target: self._now[source], source: 0})
+
+    def _exchange(self, one: str, other: str) -> None:
+        self._change(os.path.dirname(one), {one: self._now[other], other: self._now[one]})
+
+    def _write(self, inode: int, data: bytes, offset: int) -> None:
+        file = self._files[self._by_inode[inode]]
+        now = file.now.ljust(offset, b"\0")
+        file.versions.append(now[:offset] + data + now[offset + len(data) :])
+
+    def _truncate(self, inode: int, size: int) -> None:
+        file = self._files[self._by_inode[inode]]
+        file.versions.append(file.now[:size].ljust(size, b"\0"))
+
+    def _sync(self, inode: int) -> None:
+        file = self._files[self._by_inode[inode]]
+        file.versions = [file.now]
+
+    def _sync_directory(self, name: str) -> None:
+        directory = "" if name == "." else name
+        rest = []
+        for where, change in self._pending:
+            if where == directory:
+                _apply(self._durable, change)
+            else:
+                rest.append((where, change))
+        self._pending = rest
+
+    def trees(self, rng: random.Random, *, long: bool) -> Iterator[Tree]:
+        """Every tree that a power cut can leave now: names, and the bytes of files (None: a directory).
+
+        Args:
+            rng: Dice, for what are too many to try all.
+            long: Whether to try all.
+        """
+        for chosen in itertools.product((False, True), repeat=len(self._pending)):
+            names = dict(self._durable)
+            for take, (_, change) in zip(chosen, self._pending, strict=True):
+                if take:
+                    _apply(names, change)
+            names = {name: number for name, number in names.items() if _is_reachable(name, names)}
+            numbers = sorted({number for number in names.values() if number})
+            loose = [number for number in numbers if len(self._files[number].versions) > 1]
+            for contents in self._contents(loose, names, rng, long):
+                yield {
+                    name: None if number is None else contents.get(number, self._files[number].now)
+                    for name, number in names.items()
+                }
+
+    def _contents(
+        self, loose: list[int], names: dict[str, int | None], rng: random.Random, long: bool
+    ) -> Iterator[dict[int, bytes]]:
+        """What each file that was not flushed may hold; one at a time all there is, the others at random."""
+        found = {}
+        for number in loose:
+            derived = all(name.startswith(".capsule") for name, other in names.items() if other == number)
+            states = list(
+                dict.fromkeys(contents_after_cut(self._files[number].versions, rng, long=long and not derived))
+            )
+            found[number] = states[:: max(1, len(states) // 3)] if derived and not long else states
+        if not loose:
+            yield {}
+        for number in loose:
+            for state in found[number]:
+                yield {other: rng.choice(found[other]) for other in loose} | {number: state}
+
+
+def _apply(names: dict[str, int | None], change: dict[str, int | None]) -> None:
+    for name, number in change.items():
+        if number == 0:
+            names.pop(name, None)
+        else:
+            names[name] = number
+
+
+def _is_reachable(name: str, names: dict[str, int | None]) -> bool:
+    above = os.path.dirname(name)
+    return not above or (above in names and names[above] is None and _is_reachable(above, names))
+
+
+def contents_after_cut(versions: list[bytes], rng: random.Random, *, long: bool) -> Iterator[bytes]:
+    """What a file may hold after a power cut, given its versions since the last flush, the flushed one first."""
+    most = max(map(len, versions))
+    padded = [version.ljust(most, b"\0") for version in versions]
+    sectors = range(0, most, SECTOR)
+    choices = [list(dict.fromkeys(version[start : start + SECTOR] for version in padded)) for start in sectors]
+    for chosen in _choices(choices, rng, long):
+        whole = b"".join(chosen)
+        for size in _sizes(versions, long):
+            yield whole[:size]
+
+
+def _choices(choices: list[list[bytes]], rng: random.Random, long: bool) -> Iterable[tuple[bytes, ...]]:
+    """Every choice of a version for each sector, or, when they are too many, the likely and some at random."""
+    count = 1
+    for versions in choices:
+        count *= len(versions)
+    if count <= (4096 if long else 64):
+        return itertools.product(*choices)
+    loose = [place for place, versions in enumerate(choices) if len(versions) > 1]
+    first, last = [versions[0] for versions in choices], [versions[-1] for versions in choices]
+    found = [tuple(first), tuple(last)]
+    per_page = PAGE // SECTOR
+    pages = sorted({place // per_page for place in loose})
+    for number, place in enumerate(loose):
+        found.append(tuple(last[i] if i in loose[:number] else first[i] for i in range(len(choices))))
+        found.append(tuple(first[i] if i in loose[:number] else last[i] for i in range(len(choices))))
+        found.append(tuple(last[i] if i == place else first[i] for i in range(len(choices))))
+        found.append(tuple(first[i] if i == place else last[i] for i in range(len(choices))))
+    for _ in range(64 if long else 8):
+        lucky = {page for page in pages if rng.random() < 0.5}
+        found.append(tuple((last if i // per_page in lucky else first)[i] for i in range(len(choices))))
+        found.append(tuple(rng.choice(versions) for versions in choices))
+    return dict.fromkeys(found)
+
+
+def _sizes(versions: list[bytes], long: bool) -> list[int]:
+    had = sorted({len(version) for version in versions})
+    between = range(had[0], had[-1] + 1)
+    if long and len(between) <= 2048:
+        return list(between)
+    step = max(1, len(between) // (64 if long else 8))
+    borders = [size for size in between if size % SECTOR == 0]
+    return sorted(
+        {*had, *between[::step], *borders[:: max(1, len(borders) // 16)], *(had[0] + n for n in range(3))} & {*between}
+    )
