@@ -17,7 +17,7 @@ from capsule.head import Head
 from capsule.ids import is_id
 from capsule.locks import describe
 from capsule.reading import KIND
-from capsule.settling import decoded, settle
+from capsule.settling import decoded, is_ours, settle
 from capsule.storage.interface import Held, Leftover, Scanned
 from capsule.store import Store
 
@@ -140,8 +140,13 @@ class _Examination:
         try:
             document = decoded(data, path, None)
         except InvalidDocument as error:
-            if self._store.storage.is_torn(data):
+            is_torn = self._store.storage.is_torn
+            if is_torn(data, lambda mended: held is None or is_ours(mended, held)):
                 return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
+            if is_torn(data):
+                what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
+                at = error.problems[0]
+                return [self._finding("torn", f"{at.what}: {what}", at.line, at.column)]
             return [self._of("damaged", problem) for problem in error.problems]
         wrong = []
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
@@ -188,7 +193,7 @@ class _Examination:
             return self._renamed(held)
         if kinds <= {"layout", "odd"} and self._lock() == "held":
             return ""  # What its holder may be about to write is the holder's; it does as well.
-        settle(held)
+        settle(held, mend=True)
         got = held.read()
         if got is None:
             return ""

@@ -17,10 +17,10 @@ import orjson
 from capsule import timestamps
 from capsule.errors import InvalidDocument, NotFound, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.reconcile import Outcome, append_record, head_record, reconcile
+from capsule.format.reconcile import Outcome, head_record, reconcile, saved_record
 from capsule.storage.interface import Held, Known, Signature
 
-__all__ = ["decoded", "settle"]
+__all__ = ["decoded", "is_ours", "settle"]
 
 _log = logging.getLogger("capsule")
 
@@ -28,6 +28,10 @@ _log = logging.getLogger("capsule")
 _QUIET_NS = 150_000_000
 _POLL_S = 0.02
 _GIT_TIMEOUT_S = 10
+_FEWER = (
+    "was saved with %d messages fewer than it had, too old for the store to know whether whoever saved it had read "
+    "them; they are taken for deleted"
+)
 
 
 def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
@@ -50,11 +54,13 @@ def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
     return document
 
 
-def settle(held: Held) -> Known:
+def settle(held: Held, *, mend: bool = False) -> Known:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
         held: The document, under its mutex.
+        mend: Whether to cut back also a torn file that no crash of a write left so. What the store remembers comes
+            back then; it is for a person to ask for, as what an editor was about to save doesn't.
 
     Raises:
         NotFound: There is none.
@@ -66,8 +72,9 @@ def settle(held: Held) -> Known:
     known = held.look()
     if known is not None:
         return known
+    deliberate = None
     while True:
-        got = held.read()
+        got = held.read() or _put_back(held)
         if got is None:
             raise NotFound(f"no conversation {held.id}; list them with: capsule list", id=held.id)
         data, signature = got
@@ -78,41 +85,75 @@ def settle(held: Held) -> Known:
             if 0 <= time.time_ns() - signature.mtime_ns < _QUIET_NS:
                 time.sleep(_POLL_S)
                 continue
-            mended = held.repair(data, signature, lambda whole: _is_capsule(whole, held))
+            mended = held.repair(data, signature, lambda whole: is_ours(whole, held))
+            if mended is None and mend:
+                mended = held.repair(data, signature, lambda whole: _taken(whole, held) is not None)
+                deliberate = False
             if mended is None:
                 raise
             _log.warning("%s: %s", held.path, mended)
-    return _take_in(held, document, data, signature)
+    return _take_in(held, document, data, signature, deliberate)
 
 
-def _is_capsule(data: bytes, held: Held) -> bool:
-    try:
-        decoded(data, held.path, held.id)
-    except InvalidDocument:
+def _put_back(held: Held) -> tuple[bytes, Signature] | None:
+    """A document that was there lately, once it is again: vim moves the old version away before it writes the new."""
+    if not held.records():
+        return None
+    deadline = time.monotonic_ns() + _QUIET_NS
+    got = None
+    while got is None and time.monotonic_ns() < deadline:
+        time.sleep(_POLL_S / 10)
+        got = held.read()
+    return got
+
+
+def is_ours(mended: bytes, held: Held) -> bool:
+    """Whether a mended file is one that the store can have written, so that a crash of a write has torn it.
+
+    A crash takes nothing that was acknowledged. Where something is missing, an editor is at work or died at it, and
+    what it wrote is its person's to mend. Only a power cut can take what is remembered, as it may have been noted and
+    not yet flushed.
+    """
+    document = _taken(mended, held)
+    if document is None:
         return False
-    return True
+    outcome = reconcile(document, held.records())
+    return held.rebooted() or (not outcome.removed and not outcome.short)
 
 
-def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signature) -> Known:
+def _taken(data: bytes, held: Held) -> dict[str, Any] | None:
+    """The capsule in `data`, as it would be taken in; None when it is none."""
+    try:
+        return migrations.current(decoded(data, held.path, held.id), held.path)[0]
+    except InvalidDocument:
+        return None
+
+
+def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None) -> Known:
     document, changes = migrations.current(document, held.path)
     document = canonical.in_order(document)
-    outcome = reconcile(document, held.records())
-    if outcome.changed and _is_in_git(held.path, data):
+    known = held.records()
+    outcome = reconcile(document, known, deliberate=deliberate)
+    if outcome.changed and deliberate is None and _is_in_git(held.path, data):
         _respect_git(held, outcome)
-        outcome = Outcome(document)
+        outcome = reconcile(document, known, deliberate=True)
     for what, words in outcome.overruled:
         kept = held.quarantine(orjson.dumps(what, option=orjson.OPT_INDENT_2), "overruled")
         _log.warning("%s: %s; the store's is kept as %s", held.path, words, kept)
-    records = [*outcome.records, head_record(document["updatedAt"], outcome.document)]
+    if outcome.forgotten:
+        _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
+    records = outcome.records
     if not outcome.changed:
+        records.append(head_record(document["updatedAt"], document, len(document["history"])))
         is_canonical = not changes and codec.encode(document) == data
         return held.adopt(signature, anatomy.survey(data) if is_canonical else None, records)
     stamp = timestamps.now(document["updatedAt"])
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
-    records += [append_record(stamp, outcome.restored), head_record(stamp, merged)]
+    records += [saved_record(document), head_record(stamp, merged, len(merged["history"]))]
+    known_now = held.replace(signature, written, anatomy.survey(written), records, keep=False)
     _log.warning("%s: %s", held.path, _words(outcome))
-    return held.replace(signature, written, anatomy.survey(written), records, keep=False)
+    return known_now
 
 
 def _words(outcome: Outcome) -> str:
@@ -128,7 +169,8 @@ def _words(outcome: Outcome) -> str:
 
 def _respect_git(held: Held, outcome: Outcome) -> None:
     """A version that git put there is a decision: what it takes away is kept aside, and stays away."""
-    lost = {"restored": outcome.restored, "remade": outcome.remade}
+    overruled = [what for what, _ in outcome.overruled]
+    lost = {"restored": outcome.restored, "remade": outcome.remade, "overruled": overruled}
     kept = held.quarantine(orjson.dumps(lost, option=orjson.OPT_INDENT_2), "git")
     _log.warning(
         "%s: git put a version there that lacks %d messages written since; they are kept as %s",

@@ -216,11 +216,13 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
             exchanged = False
         else:
             ours = sys.lstat(new).st_ino
+            # Looked at first, as an exchange that is taken back shows `new` for an instant, without what an editor
+            # saved, and that editor may be the one to read it.
+            if not same_content(signature(sys.lstat(path)), expected):
+                raise FileNotFoundError
             exchanged = sys.exchange(new, path)
             if not exchanged:
                 # The next best: a window of microseconds is left, in which an editor's version would be dropped.
-                if not same_content(signature(sys.lstat(path)), expected):
-                    raise FileNotFoundError
                 sys.rename(new, path)
     except (FileExistsError, FileNotFoundError):
         drop_name(sys, new)

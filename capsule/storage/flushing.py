@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from capsule.storage.syscalls import Syscalls
 
-__all__ = ["FlushLock", "Pending", "Unflushed", "flush", "flush_once"]
+__all__ = ["FlushLock", "Pending", "Unflushed", "flush", "flush_once", "pause"]
 
 _MARK_BYTES = 128
 _FAILED = b"failed"
+_YIELDS = 40
 _POLL_S = 0.000_1
 _PATIENCE_S = 0.2
 
@@ -110,11 +111,22 @@ def flush_once(sys: Syscalls, lock: FlushLock, pending: Pending, boot: str) -> N
 def _taken(sys: Syscalls, fd: int) -> bool:
     """Take the flush lock; False when whoever has it takes too long over it, stopped perhaps: then each for himself."""
     deadline = time.monotonic() + _PATIENCE_S
+    yields = _YIELDS
     while not sys.try_lock(fd):
-        if time.monotonic() > deadline:
+        if yields:
+            yields -= 1
+            pause()
+        elif time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_S)
+        else:
+            time.sleep(_POLL_S)
     return True
+
+
+def pause() -> None:
+    """Let another process run, if one is ready to; much shorter than the shortest sleep."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
 
 
 def _mark(sys: Syscalls, fd: int, mark: bytes, size: int) -> None:

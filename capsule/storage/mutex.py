@@ -16,14 +16,18 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from capsule.errors import StoreBusy
-from capsule.storage.flushing import FlushLock, Pending, flush_once
+from capsule.storage.flushing import FlushLock, Pending, flush_once, pause
 from capsule.storage.interface import Known
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Mutex", "Mutexes"]
 
 _KEPT_OPEN = 128
+#: An append holds the mutex for a tenth of a millisecond: a sleep is longer than that, so others are let run first.
+_YIELDS = 20
 _FIRST_WAIT_S = 0.000_05
+_SHORT_WAIT_S = 0.000_3
+_LONG_S = 0.02
 _LONGEST_WAIT_S = 0.002
 #: How many holds a wait is remembered for: who waited lately is likely to keep another waiting now.
 _REMEMBERED = 16
@@ -164,7 +168,7 @@ class Mutexes:
         mutex.fd = mutex.document_fd = mutex.flush_lock.fd = -1
 
     def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float) -> None:
-        wait_s = _FIRST_WAIT_S
+        yields, wait_s = _YIELDS, _FIRST_WAIT_S
         mutex.contended = max(mutex.contended - 1, 0)
         while True:
             if mutex.fd < 0:
@@ -181,8 +185,13 @@ class Mutexes:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise self._busy(name, timeout_s, _holder(self._sys.fstat(mutex.fd)))
+            if yields:
+                yields -= 1
+                pause()
+                continue
             time.sleep(min(left_s, wait_s * (0.5 + random.random())))
-            wait_s = min(wait_s * 1.25, _LONGEST_WAIT_S)
+            waited_long = timeout_s - left_s > _LONG_S
+            wait_s = min(wait_s * 1.25, _LONGEST_WAIT_S if waited_long else _SHORT_WAIT_S)
 
     def _open(self, name: str) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

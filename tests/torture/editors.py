@@ -1,0 +1,233 @@
+"""A person at an editor, as a process: reads a capsule, thinks, changes it, saves it the way real editors do.
+
+Each save is noted in a journal once it is done, so that the test knows what the person did, and what they had read.
+What must stay true: the editor knows nothing of the store, of its mutexes or its notes; it opens the file by its name
+and reads it as bytes. A person who sees half a document reads it again, and so does this; `sed` can't.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.torture.writers import PATIENCE_S, PRELUDE
+
+#: A file that is not whole for longer than this, in seconds, is what a command would have named by now.
+_TOLD_S = 0.5
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _new(path: str, data: bytes, flags: int = os.O_EXCL) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
+    _write(fd, data)
+    os.fsync(fd)
+    os.close(fd)
+
+
+def rename_over(path: str, data: bytes) -> None:
+    """Most: a new file, renamed over the old one."""
+    _new(path + ".new", data)
+    os.rename(path + ".new", path)
+
+
+def vim(path: str, data: bytes) -> None:
+    """vim, `backupcopy=no`: the old one is moved away, and a new one written in its place."""
+    os.rename(path, path + "~")
+    _new(path, data, 0)
+    os.unlink(path + "~")
+
+
+def vim_copy(path: str, data: bytes) -> None:
+    """vim, `backupcopy=yes`: a copy is kept, and the file written in place."""
+    _new(path + "~", Path(path).read_bytes(), os.O_TRUNC)
+    in_place(path, data)
+    os.unlink(path + "~")
+
+
+def in_place(path: str, data: bytes) -> None:
+    """VS Code, nano: truncated, and written in place."""
+    _new(path, data, os.O_TRUNC)
+
+
+def in_pieces(path: str, data: bytes) -> None:
+    """The same, by an editor with a small buffer."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for start in range(0, len(data), 4096):
+        _write(fd, data[start : start + 4096])
+        os.sched_yield()
+    os.close(fd)
+
+
+SAVES: dict[str, Callable[[str, bytes], None]] = {
+    "rename": rename_over,
+    "vim": vim,
+    "vim-copy": vim_copy,
+    "in-place": in_place,
+    "in-pieces": in_pieces,
+}
+
+
+@dataclass
+class Person:
+    """Who edits, and how.
+
+    Attributes:
+        path: The capsule.
+        name: The person's name, in all they write.
+        save: A name of `SAVES`, or `sed`.
+        seed: The seed of their dice.
+        journal: Where each save is noted.
+        watched: The directory of acknowledgements: thinking is waiting until a few more are there.
+    """
+
+    path: str
+    name: str
+    save: str
+    seed: int
+    journal: str
+    watched: str
+
+
+def _read(path: str, save_again: Callable[[], None]) -> dict[str, Any]:
+    """The document, read again until it is whole; a person whose last save met an append is told, and saves again."""
+    began = time.monotonic()
+    while True:
+        try:
+            return orjson.loads(Path(path).read_bytes())
+        except (orjson.JSONDecodeError, FileNotFoundError):
+            waited = time.monotonic() - began
+            if waited > PATIENCE_S:
+                raise
+            if waited > _TOLD_S:
+                save_again()
+            time.sleep(_TOLD_S / 5 if waited > _TOLD_S else 0.001)
+
+
+def _think(person: Person, stopped: Callable[[], bool], acknowledgements: int) -> None:
+    """Let about so many acknowledgements pass; but when there are no more for a while, the person looks why."""
+    wanted = _noted(person.watched) + acknowledgements * 90  # Bytes of one.
+    deadline = time.monotonic() + _TOLD_S
+    while _noted(person.watched) < wanted and not stopped() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _noted(directory: str) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(directory))
+
+
+def _changed(document: dict[str, Any], person: Person, n: int, rng: random.Random) -> dict[str, Any]:
+    """Change the document in place; what was done."""
+    history = document["history"]
+    # What just came in nobody has read yet; what was typed is left alone, as the test looks for it by its text.
+    old = [entry for entry in history[:-8] if "id" in entry and not entry["content"].startswith("typed")]
+    done: dict[str, Any] = {}
+    if rng.random() < 0.5:
+        done["title"] = document["title"] = f"{person.name} {n}"
+    if rng.random() < 0.5:
+        done["tag"] = f"{person.name}-{n}"
+        document["metadata"]["tags"].append(done["tag"])
+    if old and rng.random() < 0.6:
+        entry = rng.choice(old)
+        entry["content"] = f"edited by {person.name} {n}"
+        done["edited"] = [entry["id"], entry["content"]]
+    if rng.random() < 0.4:
+        done["typed"] = f"typed by {person.name} {n}"
+        at = rng.choice((len(history), rng.randint(0, len(history))))
+        history.insert(at, {"role": "user", "content": done["typed"]})
+    if old and rng.random() < 0.4:
+        entry = rng.choice(old)
+        history.remove(entry)
+        done["deleted"] = entry["id"]
+    return done
+
+
+def _sed(person: Person, n: int) -> dict[str, Any]:
+    """A change of the title by the real `sed -i`."""
+    title = f"{person.name} {n}"
+    script = f's/^  "title": ".*",$/  "title": "{title}",/'
+    subprocess.run(["sed", "-i", "-e", script, person.path], check=True)
+    return {"title": title}
+
+
+def edit(person: Person, stopped: Callable[[], bool]) -> None:
+    """Edit, again and again, until it is time to stop."""
+    rng = random.Random(person.seed)
+    journal = os.open(person.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    n = 0
+
+    def save_again() -> None:
+        os.write(journal, b'{"again": true}\n')
+        SAVES[person.save](person.path, text)
+
+    text = b""
+    while not stopped():
+        if person.save == "sed":
+            done = _sed(person, n)
+        else:
+            document = _read(person.path, save_again)
+            _think(person, stopped, rng.choice((0, 0, 1, 2, 5, 20)))
+            done = _changed(document, person, n, rng)
+            layout = rng.choice((orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, orjson.OPT_INDENT_2, 0))
+            text = orjson.dumps(document, option=layout)
+            SAVES[person.save](person.path, text)
+        os.write(journal, json.dumps(done).encode() + b"\n")
+        n += 1
+        _think(person, stopped, rng.choice((0, 1, 1, 2, 5)))  # Reading again at once, it would only read itself.
+    if person.save != "sed":
+        _read(person.path, save_again)
+
+
+def _main() -> None:
+    person = Person(**json.loads(sys.argv[1]))
+    stop = Path(person.journal + ".stop")
+    print("ready", flush=True)
+    edit(person, stop.exists)
+
+
+class Editing:
+    """A person who edits in a process of their own, from `with` to the end of its block, or `finish`."""
+
+    def __init__(self, person: Person) -> None:
+        self._person = person
+        program = PRELUDE + "from tests.torture.editors import _main; _main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, json.dumps(asdict(person))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def __enter__(self) -> Editing:
+        return self
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Have the person finish; what they did, save by save."""
+        Path(self._person.journal + ".stop").touch()
+        _, said = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == 0, said
+        journal = Path(self._person.journal)
+        return [json.loads(line) for line in journal.read_bytes().splitlines()] if journal.exists() else []
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()

@@ -1,0 +1,122 @@
+"""A supervisor that kills writers: forks them warm, SIGKILLs one at random every few milliseconds, starts another.
+
+Python takes a fifth of a second to start, so a writer that were a program of its own would die while it imports. Here
+a process that has all of it loaded forks them, and each opens its own Store; most die in the middle of a write. What
+must stay true: the supervisor kills children of its own only, never one that it has waited for, and holds no Store of
+its own while it forks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from capsule import Store
+from tests.torture.writers import PATIENCE_S, PRELUDE, Plan, work
+
+
+@dataclass
+class Orders:
+    """What the supervisor does.
+
+    Attributes:
+        plan: What each writer does; `name`, `seed` and `acks` (a directory) are completed for each.
+        kills: How many are killed, all in all.
+        writers: How many live at a time.
+        longest_life_s: One is killed after a random time up to this.
+    """
+
+    plan: Plan
+    kills: int
+    writers: int
+    longest_life_s: float
+
+
+def _warm_up() -> None:
+    """Load whatever a writer needs, by being one for a moment."""
+    with tempfile.TemporaryDirectory() as directory:
+        Store.init(directory)
+        with Store.open(directory) as store:
+            store.append(store.create(title="warm", type="chat").id, content="up")
+
+
+def _fork(orders: Orders, number: int, rng: random.Random, ready: int) -> int:
+    seed = rng.getrandbits(32)
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        name = f"w{number}"
+        plan = replace(orders.plan, name=name, seed=seed, acks=f"{orders.plan.acks}/{name}")
+        logging.getLogger("capsule").setLevel(logging.ERROR)
+        with Store.open(plan.root) as store:
+            os.write(ready, b"o")
+            work(plan, store)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # It is to be killed: whatever ends it earlier is a failure.
+
+
+def _supervise(orders: Orders) -> dict[str, float]:
+    rng = random.Random(orders.plan.seed)
+    _warm_up()
+    opened, ready = os.pipe()
+    living: list[int] = []
+    began, started = time.monotonic(), 0
+    try:
+        for killed in range(orders.kills):
+            while len(living) < min(orders.writers, orders.kills - killed):
+                living.append(_fork(orders, started, rng, ready))
+                started += 1
+                os.read(opened, 1)  # One that dies before it opens the store proves nothing.
+            time.sleep(rng.uniform(0, orders.longest_life_s))
+            victim = living.pop(rng.randrange(len(living)))
+            os.kill(victim, signal.SIGKILL)
+            _, status = os.waitpid(victim, 0)
+            if not os.WIFSIGNALED(status):
+                raise AssertionError("a writer failed before it was killed; see above")
+    finally:
+        for pid in living:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return {"kills": orders.kills, "seconds": time.monotonic() - began}
+
+
+def _main() -> None:
+    told = json.loads(sys.argv[1])
+    orders = Orders(Plan(**told.pop("plan")), **told)
+    print(json.dumps(_supervise(orders)))
+
+
+def supervise(root: Path, acks: Path, ids: list[str], seed: int, **how: object) -> dict[str, float]:
+    """Run a supervisor to its end; what it tells.
+
+    Args:
+        root: The store.
+        acks: The directory of the acknowledgements, one file a writer.
+        ids: The conversations.
+        seed: Of the supervisor's dice, and the writers'.
+        how: Fields of `Plan` and of `Orders`.
+    """
+    orders = {name: how.pop(name) for name in ("kills", "writers", "longest_life_s")}
+    told = json.dumps({"plan": asdict(Plan(str(root), str(acks), "", seed, ids, **how)), **orders})
+    program = PRELUDE + "from tests.torture.supervisor import _main; _main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, told],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S * 4,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

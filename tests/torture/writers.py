@@ -1,0 +1,272 @@
+"""Writers as processes of their own, and the check of what they were promised.
+
+A writer notes each acknowledgement with one `write(2)` of one line before its next append: what the kernel was told
+outlives a SIGKILL of the writer, so that the file of acknowledgements never claims more than was acknowledged, and
+lacks at most the last one. What must stay true: the check reads the files as JSON, without the store; only the doctor
+is asked besides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from capsule import Store, doctor
+from capsule.errors import InvalidDocument, Locked
+from capsule.format import codec
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = os.environ.get("CAPSULE_TORTURE") == "1"
+#: Whoever waits for its turn gives up after this, in seconds: a hang is a failure, and slowness none.
+PATIENCE_S = 240.0
+T = TypeVar("T")
+_ROLES = ("user", "assistant", "system", "tool")
+
+
+@dataclass
+class Plan:
+    """What one writer does.
+
+    Attributes:
+        root: The store.
+        acks: The file of acknowledgements, added to.
+        name: The writer's name; its messages begin with it.
+        seed: The seed of its dice.
+        ids: The conversations it picks from.
+        count: Appends of each thread; 0: until it is killed.
+        turns: Take the lock before, and release it after, one to three appends.
+        threads: Threads, which share one Store.
+        longest: Characters of padding in the longest messages.
+        tag_every: After this many appends it adds a tag, and notes that with an empty message id; 0: never.
+    """
+
+    root: str
+    acks: str
+    name: str
+    seed: int
+    ids: list[str]
+    count: int = 0
+    turns: bool = False
+    threads: int = 1
+    longest: int = 400
+    tag_every: int = 0
+
+
+class Acks:
+    """The file of acknowledgements of one writer."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def add(self, conversation: str, writer: str, n: int, message: str) -> None:
+        os.write(self._fd, json.dumps([conversation, writer, n, message]).encode() + b"\n")
+
+
+def work(plan: Plan, store: Store) -> None:
+    """Do what the plan says, on an open store."""
+    acks = Acks(plan.acks)
+    failures: list[BaseException] = []
+
+    def guarded(name: str, seed: int) -> None:
+        try:
+            _write(plan, store, acks, name, random.Random(seed))
+        except BaseException as error:
+            failures.append(error)
+
+    if plan.threads == 1:
+        _write(plan, store, acks, plan.name, random.Random(plan.seed))
+        return
+    threads = [
+        threading.Thread(target=guarded, args=(f"{plan.name}.{i}", plan.seed * 100 + i)) for i in range(plan.threads)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _write(plan: Plan, store: Store, acks: Acks, name: str, rng: random.Random) -> None:
+    n = 0
+    while not plan.count or n < plan.count:
+        id = rng.choice(plan.ids)
+        if not plan.turns:
+            n = _append(plan, store, acks, name, id, n, rng)
+            if plan.tag_every and n % plan.tag_every == 0:
+                tag = f"{name}-{n}"
+                _once_whole(lambda id=id, tag=tag: store.tag(id, tag))
+                acks.add(id, name, n, "")
+            continue
+        held = _turn(store, id)
+        with held:
+            for _ in range(min(rng.randint(1, 3), plan.count - n if plan.count else 3)):
+                n = _append(plan, store, acks, name, id, n, rng)
+
+
+def _turn(store: Store, id: str) -> object:
+    """The lock on a conversation, once it is this writer's turn."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return store.lock(id)
+        except Locked:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)
+
+
+def _once_whole(act: Callable[[], T]) -> T:
+    """What `act` gives, once the file is whole: a person who left half of one behind is told, and mends it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return act()
+        except InvalidDocument:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _append(plan: Plan, store: Store, acks: Acks, name: str, id: str, n: int, rng: random.Random) -> int:
+    padding = "é" * rng.choice((0, 10, 80, plan.longest // 2, plan.longest))
+    role = rng.choice(_ROLES)
+    message = _once_whole(lambda: store.append(id, role=role, content=f"{name} {n} {padding}"))
+    acks.add(id, name, n, message.id)
+    return n + 1
+
+
+def _main() -> None:
+    """A writer as a process: says that it is ready, waits for the word, works, and ends."""
+    plan = Plan(**json.loads(sys.argv[1]))
+    with Store.open(plan.root) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        work(plan, store)
+
+
+PRELUDE = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; "
+
+
+class Writers:
+    """Writers that begin at one word."""
+
+    def __init__(self, plans: Iterable[Plan]) -> None:
+        program = PRELUDE + "from tests.torture.writers import _main; _main()"
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, json.dumps(asdict(plan))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for plan in plans
+        ]
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def begin(self) -> None:
+        """Wait until all are ready, and give the word."""
+        for process in self._processes:
+            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == "ready\n", process.stderr.read()
+        for process in self._processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+
+    def running(self) -> bool:
+        return any(process.poll() is None for process in self._processes)
+
+    def finish(self) -> None:
+        """Wait for all of them; each must have ended well."""
+        for process in self._processes:
+            _, said = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, said
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@dataclass
+class Kept:
+    """What is in the store, and what was acknowledged."""
+
+    acked: int = 0
+    kept: int = 0
+    missing: list[str] = field(default_factory=list)
+    unacknowledged: Counter[str] = field(default_factory=Counter)  # by writer
+
+
+def acknowledged(directory: Path) -> Iterator[tuple[str, str, int, str]]:
+    """The acknowledgements in a directory of their files: conversation, writer, number, message id.
+
+    A last line that SIGKILL cut short was no acknowledgement yet.
+    """
+    for path in sorted(directory.iterdir()):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            conversation, writer, n, message = json.loads(line)
+            yield conversation, writer, n, message
+
+
+def check(root: Path, acks: Path) -> Kept:
+    """Hold the files against the acknowledgements.
+
+    Asserts that every acknowledged message is there once and as it was written, each writer's in its order, that
+    ids are unique in a conversation, and that every file is as the store writes it.
+    """
+    promised: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
+    for conversation, writer, n, message in acknowledged(acks):
+        promised[conversation][message] = (writer, n)
+    told = Kept(acked=sum(map(len, promised.values())))
+    for path in sorted((root / "conversations").glob("*.json")):
+        data = path.read_bytes()
+        document = codec.decode(data, str(path))
+        assert codec.encode(document) == data, f"{path} is not canonical"
+        ids = [entry["id"] for entry in document["history"]]
+        twice = [id for id, times in Counter(ids).items() if times > 1]
+        assert not twice, f"{path} has messages twice: {twice}"
+        mine = promised.pop(path.stem, {})
+        told.missing += [f"{path.stem}: {mine[id]}" for id in mine if id not in set(ids)]
+        told.unacknowledged.update(
+            entry["content"].split(" ", 1)[0] for entry in document["history"] if entry["id"] not in mine
+        )
+        told.kept += len(mine.keys() & set(ids))
+        latest: dict[str, int] = {}
+        for entry in document["history"]:
+            writer, n, _ = entry["content"].split(" ", 2)
+            assert mine.get(entry["id"], (writer, int(n))) == (writer, int(n)), f"{path}: {entry['id']} was changed"
+            assert latest.get(writer, -1) < int(n), f"{path}: {writer}'s messages are out of order at {n}"
+            latest[writer] = int(n)
+        times = [entry["timestamp"] for entry in document["history"]]
+        assert times == sorted(times), f"{path}: times go back"
+    assert not promised, f"conversations are gone: {list(promised)}"
+    assert not told.missing, f"acknowledged, and not there: {told.missing[:10]}"
+    return told
+
+
+def assert_clean(root: Path) -> None:
+    """Assert that the doctor finds nothing."""
+    with Store.open(root) as store:
+        assert [str(finding) for finding in doctor.examine(store)] == []
+
+
+def make(root: Path, types: Iterable[str]) -> list[str]:
+    """A store with an empty conversation of each type; their ids."""
+    Store.init(root)
+    with Store.open(root, keep_locks=False) as store:
+        return [store.create(title=f"{type} {i}", type=type).id for i, type in enumerate(types)]
