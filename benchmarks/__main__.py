@@ -1,0 +1,86 @@
+"""Measure the store, side by side with what one would use instead.
+
+A whole run takes about ten minutes, and writes RESULTS.md and results.json here and the plots into docs/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks import environment, plot, tables
+from benchmarks.report import Bench, Report
+
+#: The measurements by name, in the order of the report: each is a module with a `run`.
+WORKS = ("append", "contention", "amplification", "reading", "heads", "startup", "memory")
+_HERE = Path(__file__).parent
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=WORKS, metavar="NAME", help=f"some of: {', '.join(WORKS)}")
+    parser.add_argument("--quick", action="store_true", help="about a minute: fewer rounds, smaller sizes")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
+    parser.add_argument("--output", type=Path, help="write RESULTS.md, results.json and the plots into this directory")
+    parser.add_argument("--directory", type=Path, help="where to work; default: a temporary directory on a real disk")
+    parser.add_argument(
+        "--basic-memory",
+        nargs="?",
+        const="basic-memory",
+        default="",
+        metavar="REQUIREMENT",
+        help="measure basic-memory too: installed with pip into a throwaway environment of Python 3.12 or newer",
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run what was asked for; 1 when a measurement failed."""
+    asked = _arguments()
+    works = tuple(asked.only or WORKS)
+    parent = asked.directory or environment.disk_directory()
+    progress = tables.progress(quiet=not sys.stderr.isatty())
+    reports: dict[str, Report] = {}
+    start = time.monotonic()
+    for name in works:
+        directory = Path(tempfile.mkdtemp(prefix=f"capsule-bench-{name}-", dir=parent))
+        try:
+            bench = Bench(directory, asked.quick, progress, asked.basic_memory)
+            reports[name] = import_module(f"benchmarks.{name}").run(bench)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    about = environment.record(parent, quick=asked.quick, seconds=time.monotonic() - start)
+    if asked.json:
+        sys.stdout.write(tables.as_json(about, reports))
+    else:
+        tables.show(about, reports)
+    # The committed results are those of a whole run; a part of one is written only where it is asked for.
+    output = asked.output or (_HERE if works == WORKS and not asked.quick else None)
+    if output is not None:
+        plots = asked.output or _HERE.parent / "docs"
+        _write(output, plots, about, reports)
+    return 0
+
+
+def _write(output: Path, plots: Path, about: dict[str, str], reports: dict[str, Report]) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    drawn: list[Path] = []
+    if "append" in reports:
+        reason = plot.missing()
+        if reason:
+            reports["append"].skipped["the plot"] = reason
+        else:
+            drawn = plot.draw(reports["append"].data["by_size"], plots)
+    (output / "RESULTS.md").write_text(tables.markdown(about, reports, drawn, output), "utf-8")
+    (output / "results.json").write_text(tables.as_json(about, reports), "utf-8")
+    for path in (*drawn, output / "RESULTS.md", output / "results.json"):
+        print(f"wrote {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

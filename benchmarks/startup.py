@@ -1,0 +1,90 @@
+"""What it costs to start: whole processes, from the fork to the exit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.fixtures import write_capsule
+from benchmarks.harness import Contestant, interleave
+from benchmarks.report import Bar, Bench, Report, Table, micro, times
+from capsule import Store
+
+__all__ = ["run"]
+
+_TYPER = 'python -c "import typer"'
+_VERSION, _LIST = "capsule --version", "capsule list, 100 capsules"
+
+
+def run(bench: Bench) -> Report:
+    """Measure the start of processes."""
+    report = Report()
+    program = Path(sys.executable).with_name("capsule")
+    if not program.exists():
+        reason = f"there is no {program.name} beside {Path(sys.executable).name}; pip install -e . into its environment"
+        report.skipped["start-up"] = reason
+        report.bars = [
+            Bar(_VERSION, "at most 1.3x", "", None, reason),
+            Bar(_LIST, "at most 2x", "", None, reason),
+        ]
+        return report
+    root = bench.directory / "store"
+    Store.init(root)
+    for number in range(100):
+        write_capsule(root, f"c{number:03}", messages=20)
+
+    # Compiled modules are kept, as they are wherever a program is started twice.
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+    def process(*words: str) -> Callable[[], None]:
+        def run_it() -> None:
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=root, env=usual)
+
+        return run_it
+
+    python, capsule = sys.executable, str(program)
+    store = ("--store", str(root))
+    append = ("append", *store, "c000", "hello")
+    rounds = bench.rounds(80, 12)
+    with bench.progress("processes", rounds) as step:
+        samples = interleave(
+            [
+                Contestant("python -c pass", process(python, "-c", "pass")),
+                Contestant(_TYPER, process(python, "-c", "import typer")),
+                Contestant('python -c "import capsule"', process(python, "-c", "import capsule")),
+                Contestant(_VERSION, process(capsule, "--version")),
+                Contestant(_LIST, process(capsule, "list", *store)),
+                Contestant("capsule show ID --last 5", process(capsule, "show", *store, "c000", "--last", "5")),
+                Contestant("capsule append ID TEXT", process(capsule, *append)),
+            ],
+            rounds,
+            tick=step,
+        )
+    typer = samples[_TYPER].median
+    rows = [
+        (
+            one.name,
+            str(len(one.seconds)),
+            *(micro(one.quantile(q)) for q in (0.5, 0.95, 0.99, 1.0)),
+            times(one.median / typer),
+        )
+        for one in samples.values()
+    ]
+    columns = ("process", "rounds", "median", "p95", "p99", "max", f"it / {_TYPER}")
+    report.tables.append(Table("Starting", columns, rows))
+    for name, allowed in ((_VERSION, 1.3), (_LIST, 2.0)):
+        ratio = samples[name].median / typer
+        report.bars.append(
+            Bar(
+                name,
+                f"at most {allowed:g}x of {_TYPER}",
+                f"{times(ratio)} ({micro(samples[name].median)} and {micro(typer)})",
+                ratio <= allowed,
+                "what is imported besides typer",
+            )
+        )
+    report.data["processes"] = {name: one.as_json() for name, one in samples.items()}
+    return report
