@@ -144,7 +144,7 @@ def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signa
         _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
     records = outcome.records
     if not outcome.changed:
-        records.append(head_record(document["updatedAt"], document, len(document["history"])))
+        records.append(head_record(document["updatedAt"], document, len(document["history"]), by_hand=True))
         is_canonical = not changes and codec.encode(document) == data
         return held.adopt(signature, anatomy.survey(data) if is_canonical else None, records)
     stamp = timestamps.now(document["updatedAt"])

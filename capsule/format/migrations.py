@@ -138,6 +138,7 @@ def _tidy_history(conversation: str, created: str, history: list[Any], counts: d
     """The messages, each with an id and a canonical time."""
     stamp = created
     tidied = []
+    taken = {entry.get("id") for entry in history}
     for position, entry in enumerate(history):
         had = entry.get("timestamp")
         if had:
@@ -151,7 +152,12 @@ def _tidy_history(conversation: str, created: str, history: list[Any], counts: d
             entry = {**entry, "editedAt": form}
         if not entry.get("id"):
             counts["id"] += 1
-            entry = {**entry, "id": message_id_for(conversation, position, entry["role"], stamp, entry["content"])}
+            id, turn = "", position
+            while not id or id in taken:  # The same words may have stood in this place before, and have moved.
+                id = message_id_for(conversation, turn, entry["role"], stamp, entry["content"])
+                turn += len(history)
+            taken.add(id)
+            entry = {**entry, "id": id}
         tidied.append(entry)
     return tidied
 

@@ -62,9 +62,18 @@ def gone_record(stamp: str, entries: Iterable[Mapping[str, Any]]) -> bytes:
     return orjson.dumps({"k": "gone", "u": stamp, "was": {entry["id"]: digest(entry) for entry in entries}})
 
 
-def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
-    """The record of a head as it was written: all of `document` but its context and history; `count` messages."""
-    return orjson.dumps({"k": "head", "u": stamp, "n": count, "h": _apart(document)})
+def head_record(stamp: str, document: Mapping[str, Any], count: int, *, by_hand: bool = False) -> bytes:
+    """The record of a head as it was written: all of `document` but its context and history; `count` messages.
+
+    Args:
+        stamp: Its `updatedAt`.
+        document: The document.
+        count: How many messages it has.
+        by_hand: Whether a person wrote it so. Of what people write the last one wins, and nothing is made again.
+    """
+    return orjson.dumps(
+        {"k": "head", "u": stamp, "n": count, "h": _apart(document), **({"hand": 1} if by_hand else {})}
+    )
 
 
 def saved_record(document: Mapping[str, Any]) -> bytes:
@@ -262,25 +271,34 @@ def _head(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
     heads = [write for write in writes if write.kind in ("head", "saved")]
     if not heads:
         return
-    ours = _flat(heads[-1].told["h"])
-    theirs = _flat(_apart(outcome.document))
+    flats = [_flat(head.told["h"]) for head in heads]
+    ours, theirs = flats[-1], _flat(_apart(outcome.document))
     # Of two that are as like, the earlier: what then seems new to the person is made again, not taken away.
-    base = min(_readable(heads, read), key=lambda flat: _distance(flat, theirs))
-    locks = [_flat(head.told["h"]).get(("metadata", "lock"), _ABSENT) for head in heads]
+    at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
+    base = flats[at]
+    by_the_store = {
+        key
+        for place in range(at + 1, len(heads))
+        if heads[place].kind == "head" and "hand" not in heads[place].told
+        for key in _differing(flats[place - 1], flats[place])
+    }
+    locks = [_lock_of(flat) for flat in flats]
     merged = dict(theirs)
     remade = []
     for key in _differing(base, ours):
         was, mine, saved_value = (flat.get(key, _ABSENT) for flat in (base, ours, theirs))
-        if _same(saved_value, mine):
+        if key not in by_the_store or _same(saved_value, mine):
             continue
-        if _same(saved_value, was) or (key == ("metadata", "lock") and any(_same(saved_value, lock) for lock in locks)):
+        if key == _LOCK and _lock_of(theirs) == locks[-1]:
+            continue
+        if _same(saved_value, was) or (key == _LOCK and _lock_of(theirs) in locks):
             merged[key] = mine
-            remade.append("the lock" if key == ("metadata", "lock") else f"the change of {key[-1]}")
+            remade.append("the lock" if key == _LOCK else f"the change of {key[-1]}")
         elif key == ("metadata", "tags") and isinstance(was, list):
             merged[key] = _merged_tags(was, mine, saved_value)
             if not _same(merged[key], saved_value):
                 remade.append("the change of tags")
-        elif key != ("metadata", "lock"):
+        elif key != _LOCK:
             # A lock that no record knows is that of a writer which was killed before it could leave its record, or
             # a person's; either stands, and there is nothing in the other one to keep.
             kept = {".".join(key): None if mine is _ABSENT else mine}
@@ -291,15 +309,22 @@ def _head(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
         outcome.remade += remade
 
 
-def _readable(heads: list[_Write], read: _Read) -> list[_Flat]:
-    """The heads that the person may have begun from: the one in force at the latest write that is shown to have been
-    read, and those after it of the same `updatedAt`; all that there are, when none is shown."""
-    before = [head for head in heads if head.place <= read.upto]
-    after = [head for head in heads if head.place > read.upto and head.told["u"] == read.stamp]
-    return [_flat(head.told["h"]) for head in (before[-1:] + after or heads)]
+def _lock_of(flat: _Flat) -> str:
+    """What tells one lock from another; its time is refreshed in place, and in no record."""
+    lock = flat.get(_LOCK)
+    return digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
+
+
+def _readable(heads: list[_Write], read: _Read) -> list[int]:
+    """Which of the heads the person may have begun from: the one in force at the latest write that is shown to have
+    been read, and those after it of the same `updatedAt`; all that there are, when none is shown."""
+    before = [at for at, head in enumerate(heads) if head.place <= read.upto]
+    after = [at for at, head in enumerate(heads) if head.place > read.upto and head.told["u"] == read.stamp]
+    return before[-1:] + after or list(range(len(heads)))
 
 
 _ABSENT: Any = object()
+_LOCK = ("metadata", "lock")
 _Flat = Mapping[tuple[str, ...], Any]
 
 
@@ -340,6 +365,8 @@ def _distance(one: _Flat, other: _Flat) -> int:
     """How many fields differ; of the tags, how many."""
     distance = 0
     for key in _differing(one, other):
+        if key == _LOCK and _lock_of(one) == _lock_of(other):
+            continue
         tags = [flat.get(key) for flat in (one, other)] if key == ("metadata", "tags") else []
         both = [{digest(tag) for tag in tags_of} for tags_of in tags if isinstance(tags_of, list)]
         distance += len(both[0] ^ both[1]) if len(both) == 2 else 1
