@@ -463,10 +463,12 @@ class Store:
             InvalidInput: Several are, or it is too short.
         """
         if prefix == "@last":
-            latest = max((head for head in self.heads() if not head.damaged), key=_last_changed, default=None)
-            if latest is None:
+            stamps = {head.id: timestamps.sortable(head.updated_at) for head in self.heads() if not head.damaged}
+            if not stamps:
                 raise NotFound("there is no conversation yet; make one with: capsule new", id=prefix)
-            return latest.id
+            # Within one millisecond, the files' own times tell.
+            written = {found.id: found.signature.mtime_ns for found in self.storage.scan(KIND)}
+            return max(stamps, key=lambda id: (stamps[id], written.get(id, 0)))
         check_id(prefix)
         if self.storage.exists(KIND, prefix):
             return prefix
@@ -558,10 +560,6 @@ class Store:
             older_than_s: Seconds; 0: everything.
         """
         return self.storage.purge(older_than_s)
-
-
-def _last_changed(head: Head) -> tuple[str, str]:
-    return timestamps.sortable(head.updated_at), head.id
 
 
 def _flag(metadata: dict[str, Any], name: str, on: bool) -> None:
