@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from capsule import timestamps
+from capsule.choosing import find_message, one_of
 from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.head import Head
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from capsule.format.models import Capsule, Message
 
-__all__ = ["KIND", "Reader"]
+__all__ = ["KIND", "Reading"]
 
 T = TypeVar("T")
 
@@ -30,19 +32,23 @@ KIND = "conversations"
 _TRIES = 5
 
 
-class Reader:
-    """Reads the conversations of one store."""
+class Reading:
+    """What an open store reads. The base of `Store`.
+
+    Args:
+        storage: The storage engine.
+    """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._heads: dict[str, tuple[Signature, Head]] = {}
+        self.storage = storage
+        self._listed: dict[str, tuple[Signature, Head]] = {}
 
     def _settled(self, id: str) -> Known | None:
         """The conversation as the store knows it; None in a store that can't be written."""
-        known = self._storage.known(KIND, check_id(id))
+        known = self.storage.known(KIND, check_id(id))
         if known is not None:
             return known
-        if not self._storage.exists(KIND, id) and not self._storage.remembers(KIND, id):
+        if not self.storage.exists(KIND, id) and not self.storage.remembers(KIND, id):
             raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
         from capsule.settling import settle
 
@@ -52,7 +58,7 @@ class Reader:
             return None
 
     def _settle(self, id: str, settle: Callable[..., Known]) -> Known:
-        with self._storage.mutex(KIND, id) as held:
+        with self.storage.mutex(KIND, id) as held:
             return settle(held)
 
     @staticmethod
@@ -71,13 +77,13 @@ class Reader:
         """The file's bytes, validated, and whether they are canonical and current."""
         for _ in range(_TRIES):
             known = self._settled(id)
-            got = self._storage.read(KIND, id)
+            got = self.storage.read(KIND, id)
             if got is None:
                 continue  # An editor is just replacing it, or it is gone: settling tells the two apart.
             if known is None:
                 from capsule.settling import decoded
 
-                decoded(got[0], self._storage.path(KIND, id), id)
+                decoded(got[0], self.storage.path(KIND, id), id)
                 return got[0], False
             if got[1] == known.signature and _is_whole(got[0], known):
                 return got[0], known.anatomy is not None
@@ -85,7 +91,7 @@ class Reader:
         from capsule.settling import settle
 
         def look() -> tuple[bytes, bool]:
-            with self._storage.mutex(KIND, id) as held:
+            with self.storage.mutex(KIND, id) as held:
                 known = settle(held)
                 got = held.read()
                 if got is None or got[1] != known.signature:
@@ -95,17 +101,18 @@ class Reader:
         return self._again(look)
 
     def read(self, id: str) -> bytes:
-        """The bytes of the file, as it is. Raises as `load`."""
+        """The bytes of a conversation's file, as they are, validated. Raises as `load`."""
         return self._bytes(id)[0]
 
     def document(self, id: str) -> dict[str, Any]:
-        """The conversation as this version writes it, numbers exact, in canonical order. Raises as `load`."""
-        path = self._storage.path(KIND, id)
+        """The conversation as this version writes it, in canonical order; a number that JSON libraries would
+        change is an `orjson.Fragment`. Raises as `load`."""
+        path = self.storage.path(KIND, id)
         document, _ = migrations.current(codec.decode(self.read(id), path), path)
         return canonical.in_order(document)
 
     def load(self, id: str) -> Capsule:
-        """The whole conversation.
+        """The whole conversation, unknown fields kept.
 
         Raises:
             NotFound: There is none.
@@ -115,13 +122,13 @@ class Reader:
 
         data, is_canonical = self._bytes(id)
         if not is_canonical:
-            path = self._storage.path(KIND, id)
+            path = self.storage.path(KIND, id)
             document, _ = migrations.current(codec.decode(data, path), path)
             data = codec.encode(document)
         return Capsule.model_validate_json(data)
 
     def tail(self, id: str, n: int) -> list[Message]:
-        """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, whatever the size."""
+        """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, not the file."""
         from capsule.format.models import messages_in
 
         entries, count = self._tail(id, n)
@@ -133,9 +140,9 @@ class Reader:
         return [message.placed(count - len(messages) + i) for i, message in enumerate(messages)]
 
     def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
-        """As `tail`, but as the file has them, numbers exact; and the position of the first."""
+        """As `tail`, but as they stand in the file, numbers as in `document`; and the position of the first."""
         entries, count = self._tail(id, n)
-        found = codec.decode(b'{"history":' + entries + b"}", self._storage.path(KIND, id))["history"]
+        found = codec.decode(b'{"history":' + entries + b"}", self.storage.path(KIND, id))["history"]
         return count - len(found), found
 
     def _tail(self, id: str, n: int) -> tuple[bytes, int]:
@@ -144,7 +151,7 @@ class Reader:
             known = self._settled(id)
             if known is None or known.anatomy is None:
                 break
-            entries = self._storage.tail(KIND, id, known, n) if n > 0 else b"[]"
+            entries = self.storage.tail(KIND, id, known, n) if n > 0 else b"[]"
             if entries is not None:
                 return entries, known.anatomy.entries
         return self._tail_of_whole(id, n)
@@ -154,11 +161,11 @@ class Reader:
         return b"[" + b",".join(map(codec.encode_entry, history[-n:] if n > 0 else [])) + b"]", len(history)
 
     def head(self, id: str) -> Head:
-        """The head of one conversation. Raises as `load`; a damaged file raises here."""
+        """The head of one conversation. Raises as `load`."""
         known = self._settled(id)
         size = known.signature.size if known else len(self.read(id))
-        path = self._storage.path(KIND, id)
-        found = self._quick(path, *self._storage.beginning(path), size)
+        path = self.storage.path(KIND, id)
+        found = self._quick(path, *self.storage.beginning(path), size)
         if found is None or found.id != id:
             document = self.document(id)
             found = Head.of(document, path, size)
@@ -166,13 +173,13 @@ class Reader:
         return found
 
     def heads(self) -> Iterator[Head]:
-        """The head of every conversation, in no order; a file that is none gives a head with `damaged`.
+        """The heads of all conversations, in no order, damaged files among them (`Head.damaged`).
 
-        Costs one scandir and, a file that changed since the last time, an open and one or two reads.
+        Costs one scandir, and for a file that changed since the last time an open and one or two reads.
         """
         seen: dict[str, tuple[Signature, Head]] = {}
-        for scanned in self._storage.scan(KIND):
-            cached = self._heads.get(scanned.id)
+        for scanned in self.storage.scan(KIND):
+            cached = self._listed.get(scanned.id)
             if cached is None or cached[0] != scanned.signature:
                 head = self._scanned(scanned)
                 if head is None:
@@ -180,14 +187,45 @@ class Reader:
                 cached = (scanned.signature, head)
             seen[scanned.id] = cached
             yield cached[1]
-        self._heads = seen
+        self._listed = seen
+
+    def ids(self) -> list[str]:
+        """The ids of all conversations, sorted. Costs one scandir."""
+        return sorted(scanned.id for scanned in self.storage.scan(KIND))
+
+    def find_message(self, id: str, message_id: str) -> Message:
+        """One message: by its id, a unique prefix of it, `@N` (its position) or `@last`. Raises as `load`."""
+        from capsule.format.models import Message
+
+        history = self.document(id)["history"]
+        place = find_message(history, message_id, id)
+        return Message.model_validate_json(codec.encode(history[place])).placed(place)
+
+    def resolve(self, prefix: str) -> str:
+        """The id that a person means: a full id, a unique prefix of 4 characters or more, or `@last`.
+
+        Raises:
+            NotFound: None is meant.
+            InvalidInput: Several are, or it is too short.
+        """
+        if prefix == "@last":
+            stamps = {head.id: timestamps.sortable(head.updated_at) for head in self.heads() if not head.damaged}
+            if not stamps:
+                raise NotFound("there is no conversation yet; make one with: capsule new", id=prefix)
+            # Within one millisecond, the files' own times tell.
+            written = {found.id: found.signature.mtime_ns for found in self.storage.scan(KIND)}
+            return max(stamps, key=lambda id: (stamps[id], written.get(id, 0)))
+        check_id(prefix)
+        if self.storage.exists(KIND, prefix):
+            return prefix
+        return one_of([id for id in self.ids() if id.startswith(prefix)], prefix)
 
     def _scanned(self, scanned: Scanned) -> Head | None:
         """The head of one file met by a scan; None when the file is gone meanwhile."""
         size = scanned.signature.size
         try:
             if scanned.regular and is_id(scanned.id):
-                found = self._quick(scanned.path, *self._storage.beginning(scanned.path), size)
+                found = self._quick(scanned.path, *self.storage.beginning(scanned.path), size)
                 if found is not None and found.id == scanned.id:
                     return found
             return self._slow(scanned)

@@ -13,23 +13,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capsule import discovery, timestamps
-from capsule.choosing import find_message, one_of
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, StoreBusy
+from capsule.choosing import find_message
+from capsule.discarding import Discarding
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations, new, validation
 from capsule.format.message import check_message
-from capsule.format.titles import check_title, title_from
+from capsule.format.titles import check_tags, check_title, title_from
 from capsule.head import Head
 from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id, new_id
 from capsule.locks import LockState
-from capsule.reading import KIND, Reader
+from capsule.reading import KIND
 from capsule.settling import settle
 from capsule.storage.engine import FileStorage
-from capsule.storage.interface import Displaced, Interfered, Storage, Trashed
+from capsule.storage.interface import Displaced, Interfered, Storage
 from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
 
 if TYPE_CHECKING:
-    from capsule.format.models import Capsule, Message
+    from capsule.format.models import Message
     from capsule.settings import Settings
 
 __all__ = ["Store"]
@@ -38,7 +39,7 @@ T = TypeVar("T")
 _TRIES = 50
 
 
-class Store:
+class Store(Discarding):
     """An open store: one instance, which several threads may use.
 
     Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `unlock`, the end of
@@ -54,9 +55,8 @@ class Store:
     ) -> None:
         self.root = root
         self.settings = settings
-        self.storage = storage
+        super().__init__(storage)
         self._heads = HeadCache()
-        self._reader = Reader(storage)
         self._holder = Holder(storage, settings, self._write, keep_locks=keep_locks, name=instance)
 
     @classmethod
@@ -182,7 +182,7 @@ class Store:
             stamp,
             mode,
             type,
-            _checked_tags(tags),
+            check_tags(tags),
             "user" if named else "auto",
             lock,
             entries,
@@ -287,7 +287,7 @@ class Store:
 
     def tag(self, id: str, *tags: str) -> Head:
         """Add tags; one that is there already stays as it is."""
-        added = _checked_tags(tags)
+        added = check_tags(tags)
 
         def change(head: dict[str, Any]) -> None:
             there = head["metadata"].get("tags") or []
@@ -387,7 +387,7 @@ class Store:
             What was changed, in words; empty when there was nothing to do.
         """
         path = self.storage.path(KIND, id)
-        data = self._reader.read(id)
+        data = self.read(id)
         document, changes = migrations.current(codec.decode(data, path), path)
         if not changes and codec.encode(canonical.in_order(document)) != data:
             changes = ["brought into the canonical layout"]
@@ -403,76 +403,6 @@ class Store:
 
             self._write(id, act)
         return changes
-
-    # -- Reading -------------------------------------------------------------------------------------------------
-
-    def load(self, id: str) -> Capsule:
-        """The whole conversation, unknown fields kept.
-
-        Raises:
-            NotFound: There is none.
-            InvalidDocument: Its file does not parse, or is no capsule.
-        """
-        return self._reader.load(check_id(id))
-
-    def read(self, id: str) -> bytes:
-        """The bytes of a conversation's file, as they are, validated. Raises as `load`."""
-        return self._reader.read(check_id(id))
-
-    def document(self, id: str) -> dict[str, Any]:
-        """The conversation as this version writes it, in canonical order; a number that JSON libraries would
-        change is an `orjson.Fragment`. Raises as `load`."""
-        return self._reader.document(check_id(id))
-
-    def tail(self, id: str, n: int) -> list[Message]:
-        """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, not the file."""
-        return self._reader.tail(check_id(id), n)
-
-    def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
-        """As `tail`, but as they stand in the file, numbers as in `document`; and the position of the first."""
-        return self._reader.tail_entries(check_id(id), n)
-
-    def head(self, id: str) -> Head:
-        """The head of one conversation. Raises as `load`."""
-        return self._reader.head(check_id(id))
-
-    def heads(self) -> Iterator[Head]:
-        """The heads of all conversations, in no order, damaged files among them (`Head.damaged`).
-
-        Costs one scandir, and for a file that changed since the last time an open and one or two reads.
-        """
-        return self._reader.heads()
-
-    def ids(self) -> list[str]:
-        """The ids of all conversations, sorted. Costs one scandir."""
-        return sorted(scanned.id for scanned in self.storage.scan(KIND))
-
-    def find_message(self, id: str, message_id: str) -> Message:
-        """One message: by its id, a unique prefix of it, `@N` (its position) or `@last`. Raises as `load`."""
-        from capsule.format.models import Message
-
-        history = self.document(id)["history"]
-        place = find_message(history, message_id, id)
-        return Message.model_validate_json(codec.encode(history[place])).placed(place)
-
-    def resolve(self, prefix: str) -> str:
-        """The id that a person means: a full id, a unique prefix of 4 characters or more, or `@last`.
-
-        Raises:
-            NotFound: None is meant.
-            InvalidInput: Several are, or it is too short.
-        """
-        if prefix == "@last":
-            stamps = {head.id: timestamps.sortable(head.updated_at) for head in self.heads() if not head.damaged}
-            if not stamps:
-                raise NotFound("there is no conversation yet; make one with: capsule new", id=prefix)
-            # Within one millisecond, the files' own times tell.
-            written = {found.id: found.signature.mtime_ns for found in self.storage.scan(KIND)}
-            return max(stamps, key=lambda id: (stamps[id], written.get(id, 0)))
-        check_id(prefix)
-        if self.storage.exists(KIND, prefix):
-            return prefix
-        return one_of([id for id in self.ids() if id.startswith(prefix)], prefix)
 
     # -- Locks ---------------------------------------------------------------------------------------------------
 
@@ -506,81 +436,11 @@ class Store:
         """What is known of the holder of the lock in a head; None when it has none."""
         return self._holder.state_of(head) if head.lock else None
 
-    # -- Trash ---------------------------------------------------------------------------------------------------
-
-    def delete(self, id: str) -> Trashed:
-        """Move a conversation to the trash; a damaged file too.
-
-        Raises:
-            NotFound: There is none.
-            Locked, LockLost: Another instance holds it, or took it.
-        """
-        check_id(id)
-        try:
-            return self._write(id, self._holder.discard)
-        except InvalidDocument:
-            with self.storage.mutex(KIND, id) as held:
-                return held.delete()
-
-    def trash(self) -> list[Trashed]:
-        """The deleted conversations, newest first."""
-        return self.storage.trash(KIND)
-
-    def trashed_head(self, trashed: Trashed) -> Head:
-        """The head of a deleted conversation, as far as it can be read."""
-        data = self.storage.read_trashed(trashed.token)
-        try:
-            document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
-            head = Head.of(document, trashed.path, len(data))
-        except CapsuleError as error:
-            return Head(trashed.id, path=trashed.path, bytes=len(data), damaged=error.message)
-        return head or Head(trashed.id, path=trashed.path, bytes=len(data), damaged="no capsule")
-
-    def restore(self, id: str) -> Head:
-        """Bring the conversation that was deleted last under this id back from the trash.
-
-        Raises:
-            NotFound: There is none in the trash.
-            Refused: A conversation of that id is there.
-        """
-        deleted = self.trash()
-        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
-        latest = next(trashed for trashed in deleted if trashed.id == wanted)
-        with self.storage.mutex(KIND, wanted) as held:
-            held.restore(latest.token)
-        try:
-            return self.head(wanted)
-        except InvalidDocument as error:
-            return Head(wanted, path=self.storage.path(KIND, wanted), damaged=error.message)
-
-    def purge(self, older_than_s: float = 0) -> list[str]:
-        """Drop for good what has lain in the trash and the quarantine for longer; the paths of what is gone.
-
-        Args:
-            older_than_s: Seconds; 0: everything.
-        """
-        return self.storage.purge(older_than_s)
-
 
 def _flag(metadata: dict[str, Any], name: str, on: bool) -> None:
     """Set an optional flag; one that is off is left out, unless it is there already."""
     if on or name in metadata:
         metadata[name] = on
-
-
-def _checked_tags(tags: Iterable[str]) -> list[str]:
-    """Tags as they are kept: each once, in their order, none empty.
-
-    Raises:
-        InvalidInput: One is empty or holds a control character.
-    """
-    if isinstance(tags, str):
-        raise InvalidInput(f"tags are a list of words, not one: {tags!r}")
-    tags = list(tags)
-    for tag in tags:
-        if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
-            raise InvalidInput(f"{tag!r} is no tag: a tag is not empty and holds no control characters")
-    return list(dict.fromkeys(tags))
 
 
 def _check_new(document: dict[str, Any], data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Titles: made from a message, or given by a person.
+"""Titles, made from a message or given by a person, and tags.
 
 What must stay true: a title is one line of at most `MAX` characters that no terminal takes for a command.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from capsule.errors import InvalidInput
 
-__all__ = ["MAX", "NEAR", "check_title", "title_from"]
+__all__ = ["MAX", "NEAR", "check_tags", "check_title", "title_from"]
 
 #: The most characters a given title may have.
 MAX = 200
@@ -71,3 +72,18 @@ def check_title(text: str) -> str:
         said = "a line break" if code in {10, 13, 0x85, 0x2028, 0x2029} else f"the control character U+{code:04X}"
         raise InvalidInput(f"the title holds {said} at character {found.start() + 1}; remove it")
     return title
+
+
+def check_tags(tags: Iterable[str]) -> list[str]:
+    """Tags as they are kept: each once, in their order, none empty.
+
+    Raises:
+        InvalidInput: One is empty or holds a control character.
+    """
+    if isinstance(tags, str):
+        raise InvalidInput(f"tags are a list of words, not one: {tags!r}")
+    tags = list(tags)
+    for tag in tags:
+        if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
+            raise InvalidInput(f"{tag!r} is no tag: a tag is not empty and holds no control characters")
+    return list(dict.fromkeys(tags))

@@ -1,0 +1,87 @@
+"""The trash of an open store: conversations deleted, brought back, and dropped for good.
+
+What must stay true: deleting loses nothing; only `purge` does, and only what lay there long enough.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from capsule.choosing import one_of
+from capsule.errors import CapsuleError, InvalidDocument
+from capsule.format import codec, migrations
+from capsule.head import Head
+from capsule.holding import Holder
+from capsule.ids import check_id
+from capsule.reading import KIND, Reading
+from capsule.storage.interface import Trashed
+from capsule.writing import Conversation
+
+__all__ = ["Discarding"]
+
+T = TypeVar("T")
+
+
+class Discarding(Reading, ABC):
+    """What an open store does with its trash. A base of `Store`, which sets the holder and knows how to write."""
+
+    _holder: Holder
+
+    @abstractmethod
+    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
+        """Run `action` on the conversation, settled and under its mutex."""
+
+    def delete(self, id: str) -> Trashed:
+        """Move a conversation to the trash; a damaged file too.
+
+        Raises:
+            NotFound: There is none.
+            Locked, LockLost: Another instance holds it, or took it.
+        """
+        check_id(id)
+        try:
+            return self._write(id, self._holder.discard)
+        except InvalidDocument:
+            with self.storage.mutex(KIND, id) as held:
+                return held.delete()
+
+    def trash(self) -> list[Trashed]:
+        """The deleted conversations, newest first."""
+        return self.storage.trash(KIND)
+
+    def trashed_head(self, trashed: Trashed) -> Head:
+        """The head of a deleted conversation, as far as it can be read."""
+        data = self.storage.read_trashed(trashed.token)
+        try:
+            document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
+            head = Head.of(document, trashed.path, len(data))
+        except CapsuleError as error:
+            return Head(trashed.id, path=trashed.path, bytes=len(data), damaged=error.message)
+        return head or Head(trashed.id, path=trashed.path, bytes=len(data), damaged="no capsule")
+
+    def restore(self, id: str) -> Head:
+        """Bring the conversation that was deleted last under this id back from the trash.
+
+        Raises:
+            NotFound: There is none in the trash.
+            Refused: A conversation of that id is there.
+        """
+        deleted = self.trash()
+        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
+        latest = next(trashed for trashed in deleted if trashed.id == wanted)
+        with self.storage.mutex(KIND, wanted) as held:
+            held.restore(latest.token)
+        try:
+            return self.head(wanted)
+        except InvalidDocument as error:
+            return Head(wanted, path=self.storage.path(KIND, wanted), damaged=error.message)
+
+    def purge(self, older_than_s: float = 0) -> list[str]:
+        """Drop for good what has lain in the trash and the quarantine for longer; the paths of what is gone.
+
+        Args:
+            older_than_s: Seconds; 0: everything.
+        """
+        return self.storage.purge(older_than_s)
