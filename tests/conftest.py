@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests.processes import Child
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -94,3 +97,17 @@ def samples() -> Path:
 def repository() -> Path:
     """The root of this repository, a store itself; read only."""
     return ROOT
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    """Starts programs in processes of their own, with the arguments as texts."""
+    children: list[Child] = []
+
+    def start(body: str, *args: object) -> Child:
+        children.append(Child(body, *map(str, args)))
+        return children[-1]
+
+    yield start
+    for one in children:
+        one.close()

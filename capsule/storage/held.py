@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from capsule.errors import Refused
+from capsule.errors import CapsuleError, Refused
 from capsule.format.anatomy import Anatomy, head_of, reheaded, spliced
 from capsule.storage import files, note, repair
 from capsule.storage.flushing import Pending, Unflushed
@@ -169,10 +169,14 @@ class HeldDocument:
             self._distrust(known.doubt)
             raise
         except OSError as error:
-            if isinstance(error, Unflushed):
-                self._distrust("bytes")
-            raise files.failure(error, self.path, "append to") from error
+            raise self._failed(error, "append to") from error
         return self._write_note(self._durable(signature, after, known.tag, stamp), records, keep=True)
+
+    def _failed(self, error: OSError, doing: str) -> CapsuleError:
+        """The error for a write in place that failed; after a flush that did, the file is not trusted any more."""
+        if isinstance(error, Unflushed):
+            self._distrust("bytes")
+        return files.failure(error, self.path, doing)
 
     def flush(self) -> None:
         """See `Held.flush`."""
@@ -209,9 +213,7 @@ class HeldDocument:
             self._distrust(known.doubt)
             raise
         except OSError as error:
-            if isinstance(error, Unflushed):
-                self._distrust("bytes")
-            raise files.failure(error, self.path, "refresh the lock of") from error
+            raise self._failed(error, "refresh the lock of") from error
         after = self._durable(signature, anatomy, note.new_tag(), known.stamp)._replace(doubt=known.doubt)
         return self._write_note(after, [], keep=True)
 

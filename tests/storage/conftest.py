@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,6 @@ from capsule.format import anatomy, codec, new
 from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Storage
 from capsule.storage.syscalls import Syscalls
-from tests.processes import Child
 
 STAMP = "2025-01-12T10:30:00.000Z"
 
@@ -79,13 +80,11 @@ def storage(root: Path, make: Callable[[str], Storage]) -> Iterator[Storage]:
 
 
 @pytest.fixture
-def child() -> Iterator[Callable[..., Child]]:
-    children: list[Child] = []
-
-    def start(body: str, *args: object) -> Child:
-        children.append(Child(body, *map(str, args)))
-        return children[-1]
-
-    yield start
-    for one in children:
-        one.close()
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, where the machine has one."""
+    shm = Path("/dev/shm")
+    if not (shm.is_dir() and os.access(shm, os.W_OK)):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=shm) as directory:
+        yield Path(directory)

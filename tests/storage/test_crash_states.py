@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -29,17 +28,6 @@ LONG = bool(os.environ.get("CAPSULE_TORTURE"))
 STAMP = "2025-01-12T10:30:00.000Z"
 
 pytestmark = pytest.mark.timeout(3600 if LONG else 120)
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where the machine has one."""
-    shm = Path("/dev/shm")
-    if not (shm.is_dir() and os.access(shm, os.W_OK)):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=shm) as directory:
-        yield Path(directory)
 
 
 def save_by_rename(sys: Syscalls, root: Path) -> None:

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,17 +20,6 @@ from tests.processes import Child
 from tests.storage.faults import ERRORS, OPERATIONS, Faulty, store_on
 
 LONG = bool(os.environ.get("CAPSULE_TORTURE"))
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where the machine has one."""
-    shm = Path("/dev/shm")
-    if not (shm.is_dir() and os.access(shm, os.W_OK)):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=shm) as directory:
-        yield Path(directory)
 
 
 def texts_in(path: Path) -> list[str]:
