@@ -305,7 +305,7 @@ def _head(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
             outcome.overruled.append((kept, f"a change of {key[-1]}, which the saved version changes too"))
     if remade:
         rest = {key: value for key, value in outcome.document.items() if key in _HEAD_APART}
-        outcome.document = _deep(merged) | rest
+        outcome.document = {"metadata": {}} | _deep(merged) | rest
         outcome.remade += remade
 
 

@@ -352,3 +352,13 @@ def test_the_lock_of_a_writer_killed_before_its_record_is_no_conflict() -> None:
     outcome = reconcile(document | {"metadata": document["metadata"] | {"lock": killed}}, records)
     assert outcome.overruled == []
     assert outcome.document["metadata"]["lock"] == killed
+
+
+def test_an_empty_metadata_stays_an_object_when_the_title_is_made_again() -> None:
+    """Seen with the bytes of the fuzzing in CI's order: the file was written without its metadata."""
+    document = new_format.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z")
+    renamed = document | {"title": "Renamed", "updatedAt": "2025-01-12T10:31:00.000Z"}
+    records = [head_record(head["updatedAt"], head, 0) for head in (document, renamed)]
+    outcome = reconcile(document | {"metadata": {}}, records)
+    assert outcome.document["title"] == "Renamed"
+    assert outcome.document["metadata"] == {}
