@@ -240,7 +240,3 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Give back every descriptor and the instance file."""
-
-
-#: Makes a storage engine for a store's root directory.
-Engine = Callable[[str], Storage]
