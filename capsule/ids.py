@@ -13,7 +13,7 @@ import uuid
 
 from capsule.errors import InvalidInput
 
-__all__ = ["check_id", "is_id", "message_id_for", "named_instance_id", "new_id", "new_message_id"]
+__all__ = ["check_id", "is_id", "keyed_message_id", "message_id_for", "named_instance_id", "new_id", "new_message_id"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _MAX_BYTES = 128
@@ -21,6 +21,7 @@ _MAX_BYTES = 128
 #: The namespaces of the deterministic ids. They are part of the format: changing one changes ids.
 _MESSAGES = uuid.UUID("5f0c9a52-7e0b-5b0e-9f0f-6a9f7c1d2e31")
 _INSTANCES = uuid.UUID("0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92")
+_KEYS = uuid.UUID("c2a7e1d4-94b6-5c3f-a1f8-27d05e6b9c40")
 
 
 def is_id(text: str) -> bool:
@@ -98,6 +99,11 @@ def message_id_for(conversation: str, position: int, role: str, timestamp: str, 
     """
     name = "\0".join((conversation, str(position), role, timestamp, content))
     return str(uuid.uuid5(_MESSAGES, name))
+
+
+def keyed_message_id(conversation: str, key: str) -> str:
+    """The id of the message that is appended to a conversation under an idempotency key: always the same one."""
+    return str(uuid.uuid5(_KEYS, "\0".join((conversation, key))))
 
 
 def named_instance_id(user: str, host: str, name: str) -> str:

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from functools import lru_cache
 
-__all__ = ["WIDTH", "canonical", "is_canonical", "now", "parse", "seconds_between", "sortable"]
+__all__ = ["WIDTH", "canonical", "from_ms", "is_canonical", "now", "parse", "seconds_between", "sortable"]
 
 WIDTH = 24
 _CANONICAL = re.compile(
@@ -28,6 +28,12 @@ def now(not_before: str = "") -> str:
     seconds, rest = divmod(time.time_ns() // 1_000_000, 1000)
     stamp = f"{_second(seconds)}.{rest:03d}Z"
     return stamp if stamp > not_before else not_before
+
+
+def from_ms(ms: int) -> str:
+    """Milliseconds since 1970 as the format writes times."""
+    seconds, rest = divmod(ms, 1000)
+    return f"{_second(seconds)}.{rest:03d}Z"
 
 
 @lru_cache(maxsize=2)

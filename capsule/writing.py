@@ -7,22 +7,27 @@ nowhere else: splice for messages alone, rehead for the head, replace for the re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format import anatomy, canonical, codec, migrations
+from capsule.format.fields import names
 from capsule.format.reconcile import append_record, edit_record, gone_record, head_record, together
 from capsule.format.titles import title_from
 from capsule.ids import new_message_id
 from capsule.settling import decoded
 from capsule.storage.interface import Held, Interfered, Known
 
+if TYPE_CHECKING:
+    from capsule.own import Own
+
 __all__ = ["Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
 
 Document = dict[str, Any]
-_EMPTY_REST: Document = {"context": {}, "history": []}
+#: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
+_HEAD = frozenset(names("")) - {"context", "history"}
 
 
 class ParsedHead:
@@ -98,20 +103,22 @@ class Conversation:
         known: The document as settled.
         heads: Parsed heads.
         message_bytes: The largest entry that is accepted, in bytes.
+        own: What remembers the messages that are written, while somebody watches; else None.
     """
 
-    def __init__(self, held: Held, known: Known, heads: HeadCache, message_bytes: int) -> None:
+    def __init__(self, held: Held, known: Known, heads: HeadCache, message_bytes: int, own: Own | None = None) -> None:
         self.held = held
         self.known = known
         self.id = held.id
         self._heads = heads
         self._message_bytes = message_bytes
+        self._own = own
         self._whole: Document | None = None
         self.head = heads.get(self.id, known.tag) or self._parsed()
 
     def _parsed(self) -> ParsedHead:
         if self.known.anatomy is None:
-            document = {key: value for key, value in self.document().items() if key not in _EMPTY_REST}
+            document = _head_in(self.document())
         else:
             document = codec.decode(self.held.head(self.known), self.held.path)
         return self._heads.put(self.id, self.known.tag, document)
@@ -153,6 +160,8 @@ class Conversation:
         stamp = self._stamp()
         entries = [complete(message, stamp) for message in messages]
         encoded = [encoded_within(entry, self._message_bytes) for entry in entries]
+        if self._own is not None:
+            self._own.appended(self.id, entries)
         at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
         title = self._title_by_rule(entries) if self.head.untitled else ""
         if self.known.anatomy is None or lock is not None or title:
@@ -186,25 +195,47 @@ class Conversation:
         self._rehead(change, self._stamp() if touch else None, [], [])
         return self.head.document
 
+    def set_context(self, context: Callable[[], Iterable[bytes]], change: Callable[[Document], None]) -> Document:
+        """Give the conversation another context; no message is parsed.
+
+        Args:
+            context: Gives the new context, a JSON object as `anatomy.context_lines` takes it; asked once a try.
+            change: As `change_head` takes it, in the same write.
+
+        Returns:
+            The head as written.
+        """
+        self._rehead(change, self._stamp(), [], [], context)
+        return self.head.document
+
     def _rehead(
-        self, change: Callable[[Document], None], stamp: str | None, entries: list[Document], encoded: list[bytes]
+        self,
+        change: Callable[[Document], None],
+        stamp: str | None,
+        entries: list[Document],
+        encoded: list[bytes],
+        context: Callable[[], Iterable[bytes]] | None = None,
     ) -> None:
         if self.known.anatomy is None:
 
             def rewrite(document: Document) -> None:
                 change(document)
                 document["history"] = [*document["history"], *entries]
+                if context is not None:
+                    document["context"] = codec.decode(b"".join(context()), "context")
 
             self.rewrite(rewrite, stamp)
             return
         head = _copied(self.head.document)
         head["updatedAt"] = stamp or self.known.stamp
         change(head)
-        head = {key: value for key, value in canonical.in_order(head | _EMPTY_REST).items() if key not in _EMPTY_REST}
+        head = _head_in(canonical.in_order(head))
         count = self.known.anatomy.entries + len(entries)
         records = [append_record(head["updatedAt"], entries, count)] if entries else []
         records.append(head_record(head["updatedAt"], head, count))
-        self.known = self.held.rehead(self.known, anatomy.joined(codec.encode(head)), encoded, together(records))
+        lines = None if context is None else anatomy.context_lines(context())
+        self.known = self.held.rehead(self.known, anatomy.joined(codec.encode(head)), encoded, together(records), lines)
+        self._whole = None
         self.head = self._heads.put(self.id, self.known.tag, head)
 
     def rewrite(self, change: Callable[[Document], Document | None], stamp: str | None = "") -> Document:
@@ -226,14 +257,16 @@ class Conversation:
             after["updatedAt"] = stamp
         after, _ = migrations.current(after, self.held.path)
         after = canonical.in_order(after)
+        if self._own is not None:
+            there = {entry.get("id") for entry in before["history"]}
+            self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
         data = codec.encode(after)
         decoded(data, self.held.path, self.id)  # What was changed must still be a capsule.
         self.known = self.held.replace(
             self.known.signature, data, anatomy.survey(data), _records_between(before, after), keep=True
         )
         self._whole = after
-        head = {key: value for key, value in after.items() if key not in _EMPTY_REST}
-        self.head = self._heads.put(self.id, self.known.tag, head)
+        self.head = self._heads.put(self.id, self.known.tag, _head_in(after))
         return after
 
     def refresh_lock(self) -> None:
@@ -248,6 +281,11 @@ class Conversation:
             head["metadata"]["lock"]["timestamp"] = stamp
 
         self.change_head(change, touch=False)
+
+
+def _head_in(document: Document) -> Document:
+    """The fields of a capsule that stand before its context."""
+    return {key: value for key, value in document.items() if key in _HEAD}
 
 
 def creation_records(document: Document) -> list[bytes]:

@@ -22,17 +22,45 @@ the storage layer and its callers leans on these offsets.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from capsule.timestamps import WIDTH
 
-__all__ = ["Anatomy", "closing_of", "head_of", "joined", "last_entries", "reheaded", "spliced", "survey"]
+__all__ = [
+    "CONTEXT_END_BYTES",
+    "Anatomy",
+    "closing_of",
+    "context_end",
+    "context_in",
+    "context_lines",
+    "entry_with",
+    "head_of",
+    "joined",
+    "last_entries",
+    "made_ids",
+    "moved",
+    "reheaded",
+    "spliced",
+    "survey",
+]
 
 _CLOSING = b"\n  ]\n}\n"
 _CLOSING_EMPTY = b"]\n}\n"
 _CONTEXT = b'\n  "context": '
 _HISTORY = b'\n  "history": ['
 _ENTRY = b"\n    {\n"
+_ENTRY_END = b"\n    }"
+_ID = b'\n      "id": "%s"'
+#: A message's id that is a UUIDv5: made of something, not by chance. Ids inside a message stand deeper.
+_MADE_ID = re.compile(_ID % b"([0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})")
+
+
+_CONTEXT_END = b"\n  },\n"
+_CONTEXT_EMPTY = b'  "context": {},\n'
+#: So many bytes of a piece may belong to the end of a context whose rest is in the next piece.
+CONTEXT_END_BYTES = len(_CONTEXT_END) - 1
 
 
 class Anatomy(NamedTuple):
@@ -159,6 +187,50 @@ def reheaded(anatomy: Anatomy, head: bytes) -> Anatomy | None:
     )
 
 
+def moved(anatomy: Anatomy, by: int) -> Anatomy:
+    """The anatomy once the context has become so many bytes longer, or shorter (negative)."""
+    return anatomy._replace(size=anatomy.size + by, history=anatomy.history + by, tail=anatomy.tail + by)
+
+
+def context_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """A context as it stands in a capsule, from the first byte of its line to the newline behind it.
+
+    Args:
+        pieces: A JSON object in the canonical layout, as a document of its own but without a newline at its end, cut
+            anywhere but within a line's indentation or before it.
+    """
+    yield b'  "context": '
+    for piece in pieces:
+        yield piece.replace(b"\n", b"\n  ")
+    yield b",\n"
+
+
+def context_end(block: bytes, *, first: bool) -> int:
+    """The offset behind the context in a piece of a canonical capsule; -1 when it ends further on.
+
+    Args:
+        block: The piece.
+        first: Whether it begins where the context does.
+    """
+    if first and block.startswith(_CONTEXT_EMPTY):
+        return len(_CONTEXT_EMPTY)
+    # What stands inside the context is indented deeper, and a JSON string holds no raw newline.
+    end = block.find(_CONTEXT_END)
+    return end + len(_CONTEXT_END) if end >= 0 else -1
+
+
+def context_in(data: bytes) -> tuple[int, int] | None:
+    """Where in a whole canonical capsule the value of its context begins and ends; None when it is no object."""
+    line = data.find(_CONTEXT) + 1
+    start = line + len(_CONTEXT) - 1
+    if not line or data[start : start + 1] != b"{":
+        return None
+    if data.startswith(_CONTEXT_EMPTY, line):
+        return start, start + 2
+    end = data.find(_CONTEXT_END, start)
+    return None if end < 0 else (start, end + len(_CONTEXT_END) - 2)
+
+
 def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
     """The last entries in a piece of a canonical history that ends at `tail`.
 
@@ -177,3 +249,23 @@ def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
             break
         at, found = start, found + 1
     return b"[" + block[at:] + b"]", found
+
+
+def made_ids(block: bytes) -> frozenset[bytes]:
+    """The ids in a piece of a canonical history that are UUIDv5: of idempotency keys, and of migrated messages."""
+    return frozenset(_MADE_ID.findall(block))
+
+
+def entry_with(history: bytes, id: str) -> tuple[int, bytes] | None:
+    """The entry with an id in a whole canonical history that ends at `tail`: its position, and its bytes as JSON.
+
+    Args:
+        history: The bytes from `history` to `tail`.
+        id: An id without a character that JSON escapes.
+    """
+    line = history.find(_ID % id.encode())
+    if line < 0:
+        return None
+    start = history.rfind(_ENTRY, 0, line + 1)
+    end = history.find(_ENTRY_END, line) + len(_ENTRY_END)
+    return history.count(_ENTRY, 0, start), history[start:end]

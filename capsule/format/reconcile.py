@@ -22,7 +22,6 @@ The idea is that of a three-way merge; the rule for telling stale from deleted i
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ import orjson
 from capsule import timestamps
 from capsule.errors import CapsuleError
 from capsule.format import codec
+from capsule.format.fields import names
 
 __all__ = [
     "Outcome",
@@ -44,7 +44,8 @@ __all__ = [
     "together",
 ]
 
-_HEAD_APART = ("updatedAt", "history", "context")
+#: What of a capsule is merged as its head: what the store changes without rewriting the whole.
+_HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
 
 
 def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int) -> bytes:
@@ -63,7 +64,7 @@ def gone_record(stamp: str, entries: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def head_record(stamp: str, document: Mapping[str, Any], count: int, *, by_hand: bool = False) -> bytes:
-    """The record of a head as it was written: all of `document` but its context and history; `count` messages.
+    """The record of a head as it was written: what `document` has before its context; it has `count` messages.
 
     Args:
         stamp: Its `updatedAt`.
@@ -85,7 +86,7 @@ def saved_record(document: Mapping[str, Any]) -> bytes:
 
 
 def _apart(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if key not in _HEAD_APART}
+    return {key: value for key, value in document.items() if key in _HEAD}
 
 
 def together(records: list[bytes]) -> list[bytes]:
@@ -95,7 +96,9 @@ def together(records: list[bytes]) -> list[bytes]:
 
 def digest(entry: Any) -> str:
     """A digest of one value, the same for equal values: `sha256:` and 32 hexadecimal digits."""
-    return "sha256:" + hashlib.sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    from hashlib import sha256  # OpenSSL with it, which who only reads has no use for.
+
+    return "sha256:" + sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 @dataclass(slots=True)
@@ -304,7 +307,7 @@ def _head(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
             kept = {".".join(key): None if mine is _ABSENT else mine}
             outcome.overruled.append((kept, f"a change of {key[-1]}, which the saved version changes too"))
     if remade:
-        rest = {key: value for key, value in outcome.document.items() if key in _HEAD_APART}
+        rest = {key: value for key, value in outcome.document.items() if key not in _HEAD}
         outcome.document = {"metadata": {}} | _deep(merged) | rest
         outcome.remade += remade
 

@@ -15,11 +15,12 @@ from types import TracebackType
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
-from capsule.storage import files, note, repair
+from capsule.storage import files, note
+from capsule.storage.derived import Derived
 from capsule.storage.flushing import Pending, Unflushed
 from capsule.storage.held import HeldDocument
 from capsule.storage.instances import Instances
-from capsule.storage.interface import Displaced, Known, Leftover, Scanned, Signature, Trashed
+from capsule.storage.interface import Displaced, Known, Leftover, Scanned, Signature, Tracker, Trashed
 from capsule.storage.keeping import QUARANTINE, Keeping
 from capsule.storage.layout import Layout
 from capsule.storage.mutex import Mutexes
@@ -58,6 +59,7 @@ class FileStorage:
         self.replaces_on_append = append == "replace"
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
         self.keeping = Keeping(self.sys, self.layout)
+        self.derived = Derived(self.layout, self.sys)
         self.boot = self.sys.boot() or "unknown"
         self._timeout_s = mutex_timeout_s
         self.mutexes = Mutexes(self.sys, self.layout.derived("mutex"), self._ensure("mutex"), self.layout.file_mode)
@@ -87,8 +89,8 @@ class FileStorage:
                 return False
         return True
 
-    def _noted(self, kind: str, id: str) -> Known | None:
-        """What the note says, read without the mutex."""
+    def noted(self, kind: str, id: str) -> Known | None:
+        """See `Storage.noted`."""
         try:
             fd = self.sys.open(self.mutexes.path(f"{kind}-{id}"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -104,7 +106,7 @@ class FileStorage:
     def known(self, kind: str, id: str) -> Known | None:
         """See `Storage.known`."""
         path = self.layout.document(kind, id)
-        known = self._noted(kind, id)
+        known = self.noted(kind, id)
         if known is None or known.boot != self.boot:
             return None
         try:
@@ -115,6 +117,10 @@ class FileStorage:
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
         """See `Storage.read`."""
+        return self.read_from(kind, id, 0)
+
+    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
+        """See `Storage.read_from`."""
         path = self.layout.document(kind, id)
         with files.naming(path, "read"):
             try:
@@ -122,7 +128,8 @@ class FileStorage:
             except FileNotFoundError:
                 return None
             try:
-                data, signature = files.pread_all(self.sys, fd, found.st_size), files.signature(found)
+                size = max(found.st_size - offset, 0)
+                data, signature = files.pread_all(self.sys, fd, size, offset), files.signature(found)
                 unchanged = files.signature(self.sys.fstat(fd)) == signature
                 return data, signature if unchanged else Signature(0, 0, 0, 0)
             finally:
@@ -149,12 +156,14 @@ class FileStorage:
 
     def is_torn(self, data: bytes, accepts: Callable[[bytes], bool] | None = None) -> bool:
         """See `Storage.is_torn`."""
+        from capsule.storage import repair
+
         mended = repair.mend(data)
         return mended is not None and (accepts is None or accepts(mended.data))
 
     def remembers(self, kind: str, id: str) -> bool:
         """See `Storage.remembers`."""
-        return self._noted(kind, id) is not None
+        return self.noted(kind, id) is not None
 
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
         """See `Storage.tail`. Costs reading the entries asked for."""
@@ -189,9 +198,27 @@ class FileStorage:
                     if name.endswith(_SUFFIX) and not name.startswith("."):
                         regular = stat.S_ISREG(found.st_mode)
                         id = name[: -len(_SUFFIX)]
-                        yield Scanned(id, f"{directory}/{name}", files.signature(found), regular)
+                        yield Scanned(id, f"{directory}/{name}", files.signature(found), regular, found.st_nlink)
             except FileNotFoundError:
                 return
+
+    def find(self, kind: str, id: str) -> Scanned | None:
+        """See `Storage.find`."""
+        if "/" in id or "\0" in id or id.startswith("."):
+            return None
+        path = f"{self.layout.documents(kind)}/{id}{_SUFFIX}"
+        with files.naming(path, "look for"):
+            try:
+                found = self.sys.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return Scanned(id, path, files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
+
+    def tracker(self, kind: str) -> Tracker | None:
+        """See `Storage.tracker`."""
+        from capsule.storage.tracker import open_tracker
+
+        return open_tracker(self.layout.documents(kind), _SUFFIX)
 
     def trash(self, kind: str) -> list[Trashed]:
         """See `Storage.trash`."""
@@ -248,7 +275,7 @@ class FileStorage:
             with suppress(FileNotFoundError):
                 for name, _ in self.sys.names(self.layout.derived("mutex")):
                     id = name.removeprefix(f"{kind}-")
-                    if id != name and f"{id}{_SUFFIX}" not in present and self._noted(kind, id):
+                    if id != name and f"{id}{_SUFFIX}" not in present and self.noted(kind, id):
                         what = "was written by the store and then removed by something else"
                         found.append(Leftover("vanished", id, self.layout.document(kind, id), what))
         return found

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from capsule.errors import CapsuleError, Refused
-from capsule.format.anatomy import Anatomy, head_of, reheaded, spliced
-from capsule.storage import files, note, repair
+from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, head_of, moved, reheaded, spliced
+from capsule.storage import files, note
 from capsule.storage.flushing import Pending, Unflushed
 from capsule.storage.interface import Interfered, Known, Signature, Trashed
 from capsule.storage.keeping import TRASH
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from capsule.storage.engine import FileStorage
 
 __all__ = ["HeldDocument"]
+
+_CHUNK = 4 << 20
 
 
 class HeldDocument:
@@ -111,6 +113,15 @@ class HeldDocument:
             raise Interfered
         return head
 
+    def history(self, known: Known, start: int) -> bytes:
+        """See `Held.history`. Costs reading what is asked for."""
+        size = self._anatomy(known).tail - start
+        data = files.pread_all(self._sys, self._fd, size, start)
+        if len(data) != size:
+            self._distrust(known.doubt)
+            raise Interfered
+        return data
+
     def rebooted(self) -> bool:
         """See `Held.rebooted`."""
         return self._noted() is None
@@ -181,7 +192,10 @@ class HeldDocument:
     def flush(self) -> None:
         """See `Held.flush`."""
         with files.naming(self.path, "flush"):
-            self._open()
+            try:
+                self._open()
+            except FileNotFoundError:  # An editor that moves the old version away first, and puts its own there next.
+                raise Interfered from None
             self._sys.fsync(self._fd)
             files.sync_directory(self._sys, os.path.dirname(self.path))
 
@@ -217,8 +231,15 @@ class HeldDocument:
         after = self._durable(signature, anatomy, note.new_tag(), known.stamp)._replace(doubt=known.doubt)
         return self._write_note(after, [], keep=True)
 
-    def rehead(self, known: Known, head: bytes, entries: list[bytes], records: list[bytes]) -> Known:
-        """See `Held.rehead`. Costs copying the file, in the kernel."""
+    def rehead(
+        self,
+        known: Known,
+        head: bytes,
+        entries: list[bytes],
+        records: list[bytes],
+        context: Iterable[bytes] | None = None,
+    ) -> Known:
+        """See `Held.rehead`. Costs copying the file, in the kernel; for a new context also reading the old one."""
         old = self._anatomy(known)
         new = reheaded(old, head)
         if new is None:
@@ -226,8 +247,15 @@ class HeldDocument:
         block, after = spliced(new, entries)
 
         def write(fd: int) -> None:
+            nonlocal after
             files.pwrite_all(self._sys, fd, head, 0)
             at, to = old.context, len(head)
+            if context is not None:
+                at = self._behind_context(known)
+                for piece in context:
+                    files.pwrite_all(self._sys, fd, piece, to)
+                    to += len(piece)
+                after = moved(after, (to - len(head)) - (at - old.context))
             while at < old.tail:
                 copied = self._sys.copy(self._fd, fd, at, old.tail - at, to)
                 if not copied:
@@ -238,6 +266,21 @@ class HeldDocument:
         signature = self._put(known.signature, write)
         stamp = head[after.updated_at :][:WIDTH].decode("ascii")
         return self._write_note(self._durable(signature, after, note.new_tag(), stamp), records, keep=True)
+
+    def _behind_context(self, known: Known) -> int:
+        """The offset of the line behind `context`, wherever that ends."""
+        old = self._anatomy(known)
+        at, rest = old.context, b""
+        while at < old.history:
+            data = files.pread_all(self._sys, self._fd, min(_CHUNK, old.history - at), at)
+            if not data:
+                break
+            end = context_end(rest + data, first=at == old.context)
+            if end >= 0:
+                return at - len(rest) + end
+            at, rest = at + len(data), (rest + data)[-CONTEXT_END_BYTES:]
+        self._distrust(known.doubt)
+        raise Interfered
 
     def replace(
         self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
@@ -282,6 +325,8 @@ class HeldDocument:
 
     def repair(self, data: bytes, signature: Signature, accepts: Callable[[bytes], bool]) -> str | None:
         """See `Held.repair`."""
+        from capsule.storage import repair
+
         mended = repair.mend(data)
         if mended is None or not accepts(mended.data):
             return None

@@ -6,7 +6,7 @@ never through `open` or `os`. Another engine that keeps them can stand behind th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -15,6 +15,7 @@ from capsule.format.anatomy import Anatomy
 
 __all__ = [
     "Anatomy",
+    "DerivedFiles",
     "Displaced",
     "Held",
     "Interfered",
@@ -23,6 +24,7 @@ __all__ = [
     "Scanned",
     "Signature",
     "Storage",
+    "Tracker",
     "Trashed",
 ]
 
@@ -57,14 +59,20 @@ class Known(NamedTuple):
     doubt: str
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """One file met by a scan: its id, its signature, and whether it is a regular file at all."""
+class Scanned(NamedTuple):
+    """One file met by a scan: its id, its signature, and whether it is a regular file at all.
+
+    A tuple, as a scan of thousands makes one for each.
+
+    Attributes:
+        links: Names that the file has; through one elsewhere it changes without an event here.
+    """
 
     id: str
     path: str
     signature: Signature
     regular: bool
+    links: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,9 @@ class Held(Protocol):
     def head(self, known: Known) -> bytes:
         """The bytes before `context`, as a JSON document of its own."""
 
+    def history(self, known: Known, start: int) -> bytes:
+        """The bytes of `history` from an offset in the file to the end of its last entry. Raises `Interfered`."""
+
     def rebooted(self) -> bool:
         """Whether the machine was started anew since the store wrote last, or nothing is known of that.
 
@@ -137,13 +148,26 @@ class Held(Protocol):
         """
 
     def flush(self) -> None:
-        """Make the document durable, bytes and name, as it is."""
+        """Make the document durable, bytes and name, as it is. Raises `Interfered` when there is none just now."""
 
     def restamp(self, known: Known, lock_stamp: str) -> Known:
         """Overwrite the lock's timestamp in place. Raises `Interfered`, `StorageFailed`."""
 
-    def rehead(self, known: Known, head: bytes, entries: list[bytes], records: list[bytes]) -> Known:
-        """Write a new head, the rest copied behind it, and entries appended. Raises as `splice`."""
+    def rehead(
+        self,
+        known: Known,
+        head: bytes,
+        entries: list[bytes],
+        records: list[bytes],
+        context: Iterable[bytes] | None = None,
+    ) -> Known:
+        """Write a new head, the rest copied behind it, and entries appended. Raises as `splice`.
+
+        Args:
+            known, head, entries, records: As their names say.
+            context: The line or lines of a new `context`, as `anatomy.context_lines` gives them, piece by piece, for it
+                may be large; None: as it is.
+        """
 
     def replace(
         self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
@@ -176,8 +200,60 @@ class Held(Protocol):
         """Move the document back from the trash. Raises `Refused` when its place is taken."""
 
 
+class Tracker(Protocol):
+    """Tells which documents were touched."""
+
+    def changed(self) -> set[str] | None:
+        """The ids whose files were touched since the last call, every acknowledged write among them.
+
+        None when that can't be told: scan. Writes through a mapping or a second name of a file are not seen.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there will be answers."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class DerivedFiles(Protocol):
+    """Files that are derived from the documents, by their names."""
+
+    def path(self, name: str) -> str:
+        """Where the file lies; whether it is there is not asked."""
+
+    def inode(self, name: str) -> int:
+        """What tells the file of this name from another that had it before; 0 when there is none."""
+
+    def make(self, name: str) -> str:
+        """Make an empty file; its path. Raises `Refused`, `StorageFailed`."""
+
+    def put(self, new: str, name: str) -> None:
+        """Give a finished file another name, durable before it has it. Raises as `make`."""
+
+    def drop(self, *names: str) -> None:
+        """Unlink files, as far as they are there. Raises as `make`."""
+
+    def names(self) -> list[str]:
+        """The names of all of them."""
+
+    def try_lock(self, name: str) -> Callable[[], None] | None:
+        """Take the exclusive lock of a file; what gives it back, None when another holds it. Raises as `make`."""
+
+
 class Storage(Protocol):
-    """Documents of one store."""
+    """Documents of one store.
+
+    Attributes:
+        boot: What tells this run of the machine from another.
+    """
+
+    boot: str
+
+    @property
+    def derived(self) -> DerivedFiles:
+        """The derived files."""
 
     def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> AbstractContextManager[Held]:
         """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
@@ -190,6 +266,9 @@ class Storage(Protocol):
 
         A file that changed while it was read has a signature that no file has.
         """
+
+    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
+        """As `read`, from a byte on. Costs reading what is behind it."""
 
     def beginning(self, path: str) -> tuple[bytes, bytes]:
         """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`."""
@@ -205,11 +284,20 @@ class Storage(Protocol):
     def remembers(self, kind: str, id: str) -> bool:
         """Whether the store has a note of such a document, whatever became of the file since."""
 
+    def noted(self, kind: str, id: str) -> Known | None:
+        """How the store left a document, whatever became of the file and the machine since; None without a note."""
+
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
         """The last `n` entries as a JSON array; None when the file changed meanwhile."""
 
     def scan(self, kind: str) -> Iterator[Scanned]:
         """Every document of a kind, in no order."""
+
+    def find(self, kind: str, id: str) -> Scanned | None:
+        """One document as a scan meets it; None when there is none of that name. An id that is none will do."""
+
+    def tracker(self, kind: str) -> Tracker | None:
+        """What tells which documents of a kind are touched from now on; None where the system can't."""
 
     def exists(self, kind: str, id: str) -> bool:
         """Whether a file of that name is there."""

@@ -53,7 +53,7 @@ class Layout:
         return "/".join((self.root, _DERIVED, *parts))
 
     def ensure_derived(self, sys: Syscalls, name: str) -> None:
-        """Make `.capsule/`, its `.gitignore` and the directory `name` in it, as far as they are missing."""
+        """Make `.capsule/`, its `.gitignore` and the directory `name` in it (none when empty), where missing."""
         self.ensure_directory(sys, self.derived())
         ignore = self.derived(".gitignore")
         try:
@@ -65,7 +65,8 @@ class Layout:
                 sys.pwrite(fd, _GITIGNORE, 0)
             finally:
                 sys.close(fd)
-        self.ensure_directory(sys, self.derived(name))
+        if name:
+            self.ensure_directory(sys, self.derived(name))
 
     def ensure_directory(self, sys: Syscalls, path: str) -> None:
         """Make a directory, if it is missing; durable on return, as is what it will hold when that is synced."""

@@ -9,7 +9,6 @@ has no links left, and is opened anew), and a forked child shares nothing with i
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -76,6 +75,7 @@ class Mutexes:
         self._mode = mode
         self._registry = threading.Lock()
         self._kept: dict[str, Mutex] = {}
+        self._is_closed = False
 
     def path(self, name: str) -> str:
         return f"{self._directory}/{name}"
@@ -151,6 +151,9 @@ class Mutexes:
     def _leave(self, mutex: Mutex) -> None:
         with self._registry:
             mutex.users -= 1
+            if self._is_closed and not mutex.users:
+                self._kept.pop(mutex.name, None)
+                self._close(mutex)
 
     def _shrink(self) -> None:
         """Close the descriptors that nobody uses, the oldest first, until few enough are left."""
@@ -189,7 +192,9 @@ class Mutexes:
                 yields -= 1
                 pause()
                 continue
-            time.sleep(min(left_s, wait_s * (0.5 + random.random())))
+            from random import random  # Seldom needed, and a millisecond of every start.
+
+            time.sleep(min(left_s, wait_s * (0.5 + random())))
             waited_long = timeout_s - left_s > _LONG_S
             wait_s = min(wait_s * 1.25, _LONGEST_WAIT_S if waited_long else _SHORT_WAIT_S)
 
@@ -210,11 +215,15 @@ class Mutexes:
         )
 
     def close(self) -> None:
-        """Close every descriptor. No mutex may be held."""
+        """Close every descriptor; those of a mutex that another thread is using, when it has given it back.
+
+        Closed under it, the lock would be gone while it writes, and its number could be another file's by then.
+        """
         with self._registry:
-            for mutex in self._kept.values():
+            self._is_closed = True
+            for mutex in [mutex for mutex in self._kept.values() if not mutex.users]:
+                del self._kept[mutex.name]
                 self._close(mutex)
-            self._kept.clear()
 
     def forget(self) -> None:
         """In a forked child: drop the parent's descriptors and thread locks, held or not.

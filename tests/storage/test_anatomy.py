@@ -92,3 +92,23 @@ def test_no_bytes_are_an_error(data: bytes) -> None:
     anatomy.head_of(data)
     anatomy.last_entries(data, 3)
     anatomy.reheaded(anatomy.Anatomy(9, 8, 7, 6, 5, 4, 3), data)
+
+
+@given(st.lists(MESSAGES, max_size=4), st.integers(0, 5))
+def test_an_entry_is_found_by_its_id_wherever_it_stands(messages: list[dict[str, object]], at: int) -> None:
+    id = "0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92"
+    line = f'\n      "id": "{id}"'
+    messages = [{**message, "toolCalls": [{"id": id}], "reasoning": line} for message in messages]
+    without = capsule(messages)
+    found = anatomy.survey(without)
+    assert found is not None
+    assert anatomy.made_ids(without[found.history : found.tail]) == frozenset()
+    assert anatomy.entry_with(without[found.history : found.tail], id) is None
+    messages.insert(min(at, len(messages)), {"role": "user", "content": line, "timestamp": STAMP, "id": id})
+    data = capsule(messages)
+    found = anatomy.survey(data)
+    assert found is not None
+    history = data[found.history : found.tail]
+    assert anatomy.made_ids(history) == {id.encode()}
+    place, entry = anatomy.entry_with(history, id) or (-1, b"")
+    assert (place, orjson.loads(entry)) == (min(at, len(messages) - 1), messages[place])

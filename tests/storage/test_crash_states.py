@@ -75,6 +75,8 @@ PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store],
         ["one", "two"], stale_save, lambda store: store.append("plan", content="new"),
         [["one"], ["one", "two"], ["one", "two", "new"]]),
     "rename": (["one"], nothing, lambda store: store.rename("plan", "New"), [["one"]]),
+    "set a context": (
+        ["one"], nothing, lambda store: store.set_context("plan", {"fullContext": "x" * 6000}), [["one"]]),
     "edit": (["one"], nothing, lambda store: store.edit_message("plan", "@0", "new"), [["one"], ["new"]]),
     "repair": (
         ["one", "two"], tear, lambda store: store.append("plan", content="new"),

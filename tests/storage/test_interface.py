@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Refused, StoreBusy
-from capsule.format import anatomy
+from capsule.format import anatomy, codec
 from capsule.storage.interface import Held, Interfered, Known, Storage
 from tests.storage.conftest import STAMP, document, entry, head, texts_of
 
@@ -90,6 +90,23 @@ def test_a_new_head_stands_before_the_history_as_it_was(storage: Storage, title:
         after = held.splice(after, [entry("three")], LATER, [])
     assert texts_of(data_of(storage)) == ["one", *added, "three"]
     assert after.anatomy == anatomy.survey(data_of(storage)) and after.stamp == LATER
+
+
+@pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
+def test_a_new_context_stands_between_the_head_and_the_history_as_they_are(
+    storage: Storage, sizes: tuple[int, ...]
+) -> None:
+    put(storage, "plan", ["one"])
+    for size in sizes:
+        context = {"fullContext": "x" * size, "metadata": {}} if size else {}
+        lines = anatomy.context_lines([codec.encode(context)[:-1]])
+        with storage.mutex(KIND, "plan") as held:
+            after = held.rehead(looked(held), head("plan", "New", LATER), [], [], lines)
+            assert held.look() == after
+            after = held.splice(after, [entry("more")], LATER, [])
+        assert codec.decode(data_of(storage), "plan")["context"] == context
+        assert after.anatomy == anatomy.survey(data_of(storage))
+    assert texts_of(data_of(storage)) == ["one", "more", "more", "more"]
 
 
 def test_a_second_change_under_one_mutex_goes_on_from_the_first(storage: Storage) -> None:
@@ -425,3 +442,94 @@ def test_errors_of_the_system_are_errors_of_the_package(storage: Storage, root: 
     with pytest.raises(CapsuleError):
         storage.read("agents", "x")
     assert not storage.exists("agents", "x")
+
+
+@pytest.mark.parametrize("offset", [0, 1, 100, 10_000_000])
+def test_a_document_is_read_from_a_byte_on(storage: Storage, offset: int) -> None:
+    data = put(storage, "plan", ["one", "two"])
+    got, known = storage.read_from(KIND, "plan", offset), storage.known(KIND, "plan")
+    assert got is not None and known is not None
+    assert got == (data[offset:], known.signature)
+    assert storage.read_from(KIND, "nobody", offset) is None
+
+
+def test_one_document_is_found_as_a_scan_meets_it(storage: Storage, root: Path) -> None:
+    put(storage, "plan", ["one"])
+    (root / KIND / "no id.json").write_bytes(b"")
+    (root / KIND / "link.json").symlink_to("plan.json")
+    scanned = {found.id: found for found in storage.scan(KIND)}
+    assert scanned.keys() == {"plan", "no id", "link"}
+    assert {id: storage.find(KIND, id) for id in scanned} == scanned
+    for id in ("nobody", "../x", ".plan", "a\0b", ""):
+        assert storage.find(KIND, id) is None
+    assert storage.find("agents", "plan") is None
+
+
+def test_what_the_store_noted_stays_noted_whatever_becomes_of_the_file(storage: Storage, root: Path) -> None:
+    assert storage.noted(KIND, "plan") is None
+    put(storage, "plan", ["one"])
+    known = storage.known(KIND, "plan")
+    assert known is not None and storage.noted(KIND, "plan") == known
+    (root / KIND / "plan.json").write_bytes(b"{}")
+    assert storage.known(KIND, "plan") is None and storage.noted(KIND, "plan") == known
+
+
+def test_a_tracker_tells_of_every_way_to_write(storage: Storage) -> None:
+    put(storage, "plan", ["one"])
+    tracker = storage.tracker(KIND)
+    if tracker is None:
+        pytest.skip("this file system tells of no writes")
+    with storage.mutex(KIND, "plan") as held:
+        held.splice(looked(held), [entry("two")], LATER, [])
+        assert tracker.changed() == {"plan"}
+        held.rehead(looked(held), head("plan", "x"), [], [])
+        assert tracker.changed() == {"plan"}
+        held.delete()
+        assert tracker.changed() == {"plan"}
+    assert tracker.changed() == set()
+    tracker.close()
+
+
+def test_derived_files_are_made_put_into_place_locked_and_dropped(storage: Storage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
+    derived, other = storage.derived, make(str(root)).derived
+    assert derived.inode("index") == 0
+    path = Path(derived.make("index.new"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(CapsuleError):
+        derived.make("index.new")
+    path.write_bytes(b"x")
+    derived.put("index.new", "index")
+    assert Path(derived.path("index")).read_bytes() == b"x" and derived.inode("index") and not path.exists()
+    release = derived.try_lock("index.lock")
+    assert release is not None and other.try_lock("index.lock") is None
+    release()
+    again = other.try_lock("index.lock")
+    assert again is not None
+    again()
+    assert set(derived.names()) == {".gitignore", "index", "index.lock"}
+    derived.drop("index", "never there")
+    assert set(derived.names()) == {".gitignore", "index.lock"}
+
+
+def test_the_history_is_read_from_a_byte_on_under_the_mutex(storage: Storage, root: Path) -> None:
+    data = document("a", ["one", "two"])
+    with storage.mutex("conversations", "a") as held:
+        known = held.replace(None, data, anatomy.survey(data), [], keep=False)
+        assert known.anatomy is not None
+        for start in (known.anatomy.history, known.anatomy.tail - 5, known.anatomy.tail):
+            assert held.history(known, start) == data[start : known.anatomy.tail]
+        (root / "conversations" / "a.json").write_bytes(data[:40])
+        with pytest.raises(Interfered):
+            held.history(known, known.anatomy.history)
+
+
+def test_what_an_editor_moves_away_before_it_is_flushed_is_looked_at_again(storage: Storage) -> None:
+    put(storage, "plan", ["one"])
+    path = Path(storage.path(KIND, "plan"))
+    with storage.mutex(KIND, "plan") as held:
+        looked(held)
+        away = path.rename(path.with_name("plan.json~"))
+        with pytest.raises(Interfered):
+            held.flush()
+        away.rename(path)
+        held.flush()

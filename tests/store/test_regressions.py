@@ -362,3 +362,34 @@ def test_an_empty_metadata_stays_an_object_when_the_title_is_made_again() -> Non
     outcome = reconcile(document | {"metadata": {}}, records)
     assert outcome.document["title"] == "Renamed"
     assert outcome.document["metadata"] == {}
+
+
+def test_an_unknown_field_beside_the_history_stays_one_field_through_every_kind_of_write(tmp_path: Path) -> None:
+    """After a rewrite the head that was remembered held it too, and the next rename wrote it twice."""
+    Store.init(tmp_path)
+    path = tmp_path / "conversations" / "plan.json"
+    with Store.open(tmp_path, keep_locks=False) as store:
+        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+        path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"zebra": {"a": 1}}))
+        store.rename("plan", "Rewritten")
+        store.rename("plan", "Reheaded")
+        assert store.document("plan")["zebra"] == {"a": 1}
+
+
+def test_an_unknown_field_beside_the_history_outlives_the_merge_of_a_stale_save(tmp_path: Path) -> None:
+    """A rename's record of the head hasn't it, and the merge took that for its removal."""
+    Store.init(tmp_path)
+    path = tmp_path / "conversations" / "plan.json"
+    with Store.open(tmp_path, keep_locks=False) as store:
+        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+        path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"zebra": {"a": 1}}))
+        store.rename("plan", "Rewritten")
+        read = path.read_bytes()
+    with Store.open(tmp_path, keep_locks=False) as store:
+        store.rename("plan", "Reheaded")
+        store.append("plan", content="two")
+        (tmp_path / "copy").write_bytes(read)
+        (tmp_path / "copy").rename(path)
+        assert store.document("plan")["zebra"] == {"a": 1}
+        assert store.head("plan").title == "Reheaded"
+        assert [message.content for message in store.load("plan").history] == ["one", "two"]

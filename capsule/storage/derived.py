@@ -1,0 +1,101 @@
+"""Files that are derived from the documents, and can be deleted: made, put into place, dropped, locked.
+
+What must stay true: a derived file has the permissions of the store's files; and the kernel lock on one goes with
+its process, however that dies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from capsule.storage import files
+from capsule.storage.layout import Layout
+from capsule.storage.syscalls import Syscalls
+
+__all__ = ["Derived"]
+
+
+class Derived:
+    """The derived files of one store, by their names in `.capsule/`."""
+
+    def __init__(self, layout: Layout, sys: Syscalls) -> None:
+        self._layout = layout
+        self._sys = sys
+
+    def path(self, name: str) -> str:
+        """Where the file lies; whether it is there is not asked."""
+        return self._layout.derived(name)
+
+    def inode(self, name: str) -> int:
+        """What tells the file of this name from another that had it before; 0 when there is none."""
+        try:
+            return self._sys.lstat(self.path(name)).st_ino
+        except OSError:
+            return 0
+
+    def make(self, name: str) -> str:
+        """Make an empty file, and the directory around it; the path. Raises `Refused`, `StorageFailed`."""
+        path = self.path(name)
+        with files.naming(path, "make"):
+            self._layout.ensure_derived(self._sys, "")
+            self._sys.close(self._open(path, os.O_EXCL))
+        return path
+
+    def _close(self, fd: int) -> None:
+        """Close a descriptor, which gives back its lock whatever the system says."""
+        with suppress(OSError):
+            self._sys.close(fd)
+
+    def _open(self, path: str, flags: int = 0) -> int:
+        flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return self._sys.open(path, flags, self._layout.file_mode)
+
+    def put(self, new: str, name: str) -> None:
+        """Give a finished file its name, durable before it has it. Raises `Refused`, `StorageFailed`."""
+        path = self.path(name)
+        with files.naming(path, "put into place"):
+            fd = self._sys.open(self.path(new), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._sys.fdatasync(fd)
+            finally:
+                self._sys.close(fd)
+            self._sys.rename(self.path(new), path)
+
+    def drop(self, *names: str) -> None:
+        """Unlink files, as far as they are there. Raises `Refused`, `StorageFailed`."""
+        for name in names:
+            with files.naming(self.path(name), "drop"):
+                files.drop_name(self._sys, self.path(name))
+
+    def names(self) -> list[str]:
+        """The names of all derived files."""
+        with suppress(OSError):
+            return [name for name, _ in self._sys.names(self._layout.derived())]
+        return []
+
+    def try_lock(self, name: str) -> Callable[[], None] | None:
+        """Take the exclusive lock of a file, which is made when missing and stays; what gives it back.
+
+        Returns:
+            None when another holds it.
+
+        Raises:
+            Refused, StorageFailed: The system did not let it.
+        """
+        path = self.path(name)
+        with files.naming(path, "lock"):
+            self._layout.ensure_derived(self._sys, "")
+            while True:
+                fd = self._open(path)
+                try:
+                    if not self._sys.try_lock(fd):
+                        self._sys.close(fd)
+                        return None
+                    if self._sys.fstat(fd).st_nlink:
+                        return lambda: self._close(fd)
+                except BaseException:
+                    self._close(fd)
+                    raise
+                self._close(fd)

@@ -1,0 +1,188 @@
+"""The tracker answers at once what was touched, or says that it can't."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from capsule.storage import tracker
+from capsule.storage.interface import Tracker
+from capsule.storage.tracker import InotifyTracker, open_tracker
+from tests.processes import Child
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+
+
+@pytest.fixture
+def tracked(tmp_path: Path) -> Iterator[InotifyTracker]:
+    found = InotifyTracker(str(tmp_path), ".json")
+    yield found
+    found.close()
+
+
+TOUCHES: dict[str, Callable[[Path], object]] = {
+    "written": lambda path: path.write_bytes(b"other"),
+    "written at the same size": lambda path: path.write_bytes(b"more"),
+    "appended to": lambda path: os.write(os.open(path, os.O_WRONLY | os.O_APPEND), b"x"),
+    "truncated": lambda path: os.truncate(path, 1),
+    "replaced": lambda path: os.replace(_copy(path), path),
+    "removed": lambda path: path.unlink(),
+    "moved away": lambda path: path.rename(path.parent.parent / "elsewhere"),
+    "touched": lambda path: os.utime(path, ns=(1, 1)),
+    "made again": lambda path: _made_again(path),
+}
+
+
+def _made_again(path: Path) -> None:
+    path.unlink()
+    path.write_bytes(b"")
+
+
+def _copy(path: Path) -> Path:
+    copy = path.with_suffix(".swp")
+    copy.write_bytes(b"copy")
+    return copy
+
+
+@pytest.mark.parametrize("how", TOUCHES)
+def test_what_was_touched_is_told_once(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "d" / "plan.json"
+    path.parent.mkdir()
+    path.write_bytes(b"some")
+    tracked = InotifyTracker(str(path.parent), ".json")
+    assert tracked.changed() == set()
+    TOUCHES[how](path)
+    assert tracked.changed() == {"plan"}
+    assert tracked.changed() == set()
+    tracked.close()
+
+
+def test_other_names_are_of_no_interest(tmp_path: Path, tracked: InotifyTracker) -> None:
+    for name in (".plan.json", "plan.json~", "plan.swp", ".tmp"):
+        (tmp_path / name).write_bytes(b"")
+    assert tracked.changed() == set()
+
+
+def test_who_made_a_file_under_a_temporary_name_and_goes_on_writing_is_told_of(
+    tmp_path: Path, tracked: InotifyTracker
+) -> None:
+    temporary, path = tmp_path / ".plan.tmp", tmp_path / "plan.json"
+    with temporary.open("wb", buffering=0) as file:
+        path.hardlink_to(temporary)
+        temporary.unlink()
+        assert tracked.changed() == {"plan"}
+        file.write(b"x")
+        assert tracked.changed() == {"plan"}
+
+
+def test_reading_touches_nothing(tmp_path: Path, tracked: InotifyTracker) -> None:
+    (tmp_path / "plan.json").write_bytes(b"x")
+    assert tracked.changed() == {"plan"}
+    (tmp_path / "plan.json").read_bytes()
+    assert tracked.changed() == set()
+
+
+def test_a_write_that_was_acknowledged_is_told_however_soon_it_is_asked(
+    tmp_path: Path, tracked: InotifyTracker, child: Callable[..., Child]
+) -> None:
+    writer = child(
+        """
+        while True:
+            name = hear()
+            if name is None: break
+            with open(sys.argv[1] + "/" + name, "wb") as file: file.write(b"x")
+            say()
+        """,
+        tmp_path,
+    )
+    for number in range(500):
+        writer.say(f"c{number}.json")
+        writer.hear()
+        assert tracked.changed() == {f"c{number}"}
+    writer.say(None)
+
+
+def test_too_many_events_are_said_and_then_there_are_answers_again(tmp_path: Path, tracked: InotifyTracker) -> None:
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    paths = [tmp_path / f"{number}.json" for number in range(2)]
+    for number in range(most + 10):
+        paths[number % 2].write_bytes(b"")
+    assert tracked.changed() is None and tracked.is_open
+    paths[0].write_bytes(b"x")
+    assert tracked.changed() == {"0"}
+
+
+@pytest.mark.parametrize("how", ["moved", "removed"])
+def test_a_directory_that_went_is_no_longer_told_of(tmp_path: Path, how: str) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    tracked = InotifyTracker(str(directory), ".json")
+    directory.rename(tmp_path / "e") if how == "moved" else directory.rmdir()
+    assert tracked.changed() is None and not tracked.is_open
+    assert tracked.changed() is None
+    tracked.close()
+
+
+def test_a_forked_child_takes_no_event_from_its_parent(tmp_path: Path, tracked: InotifyTracker) -> None:
+    (tmp_path / "plan.json").write_bytes(b"x")
+    child = os.fork()
+    if not child:
+        told = tracked.changed()
+        tracked.close()
+        os._exit(0 if told is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert tracked.changed() == {"plan"}
+
+
+def test_a_tracker_holds_one_descriptor_until_it_is_closed(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    tracked = InotifyTracker(str(tmp_path), ".json")
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    tracked.close()
+    tracked.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_no_instance_is_left_there_is_no_tracker(tmp_path: Path, child: Callable[..., Child]) -> None:
+    taker = child(
+        """
+        import resource
+        from capsule.storage.tracker import open_tracker
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        kept = []
+        while (tracker := open_tracker(sys.argv[1], ".json")) is not None: kept.append(tracker)
+        say(len(kept))
+        """,
+        tmp_path,
+    )
+    assert 0 < taker.hear() < 40
+
+
+def test_a_file_system_of_which_not_every_write_is_seen_has_no_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_tracker("/proc", ".json") is None
+    assert open_tracker(str(tmp_path / "nowhere"), ".json") is None
+    monkeypatch.setattr(tracker, "_LOCAL", frozenset({"nfs4"}))
+    assert open_tracker(str(tmp_path), ".json") is None
+
+
+def test_a_mount_without_a_device_of_its_own_is_found_by_its_place() -> None:
+    lines = [
+        b"1 0 0:20 / / rw - ext4 /dev/a rw",
+        b"2 1 0:31 /home /mnt/some\\040disk rw shared:1 - btrfs /dev/b rw",
+        b"3 2 0:40 / /mnt/some\\040disk/net rw - nfs4 host:/x rw",
+    ]
+    kind = tracker._of_longest_mount
+    assert kind("/mnt/some disk/x", lines) == "btrfs"
+    assert kind("/mnt/some disk/net/x", lines) == "nfs4"
+    assert kind("/mnt/some diskette", lines) == "ext4"
+
+
+def test_the_interface_is_kept(tracked: InotifyTracker) -> None:
+    one: Tracker = tracked
+    assert one.is_open
