@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from capsule.changes import Change, Changes
     from capsule.errors import (
         CapsuleError,
         InvalidDocument,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from capsule.format.models import Capsule, Message
     from capsule.head import Head
     from capsule.holding import HeldLock
+    from capsule.index.hits import Found, Hit
+    from capsule.index.stats import Stats
     from capsule.locks import LockState
     from capsule.storage.interface import Trashed
     from capsule.store import Store
@@ -37,8 +40,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",
+    "Change": "capsule.changes",
+    "Changes": "capsule.changes",
+    "Found": "capsule.index.hits",
     "Head": "capsule.head",
     "HeldLock": "capsule.holding",
+    "Hit": "capsule.index.hits",
     "InvalidDocument": "capsule.errors",
     "InvalidInput": "capsule.errors",
     "LockLost": "capsule.errors",
@@ -48,6 +55,7 @@ _HOMES = {
     "NotFound": "capsule.errors",
     "Problem": "capsule.errors",
     "Refused": "capsule.errors",
+    "Stats": "capsule.index.stats",
     "StorageFailed": "capsule.errors",
     "Store": "capsule.store",
     "StoreBusy": "capsule.errors",
@@ -57,8 +65,12 @@ _HOMES = {
 __all__ = [
     "Capsule",
     "CapsuleError",
+    "Change",
+    "Changes",
+    "Found",
     "Head",
     "HeldLock",
+    "Hit",
     "InvalidDocument",
     "InvalidInput",
     "LockLost",
@@ -68,6 +80,7 @@ __all__ = [
     "NotFound",
     "Problem",
     "Refused",
+    "Stats",
     "StorageFailed",
     "Store",
     "StoreBusy",

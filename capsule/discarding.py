@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from capsule.choosing import one_of
 from capsule.errors import CapsuleError, InvalidDocument
@@ -19,6 +19,9 @@ from capsule.reading import KIND, Reading
 from capsule.storage.interface import Trashed
 from capsule.writing import Conversation
 
+if TYPE_CHECKING:
+    from capsule.own import Own
+
 __all__ = ["Discarding"]
 
 T = TypeVar("T")
@@ -28,6 +31,7 @@ class Discarding(Reading, ABC):
     """What an open store does with its trash. A base of `Store`, which sets the holder and knows how to write."""
 
     _holder: Holder
+    _own: Own | None = None
 
     @abstractmethod
     def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
@@ -41,10 +45,19 @@ class Discarding(Reading, ABC):
             Locked, LockLost: Another instance holds it, or took it.
         """
         check_id(id)
+
+        def discard(conversation: Conversation) -> Trashed:
+            trashed = self._holder.discard(conversation)
+            if self._own is not None:
+                self._own.wrote(id, "deleted")
+            return trashed
+
         try:
-            return self._write(id, self._holder.discard)
+            return self._write(id, discard)
         except InvalidDocument:
             with self.storage.mutex(KIND, id) as held:
+                if self._own is not None:
+                    self._own.wrote(id, "deleted")
                 return held.delete()
 
     def trash(self) -> list[Trashed]:
@@ -72,6 +85,8 @@ class Discarding(Reading, ABC):
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
         latest = next(trashed for trashed in deleted if trashed.id == wanted)
         with self.storage.mutex(KIND, wanted) as held:
+            if self._own is not None:
+                self._own.wrote(wanted, "restored")
             held.restore(latest.token)
         try:
             return self.head(wanted)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from capsule import locks, timestamps
-from capsule.errors import CapsuleError, Locked, LockLost
+from capsule.errors import CapsuleError, Locked, LockLost, Refused
 from capsule.format.new import inactive_lock
 from capsule.head import Head
 from capsule.ids import named_instance_id, new_id
@@ -66,23 +66,33 @@ class Holder:
         write: Runs an action on a conversation.
         keep_locks: Whether the lock that a save of an exclusive conversation applies is kept.
         name: The instance's name, when it outlives its process.
+        user: Whom the locks name as their user; None: the user of this process.
     """
 
     def __init__(
-        self, storage: Storage, settings: Settings, write: _Write, *, keep_locks: bool, name: str | None
+        self,
+        storage: Storage,
+        settings: Settings,
+        write: _Write,
+        *,
+        keep_locks: bool,
+        name: str | None,
+        user: str | None = None,
     ) -> None:
         self._storage = storage
         self._settings = settings
         self._write = write
         self._keep_locks = keep_locks
         self._name = name
+        self._user = user
         self._begin()
 
     def _begin(self) -> None:
-        user, host = _user(), socket.gethostname()
+        user, host = self._user or _user(), socket.gethostname()
         instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
         self._identity = Identity(instance, user, host, os.getpid(), self._name)
         self._held: dict[str, int] = {}
+        self._released = False
         self._guard = threading.Lock()
         self._leases = Leases(self._settings.lock_ttl_s / 6, lambda: list(self._held), self._refresh)
 
@@ -104,9 +114,8 @@ class Holder:
             if self._name is not None and self._is_stale(lock):
                 conversation.refresh_lock()
             return None
-        if self._keep_locks and locks.is_exclusive(conversation.head.type):
-            return self._take()
-        return inactive_lock() if orphan else None
+        lock = self._take() if self._keep_locks and locks.is_exclusive(conversation.head.type) else None
+        return inactive_lock() if lock is None and orphan else lock
 
     def _admitted(self, conversation: Conversation) -> dict[str, Any] | None:
         """As `locks.admit`, for this store; a takeover is said."""
@@ -125,10 +134,15 @@ class Holder:
         """The lock that a new conversation of this type is made with."""
         return self._take() if self._keep_locks and locks.is_exclusive(type) else None
 
-    def _take(self) -> dict[str, Any]:
+    def _take(self) -> dict[str, Any] | None:
+        """The record of a lock for this instance; None once it keeps none any more."""
         me = self.me()
-        if me.name is None:
-            self._storage.announce(me.instance)
+        # Under the guard: an instance that was closed meanwhile must not be announced as living.
+        with self._guard:
+            if self._released:
+                return None
+            if me.name is None:
+                self._storage.announce(me.instance)
         return locks.taken(me, timestamps.now())
 
     def _is_stale(self, lock: dict[str, Any]) -> bool:
@@ -158,6 +172,8 @@ class Holder:
                 conversation.refresh_lock()
             else:
                 record = self._take()
+                if record is None:
+                    raise Refused(f"conversation {id} was not locked: this instance is being closed", path="")
                 conversation.change_head(lambda head: head["metadata"].update(lock=record), touch=False)
 
         self._write(id, act)
@@ -235,14 +251,17 @@ class Holder:
         )
 
     def close(self) -> None:
-        """Release what this instance holds; a named one keeps it."""
+        """Release what this instance holds, which keeps no lock from here on; a named one leaves them as they are."""
         self.me()
-        self._leases.stop()
-        for id in [] if self._name is not None else list(self._held):
+        with self._guard:
+            self._released = True
+            held = [] if self._name is not None else list(self._held)
+        for id in held:
             try:
                 self.unlock(id)
             except CapsuleError as error:
                 _log.warning("the lock on %s could not be released: %s", id, error)
+        self._leases.stop()
 
 
 def _user() -> str:

@@ -6,23 +6,25 @@ so that a hand edit is seen at once and a torn tail never is; and a store that c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from capsule import timestamps
 from capsule.choosing import find_message, one_of
-from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.errors import NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.head import Head
-from capsule.ids import check_id, is_id
-from capsule.storage.interface import Interfered, Known, Scanned, Signature, Storage
+from capsule.ids import check_id
+from capsule.storage.interface import Interfered, Known, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capsule.changes import Changes
     from capsule.format.models import Capsule, Message
+    from capsule.index.index import Index
 
 __all__ = ["KIND", "Reading"]
 
@@ -30,6 +32,7 @@ T = TypeVar("T")
 
 KIND = "conversations"
 _TRIES = 5
+_SOON_S = 0.5
 
 
 class Reading:
@@ -41,7 +44,8 @@ class Reading:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self._listed: dict[str, tuple[Signature, Head]] = {}
+        self._index: Index | None = None
+        self._guard = threading.Lock()
 
     def _settled(self, id: str) -> Known | None:
         """The conversation as the store knows it; None in a store that can't be written."""
@@ -55,6 +59,19 @@ class Reading:
         try:
             return self._again(lambda: self._settle(id, settle))
         except (Refused, StorageFailed):
+            return None
+
+    def _settled_soon(self, id: str) -> Known | None:
+        """As `_settled`, for the index: a writer that holds the mutex for long is not waited for."""
+        from capsule.settling import settle
+
+        def look() -> Known:
+            with self.storage.mutex(KIND, id, _SOON_S) as held:
+                return settle(held)
+
+        try:
+            return self._again(look)
+        except (Refused, StorageFailed, StoreBusy):
             return None
 
     def _settle(self, id: str, settle: Callable[..., Known]) -> Known:
@@ -172,22 +189,52 @@ class Reading:
             assert found is not None  # It was validated.
         return found
 
-    def heads(self) -> Iterator[Head]:
+    @property
+    def index(self) -> Index:
+        """The index of the conversations, made when it is first asked for."""
+        if self._index is None:
+            from capsule.index.index import Index
+
+            with self._guard:
+                if self._index is None:
+                    self._index = Index(self.storage, KIND, self._settled_soon)
+        return self._index
+
+    def heads(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Head]:
         """The heads of all conversations, in no order, damaged files among them (`Head.damaged`).
 
-        Costs one scandir, and for a file that changed since the last time an open and one or two reads.
+        Args:
+            progress: Told how many bytes are indexed, and of how many, when the index must be made first.
+
+        Costs one scandir, and for a file that changed since it was indexed reading what is new in it.
         """
-        seen: dict[str, tuple[Signature, Head]] = {}
-        for scanned in self.storage.scan(KIND):
-            cached = self._listed.get(scanned.id)
-            if cached is None or cached[0] != scanned.signature:
-                head = self._scanned(scanned)
-                if head is None:
-                    continue
-                cached = (scanned.signature, head)
-            seen[scanned.id] = cached
-            yield cached[1]
-        self._listed = seen
+        return iter(self.index.heads(progress))
+
+    def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
+        """What changed since a cursor, whoever did it. Costs as `heads`.
+
+        Args:
+            since: The cursor of a change, or of an answer before; None: nothing is told, but the cursor of now.
+            ids: Only of these conversations; None: of all.
+            limit: So many changes at most; `Changes.cursor` is then the place to go on from.
+
+        Raises:
+            InvalidInput: `since` is no cursor.
+        """
+        from capsule.changes import Changes
+
+        found, cursor = self.index.changes(since, limit)
+        wanted = None if ids is None else set(ids)
+        return Changes([change for change in found if wanted is None or change.id in wanted], cursor)
+
+    def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
+        """Build the index anew from the files, and count what is in it.
+
+        Args:
+            progress: Told how many bytes are done, and of how many.
+        """
+        self.index.rebuild(progress)
+        return self.index.counts()
 
     def ids(self) -> list[str]:
         """The ids of all conversations, sorted. Costs one scandir."""
@@ -209,30 +256,14 @@ class Reading:
             InvalidInput: Several are, or it is too short.
         """
         if prefix == "@last":
-            stamps = {head.id: timestamps.sortable(head.updated_at) for head in self.heads() if not head.damaged}
-            if not stamps:
+            latest = self.index.latest()
+            if latest is None:
                 raise NotFound("there is no conversation yet; make one with: capsule new", id=prefix)
-            # Within one millisecond, the files' own times tell.
-            written = {found.id: found.signature.mtime_ns for found in self.storage.scan(KIND)}
-            return max(stamps, key=lambda id: (stamps[id], written.get(id, 0)))
+            return latest
         check_id(prefix)
         if self.storage.exists(KIND, prefix):
             return prefix
         return one_of([id for id in self.ids() if id.startswith(prefix)], prefix)
-
-    def _scanned(self, scanned: Scanned) -> Head | None:
-        """The head of one file met by a scan; None when the file is gone meanwhile."""
-        size = scanned.signature.size
-        try:
-            if scanned.regular and is_id(scanned.id):
-                found = self._quick(scanned.path, *self.storage.beginning(scanned.path), size)
-                if found is not None and found.id == scanned.id:
-                    return found
-            return self._slow(scanned)
-        except NotFound:
-            return None
-        except CapsuleError as error:
-            return Head(id=scanned.id, path=scanned.path, bytes=size, damaged=error.message)
 
     @staticmethod
     def _quick(path: str, beginning: bytes, end: bytes, size: int) -> Head | None:
@@ -244,14 +275,6 @@ class Reading:
             return Head.of(orjson.loads(head), path, size)
         except orjson.JSONDecodeError:
             return None
-
-    def _slow(self, scanned: Scanned) -> Head | None:
-        """The head from the whole file, settled."""
-        if not is_id(scanned.id):
-            check_id(scanned.id)
-        if scanned.regular:
-            self._settled(scanned.id)
-        return Head.of(self.document(scanned.id), scanned.path, scanned.signature.size)
 
 
 def _is_whole(data: bytes, known: Known) -> bool:

@@ -8,12 +8,14 @@ the storage engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capsule import discovery, timestamps
 from capsule.choosing import find_message
+from capsule.contexts import Contexts
 from capsule.discarding import Discarding
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations, new, validation
@@ -22,11 +24,15 @@ from capsule.format.titles import check_tags, check_title, title_from
 from capsule.head import Head
 from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id, new_id
+from capsule.keyed import Keyed, keyed_message
 from capsule.locks import LockState
 from capsule.reading import KIND
+from capsule.searching import Searching
 from capsule.settling import settle
 from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Displaced, Interfered, Storage
+from capsule.updating import head_change
+from capsule.watching import Watching
 from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ T = TypeVar("T")
 _TRIES = 50
 
 
-class Store(Discarding):
+class Store(Watching, Searching, Contexts, Discarding):
     """An open store: one instance, which several threads may use.
 
     Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `unlock`, the end of
@@ -51,13 +57,21 @@ class Store(Discarding):
     """
 
     def __init__(
-        self, root: str, settings: Settings, storage: Storage, *, keep_locks: bool = True, instance: str | None = None
+        self,
+        root: str,
+        settings: Settings,
+        storage: Storage,
+        *,
+        keep_locks: bool = True,
+        instance: str | None = None,
+        user: str | None = None,
     ) -> None:
         self.root = root
         self.settings = settings
         super().__init__(storage)
         self._heads = HeadCache()
-        self._holder = Holder(storage, settings, self._write, keep_locks=keep_locks, name=instance)
+        self._keyed = Keyed()
+        self._holder = Holder(storage, settings, self._write, keep_locks=keep_locks, name=instance, user=user)
 
     @classmethod
     def init(cls, directory: str | Path) -> list[str]:
@@ -72,7 +86,14 @@ class Store(Discarding):
         return discovery.ensure_store(directory)
 
     @classmethod
-    def open(cls, path: str | Path | None = None, *, keep_locks: bool = True, instance: str | None = None) -> Self:
+    def open(
+        cls,
+        path: str | Path | None = None,
+        *,
+        keep_locks: bool = True,
+        instance: str | None = None,
+        user: str | None = None,
+    ) -> Self:
         """Open a store, as an instance of its own.
 
         Args:
@@ -80,6 +101,7 @@ class Store(Discarding):
                 directory upwards with a `capsule.toml`, the user's own store, made on first use).
             keep_locks: Whether the lock that a save of a `chat` applies is kept until `close`.
             instance: A name, for a holder whose locks outlive the process.
+            user: Whom the locks name as their user; None: the user of this process.
 
         Raises:
             NotFound: There is no store at `path`.
@@ -90,16 +112,30 @@ class Store(Discarding):
         storage = FileStorage(
             root, shared=settings.shared, append=settings.append, mutex_timeout_s=settings.mutex_timeout_s
         )
-        return cls(root, settings, storage, keep_locks=keep_locks, instance=instance)
+        return cls(root, settings, storage, keep_locks=keep_locks, instance=instance, user=user)
 
     @property
     def instance_id(self) -> str:
         """The id of this instance."""
         return self._holder.me().instance
 
-    def close(self) -> None:
-        """Release the locks of this instance, and give back its files. A named instance keeps its locks."""
+    def release(self) -> None:
+        """Release the locks of this instance, which keeps none from here on: for a process that is about to end.
+
+        What other threads are doing meanwhile goes on; a save is then made without a lock that stays. A named
+        instance leaves its locks as they are. Cost: copying each locked file, in the kernel.
+        """
         self._holder.close()
+
+    def close(self) -> None:
+        """Release the locks of this instance, and give back its files. A named instance keeps its locks.
+
+        Whoever watches the store is told the end.
+        """
+        self._end_watching()
+        self._holder.close()
+        if self._index is not None:
+            self._index.close()
         self.storage.close()
 
     def __enter__(self) -> Self:
@@ -116,7 +152,13 @@ class Store(Discarding):
             done: list[T] = []
             try:
                 with self.storage.mutex(KIND, id) as held:
-                    done.append(action(Conversation(held, settle(held), self._heads, self.settings.message_bytes)))
+                    own = self._own
+                    conversation = Conversation(held, settle(held), self._heads, self.settings.message_bytes, own)
+                    if own is None:
+                        done.append(action(conversation))
+                    else:
+                        with own.writing(conversation):
+                            done.append(action(conversation))
             except Interfered:
                 continue
             except Displaced:
@@ -195,7 +237,11 @@ class Store(Discarding):
                 if self.storage.exists(KIND, id):
                     raise Interfered
                 records = creation_records(document)
-                known = held.replace(None, data, anatomy.survey(data), records, keep=False)
+                with self._own.under_way(id) if self._own is not None else nullcontext():
+                    known = held.replace(None, data, anatomy.survey(data), records, keep=False)
+                    if self._own is not None:
+                        self._own.wrote(id, "created", known.tag)
+                        self._own.appended(id, entries)
             except Interfered:
                 raise InvalidInput(f"conversation {id} exists already; append to it, or choose another id") from None
         self._holder.now_held(id, lock)
@@ -250,6 +296,41 @@ class Store(Discarding):
 
         return [Message.model_validate(entry).placed(at + i) for i, entry in enumerate(entries)]
 
+    def append_once(
+        self, id: str, key: str, *, role: str = "user", content: str, **fields: Any
+    ) -> tuple[Message, bool]:
+        """Append one message, unless it was appended under this key before, by any process, however long ago.
+
+        Args:
+            id: The conversation.
+            key: Chosen by the caller for this one message; a retry gives it again, with the same message.
+            role, content, fields: As `append`.
+
+        Returns:
+            The message as written, and whether it was there already.
+
+        Raises as `append`; also
+            InvalidInput: The key was used for another message.
+
+        Cost: as `append`, and once per process and version of the file's head a look through its bytes; a retry
+            costs reading the file.
+        """
+        message = keyed_message(check_id(id), key, {"role": role, "content": content, **fields})
+
+        def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
+            before = self._keyed.appended(conversation, message)
+            if before is not None:
+                return *before, True
+            lock = self._holder.admit(conversation)
+            at, entries = conversation.append([message], lock=lock)
+            self._holder.now_held(id, lock)
+            return at, entries[0], False
+
+        at, entry, repeated = self._write(id, act)
+        from capsule.format.models import Message
+
+        return Message.model_validate(entry).placed(at), repeated
+
     def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
         def act(conversation: Conversation) -> dict[str, Any]:
             lock = self._holder.admit(conversation)
@@ -268,6 +349,16 @@ class Store(Discarding):
     def _head_of(self, id: str, head: dict[str, Any]) -> Head:
         found = Head.of(head, self.storage.path(KIND, id), 0)
         return found if found is not None else self.head(id)
+
+    def update(self, id: str, **changes: Any) -> Head:
+        """Change several fields of a head in one write; raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            changes: `title` (and `by`, as `rename`), `tags` (all of them), `pinned`, `archived`, `mcp_servers` (names
+                of the servers this conversation is to have); what is None or left out stays as it is.
+        """
+        return self._change_head(id, head_change(**changes))
 
     def rename(self, id: str, title: str, *, by: str = "user") -> Head:
         """Give a conversation a title. Raises as `append`. Cost: copying the file, in the kernel; so with all below.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from capsule import Store
 from tests.processes import Child
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,6 +98,21 @@ def samples() -> Path:
 def repository() -> Path:
     """The root of this repository, a store itself; read only."""
     return ROOT
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The directory of a fresh store."""
+    root = tmp_path / "store"
+    Store.init(root)
+    return root
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[Store]:
+    """A fresh store, open."""
+    with Store.open(root) as store:
+        yield store
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import typer
 from capsule import timestamps
 from capsule_cli.opening import store_of
 from capsule_cli.options import Mode, Type, asked, moment, usage
-from capsule_cli.output import in_terminal, one_line, out, out_json, short_ids, short_time, table
+from capsule_cli.output import in_terminal, one_line, out, out_json, progress, short_ids, short_time, table
 
 if TYPE_CHECKING:
     from capsule.head import Head
@@ -63,8 +63,8 @@ def list_(
 ) -> None:
     """List the conversations: the latest first, pinned ones above, damaged files at the end."""
     after = moment(since, "--since") if since else ""
-    with store_of(ctx) as store:
-        heads = list(store.heads())
+    with store_of(ctx) as store, progress("indexing", 1.0) as told:
+        heads = list(store.heads(told))
     sound = [
         head
         for head in heads

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -182,8 +183,12 @@ def out_rows(rows: Iterable[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+def progress(what: str, after_s: float = 0.0) -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on stderr while the body runs; nothing when stderr is no terminal.
+
+    Args:
+        what: What is being done.
+        after_s: The bar is for work that takes longer than so many seconds.
 
     Yields:
         What takes how much is done, and of how much; None when there is no bar.
@@ -191,10 +196,25 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    bar: Any = None
+    begun = time.monotonic()
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    def tell(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            if time.monotonic() - begun < after_s:
+                return
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            bar.add_task(what, total=total)
+            bar.start()
+        bar.update(0, completed=done, total=total)
+
+    try:
+        yield tell
+    finally:
+        if bar is not None:
+            bar.stop()

@@ -1,7 +1,7 @@
 """`show`: a conversation for a person, or for a program.
 
-What must stay true: `--last` asks the store for the end alone; a text that stands in a file can't command the
-terminal it is shown in.
+What must stay true: `--last` asks the store for the end alone, and `--around` for the rest only when it must; a text
+that stands in a file can't command the terminal it is shown in.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from capsule_cli.output import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from capsule import Store
     from capsule.head import Head
 
@@ -31,6 +33,9 @@ commands = typer.Typer()
 
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, Mapping[str, Any]]
+
+#: How many messages stand about the one that is wanted, and among how many of the last it is looked for.
+CONTEXT, TAIL = 3, 256
 
 COLOURS = {"user": "bold cyan", "assistant": "bold green", "system": "bold yellow", "tool": "bold magenta"}
 
@@ -42,16 +47,31 @@ def show(
     last: Annotated[
         int | None, typer.Option("--last", "-n", min=1, metavar="N", help="Its last messages only.")
     ] = None,
+    around: Annotated[
+        str | None,
+        typer.Option("--around", metavar="MESSAGE", help="This message and those about it: its id, @N or @last."),
+    ] = None,
+    context: Annotated[
+        int, typer.Option("--context", "-C", min=0, metavar="N", help="With --around: so many before and behind.")
+    ] = CONTEXT,
     raw: Annotated[bool, typer.Option("--raw", help="The file's bytes, as they are.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
 ) -> None:
-    """Show a conversation. With --json: the capsule, or with --last the list of its last messages."""
+    """Show a conversation. With --json: the capsule, or with --last or --around a list of messages."""
     as_json = asked(ctx).json
     if raw + markdown + as_json > 1 or (raw and last is not None):
         raise usage("--raw, --markdown and --json exclude each other, and --raw takes no --last")
+    if around is not None and (raw or last is not None):
+        raise usage("--around excludes --last and --raw")
     with store_of(ctx) as store:
         id = store.resolve(id)
-        if raw:
+        if around is not None:
+            messages = about(store, id, around, context)
+            if as_json:
+                out_json_bytes(encoded([message for _, message in messages]))
+            else:
+                render(store.head(id), messages, markdown=markdown)
+        elif raw:
             out_bytes(store.read(id))
         elif as_json and last is None:
             from capsule.format.codec import encode
@@ -68,6 +88,24 @@ def tail(store: Store, id: str, n: int) -> list[Placed]:
     """The last `n` messages."""
     first, messages = store.tail_entries(id, n)
     return list(enumerate(messages, first))
+
+
+def about(store: Store, id: str, wanted: str, context: int) -> list[Placed]:
+    """The message that is wanted, and so many before and behind it."""
+    from capsule.choosing import find_message
+
+    # Mostly it is one of the last; a beginning of an id may be that of another one anywhere.
+    first, messages = store.tail_entries(id, TAIL)
+    count = first + len(messages)
+    place = next((first + i for i, message in enumerate(messages) if message.get("id") == wanted), -1)
+    if wanted == "@last" or (wanted.startswith("@") and wanted[1:].isdecimal() and int(wanted[1:]) < count):
+        place = count - 1 if wanted == "@last" else int(wanted[1:])
+    if first and max(0, place - context) < first:
+        first, messages = 0, store.document(id)["history"]
+    if place < 0:
+        place = find_message(messages, wanted, id)
+    begin = max(0, place - context)
+    return list(enumerate(messages[begin - first : place + context + 1 - first], begin))
 
 
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:
@@ -99,7 +137,12 @@ def as_plain(head: Head, messages: Iterable[Placed]) -> Iterator[str]:
     """The parts of a plain text; an empty line stands between them."""
     yield f"{one_line(head.title)}\n{_about(head)}"
     for at, message in messages:
-        yield f"{_speaker(message)}  {_when(message)}  @{at}\n{_content(message)}".rstrip()
+        yield plain_message(at, message)
+
+
+def plain_message(at: int, message: Mapping[str, Any]) -> str:
+    """One message as plain text."""
+    return f"{_speaker(message)}  {_when(message)}  @{at}\n{_content(message)}".rstrip()
 
 
 def as_markdown(head: Head, messages: Iterable[Placed]) -> Iterator[str]:
@@ -113,19 +156,26 @@ def as_markdown(head: Head, messages: Iterable[Placed]) -> Iterator[str]:
 
 def draw(head: Head, messages: Iterable[Placed]) -> None:
     """A conversation in the terminal: roles in colours, contents as Markdown."""
-    from rich.markdown import Markdown
-    from rich.padding import Padding
     from rich.text import Text
 
     screen = console()
     screen.print(Text(one_line(head.title), style="bold"))
     screen.print(Text(_about(head), style="dim"))
     for at, message in messages:
-        line = Text(_speaker(message), style=COLOURS.get(str(message.get("role")), "bold"))
-        line.append(f"  {_when(message)}  @{at}", style="dim not bold")
-        screen.print()
-        screen.print(line)
-        screen.print(Padding(Markdown(_content(message), hyperlinks=False), (0, 0, 0, 2)))
+        draw_message(screen, at, message)
+
+
+def draw_message(screen: Console, at: int, message: Mapping[str, Any]) -> None:
+    """One message in the terminal."""
+    from rich.markdown import Markdown
+    from rich.padding import Padding
+    from rich.text import Text
+
+    line = Text(_speaker(message), style=COLOURS.get(str(message.get("role")), "bold"))
+    line.append(f"  {_when(message)}  @{at}", style="dim not bold")
+    screen.print()
+    screen.print(line)
+    screen.print(Padding(Markdown(_content(message), hyperlinks=False), (0, 0, 0, 2)))
 
 
 def _about(head: Head) -> str:

@@ -1,0 +1,86 @@
+"""What happened to conversations, as the index noticed it.
+
+What must stay true: a change names what changed and no more: whoever wants the text reads it from the store, which
+has the truth by then. The names of kinds and fields are part of the plain output, and stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["KINDS", "Change", "Changes"]
+
+KINDS = (
+    "created",
+    "appended",
+    "edited",
+    "head",
+    "locked",
+    "unlocked",
+    "deleted",
+    "restored",
+    "damaged",
+    "repaired",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of one conversation.
+
+    Attributes:
+        kind: One of `KINDS`.
+        id: The conversation.
+        at: When it was noticed, as the format writes times.
+        cursor: To go on behind this change.
+        messages: Ids of the messages that came or changed; one without an id has the one that the next write gives it.
+        removed: Ids of the messages that went (kind `edited`).
+        fields: Names of the head's fields that changed (kind `head`), as `Head` has them.
+        source: "store" when a store wrote this version; "outside": an editor, git, another program.
+        own: Whether the very store that tells of it wrote it.
+        lock: The lock as it stands now (kind `locked`), or as it stood (kind `unlocked`).
+        damaged: What is wrong with the file (kind `damaged`).
+        count: How many messages the conversation has now.
+        tag: The tag of the version that was read (`Known.tag`), when a store wrote it: by it `own` is found out. It is
+            told to nobody.
+    """
+
+    kind: str
+    id: str
+    at: str
+    cursor: str
+    messages: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    source: str = "store"
+    own: bool = False
+    lock: dict[str, Any] | None = None
+    damaged: str = ""
+    count: int = 0
+    tag: str = field(default="", repr=False, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints: what is empty is left out, but for what every change has."""
+        told: dict[str, Any] = {"kind": self.kind, "id": self.id, "at": self.at, "cursor": self.cursor}
+        told |= {"source": self.source, "own": self.own, "count": self.count}
+        for name in ("messages", "removed", "fields"):
+            if getattr(self, name):
+                told[name] = list(getattr(self, name))
+        if self.lock is not None:
+            told["lock"] = self.lock
+        if self.damaged:
+            told["damaged"] = self.damaged
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed since a cursor, oldest first.
+
+    Attributes:
+        cursor: To go on behind all of them.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    cursor: str = ""

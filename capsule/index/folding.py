@@ -1,0 +1,184 @@
+"""Texts as the search sees them: without case and accents, and with a space wherever a word ends.
+
+What must stay true: a query is folded as the texts are, so that a text's own words always find it; every character
+is folded by itself, whatever stands beside it, so that a place in the folded text has its place in the original;
+and a text of ASCII alone is left as it is, for the tokenizer of the index folds its case.
+
+The tokenizer of the index is FTS5's `ascii`: letters and digits of ASCII and everything beyond it are parts of
+words. All that is known of Unicode is known here: SQLite's own tables are of another age with every SQLite, take
+the vowel signs of Thai and Hindi for spaces, and know no emoji. Characters of scripts that put no spaces between
+their words, and symbols, are words of their own: any run of them is then found as a phrase (docs/search.md).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from typing import Any
+
+__all__ = ["Token", "count", "fold", "is_continuous", "tokens"]
+
+
+class _Pattern:
+    """A pattern that is compiled when it is first used: most texts need none, and a list is to start fast."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __getattr__(self, name: str) -> Any:
+        pattern = re.compile(self._text)
+        self.__dict__ |= {name: getattr(pattern, name) for name in ("search", "match", "sub", "split", "finditer")}
+        return getattr(pattern, name)
+
+
+#: First and last characters of the scripts that put no spaces between words, and of Korean, whose words carry
+#: their particles. Only what is a letter, a number or a mark is meant.
+_CONTINUOUS = (
+    (0x0E00, 0x109F),  # Thai, Lao, Tibetan, Myanmar
+    (0x1100, 0x11FF),  # Hangul letters
+    (0x1780, 0x17FF),  # Khmer
+    (0x1950, 0x1AAF),  # Tai Le, New Tai Lue, Khmer symbols, Buginese, Tai Tham
+    (0x1B00, 0x1B7F),  # Balinese
+    (0x2E80, 0x2FDF),  # radicals
+    (0x3005, 0x3007),
+    (0x3021, 0x303C),
+    (0x3041, 0xA4CF),  # kana, Bopomofo, Hangul letters, Han, Yi
+    (0xA960, 0xA9DF),  # Hangul letters, Javanese
+    (0xA9E0, 0xA9FF),  # Myanmar
+    (0xAA00, 0xAADF),  # Cham, Myanmar, Tai Viet
+    (0xAC00, 0xD7FF),  # Hangul
+    (0xF900, 0xFAFF),  # Han
+    (0x12000, 0x1467F),  # cuneiform, hieroglyphs
+    (0x16FE0, 0x1B2FF),  # Tangut, Khitan, kana
+    (0x20000, 0x3FFFF),  # Han
+)
+_STARTS = [first for first, _ in _CONTINUOUS]
+_RUN = _Pattern("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+")
+
+#: What is one character in the composed form and several in another: Hangul letters, voiced kana.
+_PARTS = _Pattern("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f]")
+_TOGETHER = _Pattern(
+    "[\u1100-\u115f\ua960-\ua97f][\u1160-\u11a7\ud7b0-\ud7c6]?[\u11a8-\u11ff\ud7cb-\ud7ff]?"
+    "|[\uac00-\ud7a3][\u11a8-\u11ff]|[\u3041-\u30ff\uff66-\uff9d][\u3099\u309a\uff9e\uff9f]"
+)
+#: Drawn, not said: boxes, blocks, Braille spinners, and what stands for a character that was lost.
+_DRAWN = _Pattern("[\u2500-\u259f\u2800-\u28ff\ufffd]")
+_WORD = _Pattern("[0-9A-Za-z\x80-\U0010ffff]+")
+_TATWEEL, _ZERO_WIDTH_SPACE = "\u0640", "\u200b"
+
+
+def is_continuous(character: str) -> bool:
+    """Whether a character is of a script that puts no spaces between words."""
+    code = ord(character)
+    at = bisect_right(_STARTS, code) - 1
+    return at >= 0 and code <= _CONTINUOUS[at][1]
+
+
+class _Folds(dict[int, str]):
+    """What each character becomes; made when it is first met, as there are a million of them."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if is_continuous(character):
+            parts = unicodedata.normalize("NFKC", character)
+        else:
+            parts = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+        folded = "".join(map(_folded, parts))
+        if " " in folded:
+            folded = f" {folded} "  # A character that is several words, like ½, is no part of another one.
+        self[code] = folded
+        return folded
+
+
+def _folded(character: str) -> str:
+    """What one character of a decomposed text becomes: itself, itself as a word of its own, a space, or nothing."""
+    if character < "\x80":
+        return character.lower() if character.isalnum() else " "
+    alone = f" {character} "
+    kind = unicodedata.category(character)
+    if kind[0] == "M":
+        # Accents, and the vowel points that Arabic and Hebrew mostly leave out; not vowels and voicing.
+        place = unicodedata.combining(character)
+        if place == 1 or 10 <= place <= 36 or place >= 200 or kind == "Me" or "\ufe00" <= character <= "\ufe0f":
+            return ""
+        if character >= "\U000e0100":
+            return ""  # A variant of the character before it.
+        return alone if is_continuous(character) else character
+    if kind == "Cf":
+        return " " if character == _ZERO_WIDTH_SPACE else ""
+    if kind[0] in "ZP" or kind in ("Cc", "Cs") or _DRAWN.match(character):
+        return " "
+    if kind == "Nd":
+        return str(unicodedata.decimal(character))
+    if kind[0] in "LN" and not is_continuous(character):
+        return "" if character == _TATWEEL else character
+    return alone
+
+
+_FOLDS = _Folds()
+
+
+def fold(text: str) -> str:
+    """`text` as the index takes it. Costs nothing for ASCII; else about 20 ns a byte."""
+    if text.isascii():
+        return text
+    if _PARTS.search(text):
+        text = _TOGETHER.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
+    return text.translate(_FOLDS)
+
+
+_SPACES = bytes(ord(" ") if chr(code).isspace() else ord("x") for code in range(256))
+
+
+def count(text: str) -> int:
+    """How many words a text has: what stands between spaces; a character of a script without them is one."""
+    if text.isascii():
+        # As len(text.split()), at half the cost: every message that is indexed is counted.
+        flat = text.encode().translate(_SPACES)
+        return flat.count(b" x") + (flat[:1] == b"x")
+    between = _RUN.split(text)
+    return len(text) - sum(map(len, between)) + len(" ".join(between).split())
+
+
+#: A word of a text, folded, and where it stands in the original: the first character, and the one behind the last.
+Token = tuple[str, int, int]
+
+
+def tokens(text: str) -> list[Token]:
+    """The words of a text as the index has them, with their places in the text as it is."""
+    if text.isascii():
+        return [(match.group().lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
+    units = _units(text) if _PARTS.search(text) else ((at, at + 1, character) for at, character in enumerate(text))
+    found: list[Token] = []
+    word, start, end = "", 0, 0
+    for first, last, unit in units:
+        folded = unit.translate(_FOLDS)
+        for character in folded:
+            if character == " ":
+                if word:
+                    found.append((word, start, end))
+                word = ""
+            else:
+                if not word:
+                    start = first
+                word, end = word + character, last
+        if word and not folded:
+            end = last  # An accent belongs to its letter.
+        elif not word and not folded and found and found[-1][2] == first:
+            found[-1] = (found[-1][0], found[-1][1], last)
+    if word:
+        found.append((word, start, end))
+    return found
+
+
+def _units(text: str) -> list[tuple[int, int, str]]:
+    """The characters of a text, those that make one together as one, with their places."""
+    made: list[tuple[int, int, str]] = []
+    at = 0
+    while at < len(text):
+        match = _TOGETHER.match(text, at)
+        end = match.end() if match else at + 1
+        made.append((at, end, unicodedata.normalize("NFKC", match.group()) if match else text[at]))
+        at = end
+    return made

@@ -1,0 +1,77 @@
+"""What a search gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from capsule.index.snippets import Snippet
+
+__all__ = ["Found", "Hit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One message, or one conversation by its title or tags, that a search found.
+
+    Attributes:
+        id: The conversation.
+        title: Its title.
+        message: The message's id; None: the title or a tag was found.
+        at: The message's place in the history, from 0.
+        role, sender: Who says it; `sender` is the field `from`.
+        time: When it was said; of a title, when the conversation was changed last. As the format writes times.
+        where: What was found: `content`, `tools` (tool calls and reasoning) or `title` (tags too).
+        snippet: The piece of it that was found.
+        score: How well it fits, by the ranking profile; to be compared within one search only.
+    """
+
+    id: str
+    title: str
+    message: str | None
+    at: int | None
+    role: str | None
+    sender: str | None
+    time: str
+    where: str
+    snippet: Snippet
+    score: float
+
+    @property
+    def open(self) -> str:
+        """The command that shows it where it stands."""
+        return f"capsule show {self.id}" + (f" --around {self.message}" if self.message else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "message": self.message,
+            "at": self.at,
+            "role": self.role,
+            "from": self.sender,
+            "time": self.time,
+            "where": self.where,
+            "snippet": self.snippet.as_json(),
+            "score": self.score,
+            "open": self.open,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The hits of one search, or a page of them, best first.
+
+    Attributes:
+        cursor: To be given to the same search for what comes next; None: that was all.
+        total: How many hits there are in all; None when they are too many to have been counted.
+    """
+
+    hits: list[Hit]
+    cursor: str | None = None
+    total: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {"hits": [hit.as_json() for hit in self.hits], "cursor": self.cursor, "total": self.total}

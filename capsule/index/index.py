@@ -1,0 +1,146 @@
+"""The index of a store's conversations, as it is asked.
+
+What must stay true: an answer is that of the files as they were when it was asked for, or later, whoever wrote them;
+and an index that proves to be of no use is built anew, not complained about.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, TypeVar
+
+from capsule.head import Head
+from capsule.index.database import Progress, Unusable, is_of_no_use
+from capsule.index.refreshing import Refreshing
+
+if TYPE_CHECKING:
+    from capsule.changes import Change
+
+__all__ = ["Index"]
+
+T = TypeVar("T")
+
+
+class Index(Refreshing):
+    """The index of one kind of document; see `Refreshing` for its arguments. Several threads may use it."""
+
+    def heads(self, progress: Progress | None = None) -> list[Head]:
+        """The heads of all conversations, in no order, damaged ones among them."""
+        return self._doing(self._all_heads, None, progress)
+
+    def _all_heads(self) -> list[Head]:
+        from capsule.index.rows import HEAD_COLUMNS, head_of
+
+        assert self._seen is not None
+        db = self._database.reader()
+        if self._heads is None:
+            rows = db.execute(f"SELECT {HEAD_COLUMNS} FROM capsules WHERE gone = 0")
+            self._heads = {row[0]: head_of(row, self._prefix) for row in rows}
+        else:
+            for id in self._stale:
+                row = db.execute(f"SELECT {HEAD_COLUMNS} FROM capsules WHERE gone = 0 AND id = ?", (id,)).fetchone()
+                if row is None:
+                    self._heads.pop(id, None)
+                else:
+                    self._heads[id] = head_of(row, self._prefix)
+        self._stale = set()
+        return list(self._heads.values())
+
+    def latest(self) -> str | None:
+        """The id of the sound conversation that changed last; None when there is none."""
+
+        def ask() -> str | None:
+            # Within one millisecond, the files' own times tell.
+            found = self._database.reader().execute(
+                "SELECT id FROM capsules WHERE gone = 0 AND damaged = ''"
+                " ORDER BY updated_ms DESC, mtime_ns DESC, id DESC LIMIT 1"
+            )
+            row = found.fetchone()
+            return None if row is None else str(row[0])
+
+        return self._doing(ask)
+
+    def counts(self) -> dict[str, int]:
+        """How many conversations, damaged ones, messages and words there are."""
+
+        def ask() -> dict[str, int]:
+            found = self._database.reader().execute(
+                "SELECT count(*), coalesce(sum(damaged != ''), 0), coalesce(sum(entries), 0), coalesce(sum(words), 0)"
+                " FROM capsules WHERE gone = 0"
+            )
+            return dict(zip(("conversations", "damaged", "messages", "words"), found.fetchone(), strict=True))
+
+        return self._doing(ask)
+
+    def cursor(self) -> str:
+        """The place in the journal where everything so far was heard of."""
+        return self.changes(None, 0)[1]
+
+    def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> tuple[list[Change], str]:
+        """What changed since a cursor, oldest first, `limit` at most; and the cursor behind that.
+
+        Args:
+            since: A cursor; None: nothing is told, but the cursor of now.
+            limit: The most that is told at once.
+            refresh: Whether to bring the index up to date before; else what is told is what it has.
+
+        Raises:
+            InvalidInput: `since` is no cursor.
+        """
+        from capsule.index import journal
+
+        cursor = None if since is None else journal.Cursor.of(since)
+
+        def ask() -> tuple[list[Change], str]:
+            db, generation = self._database.reader(), self._database.generation
+            db.execute("BEGIN")
+            try:
+                now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
+                if cursor is None:
+                    return [], str(now)
+                found = journal.read(db, generation, cursor, limit)
+                if found is None:
+                    return journal.since_time(db, cursor, now), str(now)
+                return found, found[-1].cursor if len(found) == limit and found else str(now)
+            finally:
+                db.execute("COMMIT")
+
+        return self._doing(ask, None if refresh else ())
+
+    def query(self, ask: Callable[[sqlite3.Connection], T], progress: Progress | None = None) -> T:
+        """Bring the index up to date and read it; `ask` may run twice, when the index proves to be of no use."""
+        if os.getpid() != self._pid:
+            self._after_fork()
+        self.refresh(progress=progress)
+        try:
+            with self._guard if self._database.is_shared else nullcontext():
+                return ask(self._database.reader())
+        except (sqlite3.DatabaseError, Unusable) as error:
+            # Another thread may have found the index of no use, and closed what this one was reading.
+            closed = isinstance(error, sqlite3.ProgrammingError)
+            if not closed and not is_of_no_use(error):
+                raise
+            return self._doing(lambda: ask(self._database.reader()), None, progress)
+
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection to the index as it was brought up to date last; for reading."""
+        if self._seen is None:
+            self.refresh()
+        return self._database.reader()
+
+    def rebuild(self, progress: Progress | None = None) -> None:
+        """Build the index anew from the files."""
+        with self._guard:
+            self._throw_away()
+            self._database.drop()
+            self.refresh(progress=progress)
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        with self._guard:
+            self._close_tracker()
+            self._database.forget()
+            self._reset()

@@ -1,0 +1,142 @@
+"""Messages as the index has them, made from the entries of a history.
+
+What must stay true: equal entries have equal digests, wherever they stand and in whatever layout; a message without
+an id or a time is none here, and migrating the document gives it both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import orjson
+
+from capsule import timestamps
+from capsule.format import canonical
+from capsule.format.tree import ROOT
+from capsule.index.folding import count as count_words
+
+__all__ = ["PLAIN", "Message", "exact_ms", "messages_of", "ms_of", "pieces_of"]
+
+#: The keys of most entries.
+PLAIN = ("role", "content", "timestamp", "id")
+
+_BETWEEN = b"\n    },\n    {\n"
+_FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
+
+
+class Message(NamedTuple):
+    """One message as the index has it; see `schema` for the columns of the same names."""
+
+    id: str
+    parent: str | None
+    role: str
+    sender: str | None
+    time_ms: int
+    words: int
+    content: str
+    tools: str | None
+    digest: int
+
+
+#: Makes a message of a tuple, at a third of the cost.
+_message = partial(tuple.__new__, Message)
+
+
+def pieces_of(block: bytes) -> list[bytes]:
+    """The lines of each entry in the bytes of a canonical history, without its braces."""
+    return block[_FIRST:-_LAST].split(_BETWEEN) if block else []
+
+
+_in_order: dict[tuple[str, ...], bool] = {}
+
+
+def _is_in_order(keys: tuple[str, ...], entry: dict[str, Any]) -> bool:
+    """Whether an entry's keys come in canonical order, so that its bytes are those the store would write."""
+    found = _in_order.get(keys)
+    if found is None:
+        found = tuple(canonical.order_message(entry)) == keys
+        if len(_in_order) < 1024:
+            _in_order[keys] = found
+    return found
+
+
+def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[Message] | None:
+    """The messages, each with the lines it stands in; None when one has no id, no time or an order of its own."""
+    made = []
+    for entry, piece in zip(entries, pieces, strict=True):
+        keys = tuple(entry)
+        parent = sender = tools = None
+        if keys == PLAIN:
+            role, content, stamp, id = entry.values()
+        else:
+            get = entry.get
+            role, content, stamp, id = entry["role"], entry["content"], get("timestamp"), get("id")
+            sender, tools = get("from"), _tools(entry)
+            if "parent" in entry:
+                parent = entry["parent"] or ROOT
+            if not _is_in_order(keys, entry):
+                return None
+        if not id or not stamp:
+            return None
+        digest = crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
+        made.append(_message((id, parent, role, sender, ms_of(stamp), count_words(content), content, tools, digest)))
+    return made
+
+
+def _tools(entry: dict[str, Any]) -> str | None:
+    """Tool calls and reasoning as text; None when there are none."""
+    parts = [entry["reasoning"]] if isinstance(entry.get("reasoning"), str) else []
+    if entry.get("toolCalls"):
+        parts.append(orjson.dumps(entry["toolCalls"]).decode())
+    return "\n".join(part for part in parts if part) or None
+
+
+class _Parts(dict[str, int]):
+    """What a part of a canonical time is worth, in milliseconds; found out when it is first met.
+
+    Args:
+        before, behind: What makes a time of the part.
+    """
+
+    def __init__(self, before: str, behind: str) -> None:
+        self._before, self._behind = before, behind
+
+    def __missing__(self, part: str) -> int:
+        stamp = self._before + part + self._behind
+        if not timestamps.is_canonical(stamp):
+            raise KeyError(part)
+        if len(self) == 4096:
+            self.clear()
+        self[part] = found = _slow_ms(stamp)
+        return found
+
+
+_days = _Parts("", "00:00:00.000Z")
+_minutes = _Parts("1970-01-01T", "00.000Z")
+_seconds = _Parts("1970-01-01T00:00:", "000Z")
+_thousandths = _Parts("1970-01-01T00:00:00.", "")
+
+
+def exact_ms(stamp: str) -> int | None:
+    """A time as the format writes it in milliseconds since 1970; None when it is in another form, or none."""
+    # A message has one, and most have another day and minute than the one before.
+    try:
+        return _days[stamp[:11]] + _minutes[stamp[11:17]] + _seconds[stamp[17:20]] + _thousandths[stamp[20:]]
+    except KeyError:
+        return None
+
+
+def ms_of(stamp: str) -> int:
+    """A time in milliseconds since 1970; 0 for what is none."""
+    found = exact_ms(stamp)
+    return _slow_ms(stamp) if found is None else found
+
+
+def _slow_ms(stamp: str) -> int:
+    try:
+        return round(timestamps.parse(stamp).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return 0

@@ -1,0 +1,463 @@
+"""The rows of the index: brought from what they say to what a file says, and what that changes written down.
+
+What must stay true: everything is done within the caller's transaction, so that rows, words and journal never
+disagree; and only what differs is touched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import orjson
+
+from capsule.format import tree
+from capsule.head import Head
+from capsule.index import journal, words
+from capsule.index.messages import Message, ms_of
+from capsule.index.reading import Before, Found
+from capsule.storage.interface import Signature
+from capsule.timestamps import sortable
+
+__all__ = ["HEAD_COLUMNS", "Rows", "head_of"]
+
+#: What `head_of` makes a head of, in its order.
+HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
+_HEAD_FIELDS = (
+    "title",
+    "version",
+    "created_at",
+    "mode",
+    "type",
+    "tags",
+    "pinned",
+    "archived",
+    "is_summary",
+    "source_conversation_id",
+    "title_set_by",
+)
+_COLUMNS = (
+    "inode", "size", "mtime_ns", "ctime_ns", "racy", "tag", "head", "title", "version", "created_at", "updated_at",
+    "updated_ms", "mode", "type", "tags", "pinned", "archived", "lock", "current", "rest", "context", "damaged",
+    "digest", "history", "tail", "entries", "words", "linear", "gone",
+)  # fmt: skip
+_SELECT = f"SELECT num, {', '.join(_COLUMNS)} FROM capsules WHERE id = ?"
+_UPDATE = f"UPDATE capsules SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE num = ?"
+_INSERT = f"INSERT INTO capsules(num, id, {', '.join(_COLUMNS)}) VALUES({', '.join('?' * (len(_COLUMNS) + 2))})"
+_GROW = (
+    "UPDATE capsules SET inode = ?, size = ?, mtime_ns = ?, ctime_ns = ?, racy = ?, updated_at = ?, updated_ms = ?,"
+    " digest = ?, tail = ?, entries = ?, words = ? WHERE num = ?"
+)
+_MESSAGE = (
+    "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, active, content, tools, digest)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+#: The same for most messages. What is no text and no whole number costs the sqlite3 module several times as much.
+_PLAIN_MESSAGE = (
+    "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, active, content, tools, digest)"
+    " VALUES(?, ?, ?, ?, NULL, ?, NULL, ?, ?, 1, ?, NULL, ?)"
+)
+
+Row = dict[str, Any]
+
+
+def head_of(row: tuple[Any, ...], prefix: str) -> Head:
+    """The head in a row of `HEAD_COLUMNS`.
+
+    Args:
+        row: The row.
+        prefix: What stands before the id in the path of a file.
+    """
+    id, updated_at, size, damaged, lock, head = row
+    path = f"{prefix}{id}.json"
+    if damaged or head is None:
+        return Head(id=id, path=path, bytes=size, damaged=damaged)
+    title, version, created_at, mode, type, tags, pinned, archived, is_summary, source, set_by = orjson.loads(head)
+    return Head(
+        id,
+        title,
+        version,
+        created_at,
+        updated_at,
+        mode,
+        type,
+        tuple(tags),
+        pinned,
+        archived,
+        is_summary,
+        source,
+        set_by,
+        orjson.loads(lock) if lock else None,
+        path,
+        size,
+    )
+
+
+class Rows:
+    """The rows of one index, within one transaction.
+
+    Attributes:
+        changes: What was changed, for the journal: kind, id and further fields.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._next = db.execute("SELECT coalesce(max(num), 0) + 1 FROM messages").fetchone()[0]
+        self.changes: list[tuple[str, str, dict[str, Any]]] = []
+
+    def get(self, id: str) -> Row | None:
+        """The row of a conversation, by the names of its columns."""
+        found = self._db.execute(_SELECT, (id,)).fetchone()
+        return None if found is None else dict(zip(("num", *_COLUMNS), found, strict=True))
+
+    @staticmethod
+    def before(row: Row | None) -> Before | None:
+        """What `reading.look` asks of a row."""
+        if row is None or row["gone"]:
+            return None
+        return Before(
+            row["num"],
+            Signature(row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"]),
+            row["tag"],
+            row["digest"],
+            row["history"],
+            row["tail"],
+            row["entries"],
+            row["damaged"],
+        )
+
+    def _tell(self, kind: str, id: str, found: Found | None, **told: Any) -> None:
+        source = "store" if found is None or found.by_store else "outside"
+        if found is not None and found.tag and kind != "appended":
+            told["tag"] = found.tag
+        self.changes.append((kind, id, {**told, "source": source}))
+
+    def remove(self, id: str, row: Row, *, by_store: bool) -> None:
+        """The file is gone; the row stays, as it may come back."""
+        self._forget_messages(row["num"])
+        self._title(row["num"], (row["title"], row["tags"]), ("", "[]"))
+        self._db.execute(
+            "UPDATE capsules SET gone = 1, inode = 0, size = 0, mtime_ns = 0, ctime_ns = 0, racy = 0, tag = '',"
+            " title = '', tags = '[]', head = NULL, lock = NULL, damaged = '', digest = NULL, history = NULL,"
+            " tail = NULL, entries = 0, words = 0, linear = 1, current = NULL WHERE num = ?",
+            (row["num"],),
+        )
+        self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
+
+    def _forget_messages(self, num: int) -> None:
+        old = self._db.execute("SELECT num, content, tools FROM messages WHERE capsule = ? ORDER BY num", (num,))
+        words.remove(self._db, old.fetchall())
+        self._db.execute("DELETE FROM messages WHERE capsule = ?", (num,))
+
+    def put(self, id: str, row: Row | None, found: Found) -> None:
+        """Have the rows of a conversation say what was found in its file."""
+        if row is None or row["gone"]:
+            self._new(id, row, found)
+        elif found.damaged:
+            self._damaged(id, row, found)
+        elif found.head is None:
+            self._grown(id, row, found)
+        else:
+            self._sound(id, row, found)
+
+    def touch(self, row: Row, signature: Signature, *, racy: bool) -> None:
+        """Note that a file is as it was indexed."""
+        self._db.execute(
+            "UPDATE capsules SET inode = ?, size = ?, mtime_ns = ?, ctime_ns = ?, racy = ? WHERE num = ?",
+            (*signature, racy, row["num"]),
+        )
+
+    # -- A conversation that was not there ------------------------------------------------------------------------
+
+    def _new(self, id: str, row: Row | None, found: Found) -> None:
+        if row is None:
+            num = self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
+        else:
+            num = row["num"]
+        self.insert(id, num, found, fresh=row is None)
+        ids = [message.id for message in found.messages or []]
+        kind = "created" if row is None else "restored"
+        self._tell(kind, id, found, messages=ids, count=found.entries)
+        if found.damaged:
+            self._tell("damaged", id, found, damaged=found.damaged)
+        elif found.head is not None and found.head.lock is not None:
+            self._tell("locked", id, found, lock=found.head.lock, count=found.entries)
+
+    def insert(self, id: str, num: int, found: Found, *, fresh: bool = True) -> None:
+        """Make the rows of a conversation that has none (`fresh`), or an empty one."""
+        messages = found.messages or []
+        linear, on = _branch(messages, found.current)
+        values = self._values(found, sum(message.words for message in messages), linear)
+        if fresh:
+            self._db.execute(_INSERT, (num, id, *values))
+        else:
+            self._db.execute(_UPDATE, (*values, num))
+        self._title(num, ("", "[]"), (values[7], values[14]))
+        self._insert_messages(num, 0, messages, on)
+
+    def _insert_messages(self, capsule: int, at: int, messages: list[Message], on: list[bool] | None) -> None:
+        first, self._next = self._next, self._next + len(messages)
+        rows: list[tuple[Any, ...]] = []
+        texts: list[words.Row] = []
+        were_plain = True
+        # In the order of their numbers, as that is the quickest.
+        for num, (id, parent, role, sender, time_ms, count, content, tools, digest) in enumerate(messages, first):
+            is_plain = parent is None and sender is None and tools is None and on is None
+            if is_plain != were_plain:
+                self._db.executemany(_PLAIN_MESSAGE if were_plain else _MESSAGE, rows)
+                rows, were_plain = [], is_plain
+            place = at + num - first
+            if is_plain:
+                rows.append((num, capsule, place, id, role, time_ms, count, content, digest))
+            else:
+                active = 1 if on is None or on[num - first] else 0
+                rows.append(
+                    (num, capsule, place, id, parent, role, sender, time_ms, count, active, content, tools, digest)
+                )
+            texts.append((num, content, tools))
+        self._db.executemany(_PLAIN_MESSAGE if were_plain else _MESSAGE, rows)
+        words.add(self._db, texts)
+
+    def _values(self, found: Found, count: int, linear: bool) -> tuple[Any, ...]:
+        """The values of `_COLUMNS`."""
+        head = found.head
+        told = [getattr(head, name) for name in _HEAD_FIELDS] if head is not None else None
+        history, tail, digest = found.place or (None, None, None)
+        return (
+            *found.signature,
+            found.young,
+            found.tag,
+            None if told is None else orjson.dumps(told).decode(),
+            head.title if head else "",
+            head.version if head else None,
+            head.created_at if head else None,
+            head.updated_at if head else None,
+            _stamp_ms(head.updated_at) if head else 0,
+            head.mode if head else None,
+            head.type if head else None,
+            orjson.dumps(head.tags).decode() if head else "[]",
+            head.pinned if head else None,
+            head.archived if head else None,
+            orjson.dumps(head.lock).decode() if head and head.lock is not None else None,
+            found.current,
+            *found.rest,
+            found.damaged,
+            digest,
+            history,
+            tail,
+            found.entries,
+            count,
+            linear,
+            False,
+        )
+
+    def _title(self, num: int, old: tuple[str, str], new: tuple[str, str]) -> None:
+        """Have the words of titles and tags say what the head says; tags as a JSON array."""
+        if old == new:
+            return
+        if old != ("", "[]"):
+            words.remove_title(self._db, num, old[0], orjson.loads(old[1]))
+        if new != ("", "[]"):
+            words.add_title(self._db, num, new[0], orjson.loads(new[1]))
+
+    # -- A conversation that changed ------------------------------------------------------------------------------
+
+    def _damaged(self, id: str, row: Row, found: Found) -> None:
+        self._db.execute(
+            "UPDATE capsules SET inode = ?, size = ?, mtime_ns = ?, ctime_ns = ?, racy = ?, tag = '', damaged = ?"
+            " WHERE num = ?",
+            (*found.signature, found.young, found.damaged, row["num"]),
+        )
+        if row["damaged"] != found.damaged:
+            self._tell("damaged", id, found, damaged=found.damaged)
+
+    def _grown(self, id: str, row: Row, found: Found) -> None:
+        """The store has appended, and nothing else."""
+        messages = found.messages or []
+        assert found.place is not None
+        count = row["words"] + sum(message.words for message in messages)
+        self._db.execute(
+            _GROW,
+            (
+                *found.signature,
+                found.young,
+                found.updated_at,
+                _stamp_ms(found.updated_at),
+                found.place[2],
+                found.place[1],
+                found.entries,
+                count,
+                row["num"],
+            ),
+        )
+        self._append(id, row, found, messages)
+
+    def _append(self, id: str, row: Row, found: Found, messages: list[Message]) -> None:
+        if not messages:
+            return
+        is_linear = row["linear"] and not any(message.parent is not None for message in messages)
+        self._insert_messages(row["num"], found.start, messages, None)
+        if not is_linear:
+            self._db.execute("UPDATE capsules SET linear = 0 WHERE num = ?", (row["num"],))
+            self._mark_active(row["num"], row["current"])
+        self._tell("appended", id, found, messages=[message.id for message in messages], count=found.entries)
+
+    def _mark_active(self, capsule: int, current: str | None) -> None:
+        """Work out anew which messages lie on the active branch."""
+        rows = self._db.execute(
+            "SELECT num, id, parent, active FROM messages WHERE capsule = ? ORDER BY at", (capsule,)
+        ).fetchall()
+        on = tree.active([(id, parent) for _, id, parent, _ in rows], current)
+        self._db.executemany(
+            "UPDATE messages SET active = ? WHERE num = ?",
+            [(now, num) for (num, _, _, was), now in zip(rows, on, strict=True) if now != bool(was)],
+        )
+
+    def _sound(self, id: str, row: Row, found: Found) -> None:
+        """A file whose head was read; its messages, from `start` on, too."""
+        assert found.head is not None
+        if row["damaged"]:
+            self._tell("repaired", id, found, count=found.entries)
+        changed = self._messages(row, found)
+        count, has_parents = self._counted(row, found)
+        linear = not has_parents and found.current is None
+        values = self._values(found, count, linear)
+        self._db.execute(_UPDATE, (*values, row["num"]))
+        self._title(row["num"], (row["title"], row["tags"]), (values[7], values[14]))
+        if not (linear and row["linear"]) and (any(changed) or found.current != row["current"]):
+            self._mark_active(row["num"], found.current)
+        self._tell_messages(id, found, *changed)
+        self._tell_head(id, row, found, found.head)
+
+    def _counted(self, row: Row, found: Found) -> tuple[int, int]:
+        """How many words a conversation has, and how many messages that name a parent."""
+        if found.start and row["linear"]:  # What lies before the end is as it was.
+            new = found.messages or []
+            more = sum(message.words for message in new)
+            return row["words"] + more, sum(message.parent is not None for message in new)
+        return self._db.execute(  # type: ignore[no-any-return]
+            "SELECT coalesce(sum(words), 0), count(parent) FROM messages WHERE capsule = ?", (row["num"],)
+        ).fetchone()
+
+    def _messages(self, row: Row, found: Found) -> tuple[list[str], list[str], list[str]]:
+        """Bring the messages from `found.start` on up to date; ids appended, edited (or put in between), removed."""
+        new, start, capsule = found.messages or [], found.start, row["num"]
+        old = self._db.execute(
+            "SELECT num, id, digest FROM messages WHERE capsule = ? AND at >= ? ORDER BY at", (capsule, start)
+        ).fetchall()
+        first, shortest = 0, min(len(old), len(new))
+        while first < shortest and old[first][1:] == (new[first].id, new[first].digest):
+            first += 1
+        last = 0
+        while last < shortest - first and old[~last][1:] == (new[~last].id, new[~last].digest):
+            last += 1
+        before, after = old[first : len(old) - last], new[first : len(new) - last]
+        if len(old) != len(new) and last:
+            self._db.execute(
+                "UPDATE messages SET at = at + ? WHERE capsule = ? AND at >= ?",
+                (len(new) - len(old), capsule, start + len(old) - last),
+            )
+        return self._differing(capsule, start + first, before, after, at_end=not last)
+
+    def _differing(
+        self, capsule: int, at: int, old: list[tuple[int, str, int]], new: list[Message], *, at_end: bool
+    ) -> tuple[list[str], list[str], list[str]]:
+        """As `_messages`, for a stretch that begins at place `at`."""
+        if not old and at_end:
+            self._insert_messages(capsule, at, new, None)
+            return [message.id for message in new], [], []
+        there: dict[str, list[tuple[int, str, int]]] = {}
+        for one in reversed(old):
+            there.setdefault(one[1], []).append(one)
+        edited: list[str] = []
+        added: list[tuple[int, Message]] = []
+        last_kept = -1
+        for i, message in enumerate(new):
+            same = there.get(message.id)
+            if not same:
+                added.append((i, message))
+                continue
+            num, _, digest = same.pop()
+            last_kept = i
+            if digest == message.digest:
+                self._db.execute("UPDATE messages SET at = ? WHERE num = ?", (at + i, num))
+            else:
+                self._replace(num, at + i, message)
+                edited.append(message.id)
+        gone = [one for left in there.values() for one in left]
+        gone.sort()
+        for num, _, _ in gone:
+            self._remove_message(num)
+        appended: list[str] = []
+        for i, message in added:
+            self._insert_messages(capsule, at + i, [message], None)
+            if i > last_kept and at_end:
+                appended.append(message.id)
+            else:
+                edited.append(message.id)
+        removed = [id for _, id, _ in gone]
+        if not (edited or removed or appended) and new:
+            edited = [message.id for message in new]  # Only their order changed.
+        return appended, edited, removed
+
+    def _old_text(self, num: int) -> tuple[int, str, str | None]:
+        content, tools = self._db.execute("SELECT content, tools FROM messages WHERE num = ?", (num,)).fetchone()
+        return num, content, tools
+
+    def _replace(self, num: int, at: int, message: Message) -> None:
+        words.remove(self._db, [self._old_text(num)])
+        self._db.execute(
+            "UPDATE messages SET at = ?, id = ?, parent = ?, role = ?, sender = ?, time_ms = ?, words = ?,"
+            " content = ?, tools = ?, digest = ? WHERE num = ?",
+            (at, *message, num),
+        )
+        words.add(self._db, [(num, message.content, message.tools)])
+
+    def _remove_message(self, num: int) -> None:
+        words.remove(self._db, [self._old_text(num)])
+        self._db.execute("DELETE FROM messages WHERE num = ?", (num,))
+
+    def _tell_messages(self, id: str, found: Found, appended: list[str], edited: list[str], removed: list[str]) -> None:
+        if edited or removed:
+            self._tell("edited", id, found, messages=edited, removed=removed, count=found.entries)
+        if appended:
+            self._tell("appended", id, found, messages=appended, count=found.entries)
+
+    def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:
+        was = orjson.loads(row["head"]) if row["head"] else [None] * len(_HEAD_FIELDS)
+        now = orjson.loads(orjson.dumps([getattr(head, name) for name in _HEAD_FIELDS]))
+        fields = [name for name, old, new in zip(_HEAD_FIELDS, was, now, strict=True) if old != new]
+        if found.current != row["current"]:
+            fields.append("current_node")
+        if not fields and found.rest[0] != row["rest"]:
+            fields.append("metadata")
+        if found.rest[1] != row["context"]:
+            fields.append("context")
+        if fields:
+            self._tell("head", id, found, fields=fields, count=found.entries)
+        old_lock = orjson.loads(row["lock"]) if row["lock"] else None
+        if _owner(old_lock) != _owner(head.lock):
+            if head.lock is not None:
+                self._tell("locked", id, found, lock=head.lock, count=found.entries)
+            else:
+                self._tell("unlocked", id, found, lock=old_lock, count=found.entries)
+
+    def write_journal(self, at_ms: int, since_ms: int) -> None:
+        """Put what was changed into the journal."""
+        journal.add(self._db, self.changes, at_ms, since_ms)
+        self.changes = []
+
+
+def _owner(lock: dict[str, Any] | None) -> Any:
+    return None if lock is None else (lock.get("instanceId"), lock.get("host"), lock.get("name"))
+
+
+def _branch(messages: list[Message], current: str | None) -> tuple[bool, list[bool] | None]:
+    """Whether a conversation is linear, and which messages are active; None: all."""
+    if current is None and not any(message.parent is not None for message in messages):
+        return True, None
+    return False, tree.active([(message.id, message.parent) for message in messages], current)
+
+
+def _stamp_ms(stamp: str) -> int:
+    return ms_of(sortable(stamp)) if stamp else 0

@@ -1,0 +1,126 @@
+"""What is in a store, counted."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import Any
+
+__all__ = ["Large", "Stats", "Tally", "count"]
+
+#: How many of the largest conversations are named.
+_LARGEST = 10
+#: So that every time of the years 1 to 9999 is counted from a day upwards.
+_DAYS_TO_1970 = date(1970, 1, 1).toordinal()
+_DAY_MS = 86_400_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """Messages, and the words in them."""
+
+    messages: int = 0
+    words: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """One of the largest conversations."""
+
+    id: str
+    title: str
+    messages: int
+    words: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What is in a store.
+
+    Attributes:
+        conversations: All of them, damaged ones too.
+        damaged: Those of them whose file can't be read; nothing below counts them.
+        archived: Those that are put away.
+        messages, words: On all branches. A character of a script without spaces counts as a word.
+        bytes: The size of the files.
+        by_role: By role, the most frequent first.
+        by_month: By month (UTC, like 2025-01), the first to the last with any; a message is where its time is.
+        largest: The conversations with the most words, ten at most.
+    """
+
+    conversations: int
+    damaged: int
+    archived: int
+    messages: int
+    words: int
+    bytes: int
+    by_role: dict[str, Tally]
+    by_month: dict[str, Tally]
+    largest: list[Large]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        told = asdict(self)
+        return {_NAMES.get(name, name): value for name, value in told.items()}
+
+
+_NAMES = {"by_role": "byRole", "by_month": "byMonth"}
+
+
+def count(db: sqlite3.Connection) -> Stats:
+    """Count what is in the index."""
+    own = not db.in_transaction
+    if own:
+        db.execute("BEGIN")
+    try:
+        return _counted(db)
+    finally:
+        if own:
+            db.execute("COMMIT")
+
+
+def _counted(db: sqlite3.Connection) -> Stats:
+    conversations, damaged, archived, size = db.execute(
+        "SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size) FROM capsules WHERE gone = 0"
+    ).fetchone()
+    broken = [num for (num,) in db.execute("SELECT num FROM capsules WHERE gone = 0 AND damaged != ''")]
+    others = f"WHERE capsule NOT IN ({', '.join(map(str, broken))})" if broken else ""
+    rows = db.execute(
+        f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS}, role, words"
+        f" FROM messages INDEXED BY messages_narrow {others}"
+    )
+    days: dict[tuple[int, str], Tally] = {}
+    for day, role, words in rows:
+        try:
+            tally = days[day, role]
+        except KeyError:
+            tally = days[day, role] = Tally()
+        tally.messages += 1
+        tally.words += words
+    by_role: dict[str, Tally] = {}
+    by_month: dict[str, Tally] = {}
+    for (day, role), tally in sorted(days.items()):
+        for where in (by_role.setdefault(role, Tally()), by_month.setdefault(_month(day), Tally())):
+            where.messages += tally.messages
+            where.words += tally.words
+    large = db.execute(
+        "SELECT id, title, entries, words, size FROM capsules WHERE gone = 0 AND damaged = ''"
+        f" ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
+    )
+    return Stats(
+        conversations,
+        damaged or 0,
+        archived or 0,
+        sum(tally.messages for tally in by_role.values()),
+        sum(tally.words for tally in by_role.values()),
+        size or 0,
+        dict(sorted(by_role.items(), key=lambda item: (-item[1].messages, item[0]))),
+        by_month,
+        [Large(*row) for row in large],
+    )
+
+
+def _month(day: int) -> str:
+    return date.fromordinal(max(1, min(day, date.max.toordinal()))).isoformat()[:7]

@@ -1,0 +1,278 @@
+"""`search`, `stats`, `reindex`, and `show --around`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+
+def without_rich(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def fill(capsule: Any) -> tuple[str, list[str]]:
+    """A conversation about a plan; its id, and those of its messages."""
+    id = capsule.new("The garden", "--tag", "home", "--message", "What is\tthe plan?\n\nThe plan!")
+    capsule("append", id, "No plan yet", "--role", "assistant", "--from", "ada")
+    capsule("append", id, "我们讨论全文检索")
+    capsule.new("Elsewhere", "--mode", "toolbox", "--message", "nothing of the kind")
+    return id, [message["id"] for message in capsule.history(id)]
+
+
+def test_search_prints_a_row_a_hit(capsule: Any) -> None:
+    id, messages = fill(capsule)
+    times = [message["timestamp"] for message in capsule.history(id)]
+    assert capsule("search", "检索").stdout == f"{id}\t{messages[2]}\t{times[2]}\tuser\tThe garden\t我们讨论全文检索\n"
+    rows = sorted(capsule("search", "plan").stdout.splitlines())
+    assert rows == [
+        f"{id}\t{messages[0]}\t{times[0]}\tuser\tThe garden\tWhat is the plan? The plan!",
+        f"{id}\t{messages[1]}\t{times[1]}\tassistant\tThe garden\tNo plan yet",
+    ]
+    updated = capsule.json("list", "--tag", "home")[0]["updatedAt"]
+    assert capsule("search", "garden").stdout == f"{id}\t\t{updated}\t\tThe garden\tThe garden\n"
+    assert capsule("search", "absent").stdout == ""
+
+
+def test_search_json_has_everything_there_is_to_know(capsule: Any) -> None:
+    id, messages = fill(capsule)
+    found = capsule.json("search", "plan", "--from", "ada")
+    (hit,) = found["hits"]
+    assert found == {"hits": [hit], "cursor": None, "total": 1}
+    assert hit == {
+        "id": id,
+        "title": "The garden",
+        "message": messages[1],
+        "at": 1,
+        "role": "assistant",
+        "from": "ada",
+        "time": capsule.history(id)[1]["timestamp"],
+        "where": "content",
+        "snippet": {"text": "No plan yet", "marks": [[3, 7]]},
+        "score": hit["score"],
+        "open": f"capsule show {id} --around {messages[1]}",
+    }
+    assert isinstance(hit["score"], float)
+
+
+def test_the_command_that_a_hit_names_opens_it(capsule: Any) -> None:
+    fill(capsule)
+    hit = capsule.json("search", "检索")["hits"][0]
+    program, *words = hit["open"].split()
+    assert program == "capsule"
+    assert "@2\n我们讨论全文检索" in capsule(*words).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], {"@0", "@1"}),
+        (["--role", "assistant"], {"@1"}),
+        (["--role", "assistant", "--role", "user"], {"@0", "@1"}),
+        (["--from", "ada"], {"@1"}),
+        (["--tag", "home"], {"@0", "@1"}),
+        (["--tag", "none"], set()),
+        (["--mode", "toolbox"], set()),
+        (["--in", "@last"], set()),
+        (["--since", "1h"], {"@0", "@1"}),
+        (["--until", "1h"], set()),
+        (["--title-only"], set()),
+        (["--branch", "all"], {"@0", "@1"}),
+        (["--in-tools"], {"@0", "@1"}),
+        (["--profile", "exact"], {"@0", "@1"}),
+    ],
+)
+def test_search_is_narrowed_by_its_options(capsule: Any, words: list[str], found: set[str]) -> None:
+    fill(capsule)
+    assert {f"@{hit['at']}" for hit in capsule.json("search", "plan", *words)["hits"]} == found
+
+
+def test_search_takes_the_beginning_of_an_id(capsule: Any) -> None:
+    id, _ = fill(capsule)
+    assert len(capsule.json("search", "plan", "--in", id[:8])["hits"]) == 2
+    capsule("search", "plan", "--in", "ffffffff", expect=3)
+
+
+def test_several_words_are_one_query(capsule: Any) -> None:
+    fill(capsule)
+    assert len(capsule.json("search", "plan", "yet")["hits"]) == 1
+    assert len(capsule.json("search", '"plan yet"')["hits"]) == 1
+    assert len(capsule.json("search", "plan", "NOT", "yet")["hits"]) == 1
+
+
+@pytest.mark.parametrize(
+    "query", ["can't", "foo-bar", '"', "*", "👍", "a AND", "NOT x", "(", "\x01\x1b", "x" * 100_000]
+)
+def test_any_text_is_searched_for(capsule: Any, query: str) -> None:
+    capsule.new("A", "--message", "can't foo-bar 👍")
+    capsule("search", query)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["a", "--role", "boss"], ["a", "--branch", "left"], ["a", "--profile", "best"], ["a", "--limit", "0"],
+     ["a", "--since", "once"], ["a", "--until", "x"], ["a", "--cursor", "x"]],
+)  # fmt: skip
+def test_options_that_can_not_be_are_a_usage_error(capsule: Any, words: list[str]) -> None:
+    capsule("search", *words, expect=2)
+
+
+def test_search_goes_on_where_it_ended(capsule: Any) -> None:
+    fill(capsule)
+    first = capsule.json("search", "plan", "--limit", "1")
+    second = capsule.json("search", "plan", "--limit", "1", "--cursor", first["cursor"])
+    assert second["cursor"] is None
+    assert {page["hits"][0]["at"] for page in (first, second)} == {0, 1}
+
+
+def test_search_in_a_terminal_marks_what_was_found(capsule: Any) -> None:
+    id, _ = fill(capsule)
+    screen = capsule.terminal("search", "plan", "--limit", "1")
+    assert re.search("\x1b\\[[0-9;]*7[0-9;]*mplan\x1b", screen)
+    plain = without_rich(screen)
+    assert "ID" in plain
+    assert id[:8] in plain
+    assert re.search(rf"open one: capsule show {id[:8]} --around @[01]", plain)
+    assert re.search(r"^more: --cursor [\w-]+$", plain, re.MULTILINE)
+    assert "nothing was found" in capsule.terminal("search", "absent")
+
+
+def test_what_was_found_cannot_command_the_terminal(capsule: Any) -> None:
+    capsule.new("A [red]", "--message", "before \x1b]0;owned\x07 needle \x9b31m \u202e [/bold] after\r\nnext")
+    for text in (capsule("search", "needle").stdout, without_rich(capsule.terminal("search", "needle"))):
+        assert not set("\x1b\x07\x9b\u202e\r") & set(text)
+        assert "\\x1b]0;owned\\x07 needle" in re.sub(r"\s+", " ", text)
+    assert "[red]" in without_rich(capsule.terminal("search", "needle"))
+
+
+def test_stats_prints_a_row_a_count(capsule: Any) -> None:
+    id, _ = fill(capsule)
+    other = capsule.json("list", "--mode", "toolbox")[0]
+    size = len(capsule.file(id).read_bytes())
+    month = capsule.history(id)[0]["timestamp"][:7]
+    assert capsule("stats").stdout.splitlines() == [
+        "conversations\t2",
+        "damaged\t0",
+        "archived\t0",
+        "messages\t4",
+        "words\t21",
+        f"bytes\t{size + other['bytes']}",
+        "role\tuser\t3\t18",
+        "role\tassistant\t1\t3",
+        f"month\t{month}\t4\t21",
+        f"largest\t{id}\t3\t17\t{size}\tThe garden",
+        f"largest\t{other['id']}\t1\t4\t{other['bytes']}\tElsewhere",
+    ]
+    told = capsule.json("stats")
+    assert (told["messages"], told["byRole"]["assistant"]) == (4, {"messages": 1, "words": 3})
+
+
+def test_stats_in_a_terminal_draws_bars(capsule: Any) -> None:
+    fill(capsule)
+    capsule("reindex")
+    lines = without_rich(capsule.terminal("stats")).splitlines()
+    bars = {line.split()[0]: line.count("█") for line in lines if "█" in line}
+    assert bars["user"] == 40
+    assert bars["assistant"] == 13
+    assert "2 conversations" in lines[0]
+
+
+def test_reindex_builds_the_index_anew(capsule: Any) -> None:
+    fill(capsule)
+    assert capsule("reindex").stdout == "indexed 2 conversations, 4 messages, 21 words\n"
+    index = capsule.root / ".capsule" / "index.sqlite3"
+    index.write_bytes(b"rubbish" * 1000)
+    assert capsule.json("reindex") == {"conversations": 2, "damaged": 0, "messages": 4, "words": 21}
+    assert len(capsule.json("search", "plan")["hits"]) == 2
+
+
+def test_indexing_shows_its_progress_in_a_terminal_and_only_there(capsule: Any) -> None:
+    fill(capsule)
+    assert "indexing" in capsule.terminal("reindex")
+    assert "indexing" not in capsule.process("reindex").stderr
+
+
+def test_an_index_that_was_cut_short_is_built_anew_by_a_search(capsule: Any) -> None:
+    fill(capsule)
+    capsule("search", "plan")
+    index = capsule.root / ".capsule" / "index.sqlite3"
+    for size in (0, 100, index.stat().st_size // 2):
+        index.write_bytes(index.read_bytes()[:size])
+        assert len(capsule.json("search", "plan")["hits"]) == 2
+
+
+def conversation(capsule: Any, count: int) -> tuple[str, list[str]]:
+    id = capsule.new("Long")
+    capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(count)))
+    return id, [message["id"] for message in capsule.history(id)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "context", "shown"),
+    [
+        ("@5", [], range(2, 9)),
+        ("@5", ["-C", "1"], range(4, 7)),
+        ("@5", ["--context", "0"], range(5, 6)),
+        ("@0", ["-C", "2"], range(3)),
+        ("@last", ["-C", "2"], range(597, 600)),
+        ("@599", ["-C", "2"], range(597, 600)),
+        ("@345", ["-C", "2"], range(343, 348)),
+    ],
+)
+def test_show_around_shows_a_message_and_those_about_it(
+    capsule: Any, wanted: str, context: list[str], shown: range
+) -> None:
+    id, messages = conversation(capsule, 600)
+    at = 599 if wanted == "@last" else int(wanted[1:])
+    for name in (wanted, messages[at]):
+        answer = capsule("show", id, "--around", name, *context, "--json").stdout
+        assert [message["content"] for message in json.loads(answer)] == [f"message {n}" for n in shown]
+    text = capsule("show", id, "--around", wanted, *context).stdout
+    assert re.findall(r"  @(\d+)$", text, re.MULTILINE) == [str(n) for n in shown]
+
+
+def test_show_around_takes_the_beginning_of_a_messages_id(capsule: Any) -> None:
+    id = capsule.new("A")
+    lines = "".join(f'{{"id": "{letter * 8}-1", "content": "message {letter}"}}\n' for letter in "abc")
+    capsule("append", id, "--jsonl", input=lines)
+    assert [m["content"] for m in capsule.json("show", id, "--around", "bbbb", "-C", "0")] == ["message b"]
+    capsule("show", id, "--around", "dddd", expect=3)
+    capsule("show", id, "--around", "bb", expect=2)
+    capsule("show", id, "--around", "@3", expect=3)
+    capsule("show", id, "--around", "@x", expect=3)
+    capsule("show", id, "--around", "@1", "--last", "1", expect=2)
+    capsule("show", id, "--around", "@1", "--raw", expect=2)
+
+
+def test_show_around_one_of_the_last_messages_reads_the_end_alone(capsule: Any, monkeypatch: Any) -> None:
+    from capsule import Store
+
+    id, messages = conversation(capsule, 600)
+    capsule.file(id).touch()
+    asked: list[str] = []
+    document = Store.document
+    monkeypatch.setattr(Store, "document", lambda self, id: asked.append(id) or document(self, id))
+    capsule("show", id, "--around", messages[500])
+    assert asked == []
+    capsule("show", id, "--around", messages[5])
+    assert asked == [id]
+
+
+def test_searching_starts_without_what_is_slow_to_import(capsule: Any) -> None:
+    fill(capsule)
+    capsule("search", "plan")
+    script = (
+        "import sys; sys.argv = ['capsule', 'search', 'plan', '--limit', '3', '--role', 'user']\n"
+        "from capsule_cli.app import main\n"
+        "try: main()\n"
+        "finally: print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=capsule.environment(), check=True
+    )
+    assert "plan" in ran.stdout
+    assert not {"pydantic", "rich", "mcp", "watchfiles", "asyncio", "tomlkit"} & set(ran.stdout.split())

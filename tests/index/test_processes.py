@@ -1,0 +1,279 @@
+"""Many processes and one index: every query sees what was acknowledged before it, and no writer waits for one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from tests.index.state import state, state_of_the_files
+from tests.processes import Child
+
+Start = Callable[..., Child]
+
+WRITER = """
+store = Store.open(sys.argv[1], keep_locks=False)
+say()
+while (told := hear()) is not None:
+    id, text = told
+    if text is None: store.delete(id)
+    elif text.startswith("title "): store.rename(id, text)
+    else: store.append(id, content=text)
+    say()
+"""
+LAST = """
+    SELECT content FROM messages JOIN capsules ON capsules.num = capsule WHERE capsules.id = ? ORDER BY at DESC LIMIT 1
+"""
+
+
+def last(store: Store, id: str) -> str | None:
+    row = store.index.query(lambda db: db.execute(LAST, (id,)).fetchone())
+    return None if row is None else str(row[0])
+
+
+def test_a_query_right_after_a_write_of_another_process_sees_it(store: Store, root: Path, child: Start) -> None:
+    ids = [store.create(type="group", title="T").id for _ in range(3)]
+    writer = child(WRITER, root)
+    writer.hear()
+    for turn in range(1500):
+        id = ids[turn % 3]
+        writer.say([id, f"text {turn}"])
+        writer.hear()
+        assert last(store, id) == f"text {turn}"
+        if turn % 10 == 0:
+            writer.say([id, f"title {turn}"])
+            writer.hear()
+            assert f"title {turn}" in {head.title for head in store.heads()}
+    assert state(store) == state_of_the_files(root)
+
+
+def test_a_query_of_a_new_process_each_time_sees_it_too(store: Store, root: Path, child: Start) -> None:
+    id = store.create(type="group", title="T").id
+    writer = child(WRITER, root)
+    writer.hear()
+    for turn in range(200):
+        writer.say([id, f"text {turn}"])
+        writer.hear()
+        with Store.open(root) as reader:
+            assert last(reader, id) == f"text {turn}"
+
+
+def test_a_hand_edit_of_another_process_is_seen_at_once(store: Store, root: Path, child: Start) -> None:
+    id = store.create(type="group", title="T", messages=[{"role": "user", "content": "hand 0000"}]).id
+    editor = child(
+        """
+        say()
+        while (told := hear()) is not None:
+            before, after = told
+            with open(sys.argv[1], "rb") as file: data = file.read()
+            with open(sys.argv[1], "r+b") as file: file.write(data.replace(before.encode(), after.encode()))
+            say(before.encode() in data)
+        """,
+        root / "conversations" / f"{id}.json",
+    )
+    editor.hear()
+    for turn in range(1, 200):
+        editor.say([f"hand {turn - 1:04}", f"hand {turn:04}"])
+        assert editor.hear()
+        assert last(store, id) == f"hand {turn:04}"
+    editor.say(None)
+
+
+def test_a_refresh_takes_no_mutex_and_waits_for_none(store: Store, root: Path, child: Start) -> None:
+    ids = [store.create(type="group", title="T", messages=[{"role": "user", "content": "x"}]).id for _ in range(3)]
+    list(store.heads())
+    store.append(ids[0], content="before")
+    holder = child(
+        """
+        with Store.open(sys.argv[1]) as store:
+            from contextlib import ExitStack
+            with ExitStack() as stack:
+                for id in sys.argv[2:]: stack.enter_context(store.storage.mutex("conversations", id))
+                say()
+                hear()
+        """,
+        root,
+        *ids,
+    )
+    holder.hear()
+    assert last(store, ids[0]) == "before"
+    store.index.rebuild()
+    assert last(store, ids[0]) == "before"
+    # A person's version can't be settled now; it is told as it is.
+    path = root / "conversations" / f"{ids[1]}.json"
+    path.write_bytes(path.read_bytes().replace(b'"x"', b'"by hand"'))
+    assert last(store, ids[1]) == "by hand"
+    holder.say()
+
+
+def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -> None:
+    id = store.create(type="group", title="T").id
+    list(store.heads())
+    refresher = child(
+        """
+        with Store.open(sys.argv[1]) as store:
+            store.index.refresh()
+            db = store.index.connection()
+            db.execute("BEGIN IMMEDIATE")
+            say()
+            hear()
+            db.execute("ROLLBACK")
+        """,
+        root,
+    )
+    refresher.hear()
+    store.append(id, content="while the index is being written")
+    store.rename(id, "Renamed")
+    refresher.say()
+    assert last(store, id) == "while the index is being written"
+
+
+REFRESHER = """
+store = Store.open(sys.argv[1], keep_locks=False)
+say()
+deadline = hear()
+import time
+told = 0
+cursor = store.changes().cursor
+seen = []
+while time.time() < deadline:
+    found = store.changes(cursor)
+    cursor = found.cursor
+    seen += [id for change in found.changes for id in change.messages]
+found = store.changes(cursor)
+seen += [id for change in found.changes for id in change.messages]
+say(seen)
+"""
+
+
+def test_several_who_refresh_at_once_hear_each_message_once(store: Store, root: Path, child: Start) -> None:
+    ids = [store.create(type="group", title="T").id for _ in range(4)]
+    refreshers = [child(REFRESHER, root) for _ in range(3)]
+    for refresher in refreshers:
+        refresher.hear()
+    list(store.heads())
+    deadline = time.time() + 3
+    for refresher in refreshers:
+        refresher.say(deadline)
+    # They take their cursors in a moment; what is written from the middle on is heard by all.
+    written: list[str | None] = []
+    while time.time() < deadline - 0.3:
+        message = store.append(ids[len(written) % 4], content=f"text {len(written)}")
+        written.append(message.id)
+    half = written[len(written) // 2 :]
+    for refresher in refreshers:
+        seen = refresher.hear()
+        assert len(seen) == len(set(seen)) and set(half) <= set(seen)
+        assert [id for id in seen if id in set(half)] == sorted(half, key=seen.index)
+    assert state(store) == state_of_the_files(root)
+
+
+def test_several_who_find_no_index_build_one(root: Path, child: Start) -> None:
+    with Store.open(root, keep_locks=False) as store:
+        for n in range(50):
+            store.create(type="group", title=f"T{n}", messages=[{"role": "user", "content": f"text {n}"}] * 20)
+    children = [
+        child(
+            """
+            store = Store.open(sys.argv[1])
+            say()
+            hear()
+            say([len(list(store.heads())), store.changes().cursor.split(".")[0]])
+            """,
+            root,
+        )
+        for _ in range(4)
+    ]
+    for one in children:
+        one.hear()
+    for one in children:
+        one.say()
+    told = [one.hear() for one in children]
+    assert told == [told[0]] * 4 and told[0][0] == 50
+    names = {path.name for path in (root / ".capsule").glob("index*")}
+    assert names <= {"index.sqlite3", "index.sqlite3-wal", "index.sqlite3-shm", "index.lock"}
+
+
+@pytest.mark.parametrize("at", ["the first build", "a refresh"])
+def test_who_is_killed_in_the_middle_harms_nobody(root: Path, child: Start, at: str) -> None:
+    with Store.open(root, keep_locks=False) as store:
+        ids = [
+            store.create(type="group", title=f"T{n}", messages=[{"role": "user", "content": f"text {n}"}] * 30).id
+            for n in range(60)
+        ]
+    for turn in range(8):
+        if at == "the first build":
+            shutil.rmtree(root / ".capsule")
+        else:
+            with Store.open(root, keep_locks=False) as store:
+                list(store.heads())
+                for n, id in enumerate(ids):
+                    store.append(id, content=f"turn {turn} {n}")
+        victim = child(
+            """
+            import signal
+            store = Store.open(sys.argv[1])
+            def step(done, total):
+                if done * 8 >= total * int(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)
+            if int(sys.argv[2]) % 2:  # Within a transaction.
+                from capsule.index.rows import Rows
+                left = [7 * int(sys.argv[2])]
+                def mortal(method):
+                    def call(*args, **kwargs):
+                        left[0] -= 1
+                        if left[0] < 0: os.kill(os.getpid(), signal.SIGKILL)
+                        return method(*args, **kwargs)
+                    return call
+                Rows.put, Rows.insert = mortal(Rows.put), mortal(Rows.insert)
+            store.index.refresh(progress=step)
+            """,
+            root,
+            turn,
+        )
+        assert victim.end() in (-signal.SIGKILL, 0)
+        with Store.open(root, keep_locks=False) as store:
+            assert state(store) == state_of_the_files(root)
+    assert not list((root / ".capsule").glob("*.new*"))
+
+
+def test_a_forked_child_has_an_index_of_its_own_hands(store: Store, root: Path) -> None:
+    id = store.create(type="group", title="T").id
+    for _ in range(3):
+        list(store.heads())
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            store.append(id, content="of the child")
+            os.write(write, (last(store, id) or "").encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 100) == b"of the child"
+    os.close(read)
+    os.close(write)
+    assert last(store, id) == "of the child"
+    store.append(id, content="of the parent")
+    assert last(store, id) == "of the parent"
+
+
+def test_threads_share_a_store(store: Store, root: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    ids = [store.create(type="group", title="T").id for _ in range(4)]
+
+    def work(which: int) -> None:
+        for n in range(60):
+            store.append(ids[which], content=f"text {n}")
+            assert last(store, ids[which]) == f"text {n}"
+            assert len(list(store.heads())) == 4
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert state(store) == state_of_the_files(root)

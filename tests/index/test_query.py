@@ -1,0 +1,276 @@
+"""What a person types, and what is asked of FTS5: every text is a query."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule.index import words
+from capsule.index.folding import count, fold, tokens
+from capsule.index.query import MOST_WORDS, Phrase, parse
+
+TEXTS = (
+    "a plan for the garden",
+    "the budget of the plan",
+    "old draft of the plan",
+    "I can't stop, foo-bar f(x)",
+    "not here and or there",
+)
+
+
+@pytest.fixture(scope="module")
+def db() -> Iterator[sqlite3.Connection]:
+    """An index of words alone."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    words.create(db)
+    words.add(db, [(num, text, None) for num, text in enumerate(TEXTS)])
+    yield db
+    db.close()
+
+
+def matches(db: sqlite3.Connection, text: str) -> list[int]:
+    match = parse(text).match
+    return [num for (num,) in db.execute("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (match,))]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("plan", [0, 1, 2]),
+        ("PLAN Garden", [0]),
+        ('"the plan"', [1, 2]),
+        ('"plan the"', []),
+        ("gard*", [0]),
+        ('"the pl"*', [1, 2]),
+        ("garden OR budget", [0, 1]),
+        ("plan NOT draft", [0, 1]),
+        ("plan NOT (draft OR garden)", [1]),
+        ("plan AND NOT draft", [0, 1]),
+        ("garden OR the draft", [0, 2]),
+        ("(garden OR the) draft", [2]),
+        ("draft the AND (budget OR old)", [2]),
+        ("plan NOT gard*", [1, 2]),
+        ("can't", [3]),
+        ("foo-bar", [3]),
+        ("bar-foo", []),
+        ("f(x)", [3]),
+        ("(f(x) OR garden)", [0, 3]),
+        ("plan :) garden", [0]),
+        ("plan AND", []),
+        ("here AND", [4]),
+        ("NOT here", [4]),
+        ("OR there", [4]),
+        ("here NOT NOT there", []),
+        ("AND OR", [4]),
+        ("and OR draft", [2, 4]),
+        ("(((plan garden", [0]),
+        ("plan) garden))", [0]),
+        ("() plan ( ) garden", [0]),
+        ('garden "', [0]),
+        ("content:plan", []),
+        ("{content}:budget", []),
+        ("NEAR(plan garden)", []),
+        ("^plan", [0, 1, 2]),
+        ("plan + garden", [0]),
+    ],
+)
+def test_syntax_is_understood_and_all_else_is_words(db: sqlite3.Connection, text: str, found: list[int]) -> None:
+    assert matches(db, text) == found
+
+
+@pytest.mark.parametrize("text", ['"', "*", "(", ":)", '""', "...", " ", "", "*\"('", "\x00\x01"])
+def test_a_text_without_words_is_looked_for_as_it_is(text: str) -> None:
+    assert parse(text).match == ""
+    assert parse(text).literal == text.strip()
+
+
+def test_words_behind_the_first_many_are_passed_over() -> None:
+    many = " ".join(f"word{number}" for number in range(10_000))
+    phrases = parse(many).phrases
+    assert len(phrases) == MOST_WORDS
+    assert phrases[0] == Phrase(("word0",))
+    few = " ".join(f"word{number}" for number in range(1000))
+    assert parse(f'"{few}"').phrases == (Phrase(tuple(f"word{number}" for number in range(MOST_WORDS))),)
+
+
+def test_an_operator_whose_words_were_passed_over_is_no_word() -> None:
+    many = " ".join(f"word{number}" for number in range(MOST_WORDS))
+    assert parse(f"{many} NOT (one OR two)").match == parse(many).match
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 100_000 + "a b",
+        "(" * 50_000 + ")" * 50_000,
+        "(" * 40_000 + "a b" * 20_000,
+        "(a OR " * 9_000 + ")" * 9_000,
+        "a NOT " * 20_000,
+    ],
+)
+def test_a_query_of_a_hundred_kilobytes_is_understood(db: sqlite3.Connection, text: str) -> None:
+    assert len(text) > 60_000
+    query = parse(text)
+    if query.match:
+        db.execute("SELECT rowid FROM words WHERE words MATCH ?", (query.match,)).fetchall()
+    else:
+        assert query.literal == text
+
+
+def test_a_word_as_long_as_a_book_finds_itself(db: sqlite3.Connection) -> None:
+    book = "x" * 90_000
+    words.add(db, [(1000, book, None), (1001, f"some {book}y", None)])
+    assert set(matches(db, book)) == {1000, 1001}
+    words.remove(db, [(1000, book, None), (1001, f"some {book}y", None)])
+
+
+SYNTAX = st.sampled_from(
+    ["a", "plan", "ga*", '"', "(", ")", "AND", "OR", "NOT", '"the plan"', ":)", "中文", "()", "f(x)", "*", "can't",
+     "\ud800", "\x00"]
+)  # fmt: skip
+
+
+@given(st.one_of(st.text(), st.lists(SYNTAX).map(" ".join), st.lists(SYNTAX).map("".join)))
+def test_no_text_is_an_error(text: str) -> None:
+    query = parse(text)
+    if query.match:
+        db = sqlite3.connect(":memory:")
+        words.create(db)
+        words.add(db, [(1, text, text)])
+        db.execute("SELECT rowid FROM words WHERE words MATCH ?", (f"{{content}} : ({query.match})",)).fetchall()
+        db.close()
+    else:
+        assert tokens(text) == [] or not query.literal
+
+
+@given(st.text())
+def test_a_text_folded_as_a_whole_has_the_words_that_are_marked_in_it(text: str) -> None:
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE VIRTUAL TABLE said USING fts5(content, content='', tokenize='ascii')")
+    db.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(said, instance)")
+    db.execute("INSERT INTO said(rowid, content) VALUES(1, ?)", (fold(text),))
+    indexed = [term for (term,) in db.execute("SELECT term FROM vocabulary ORDER BY offset")]
+    db.close()
+    found = tokens(text)
+    assert [word for word, _, _ in found] == indexed
+    for (_, first, last), (_, following, _) in pairwise(found):
+        assert 0 <= first < last <= len(text)
+        assert first <= following
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Émile", "emile"),
+        ("e\u0301te\u0301", "ÉTÉ"),
+        ("Straße", "STRASSE"),
+        ("ΣΊΣΥΦΟΣ", "σίσυφος"),
+        ("ﬁne ＦＵＬＬ", "fine full"),
+        ("ガ", "ｶﾞ"),
+        ("が", "か\u3099"),
+        ("한글", "\u1112\u1161\u11ab\u1100\u1173\u11af"),
+        ("שָׁלוֹם", "שלום"),
+        ("مُحَمَّد", "محمد"),
+        ("٣٤", "34"),
+        ("❤️", "❤"),
+        ("soft\u00adhyphen", "softhyphen"),
+        ("İstanbul", "istanbul"),
+    ],
+)
+def test_words_that_a_person_takes_for_the_same_are_folded_alike(one: str, other: str) -> None:
+    assert [word for word, _, _ in tokens(one)] == [word for word, _, _ in tokens(other)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("か", "が"), ("कि", "की"), ("ที", "ทิ"), ("👍", "👎"), ("文中", "中文"), ("ab", "a b")]
+)
+def test_what_differs_for_a_reader_is_not_folded_alike(one: str, other: str) -> None:
+    assert [word for word, _, _ in tokens(one)] != [word for word, _, _ in tokens(other)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words_in_it"),
+    [("", 0), ("a b  c\n", 3), ("can't", 1), ("中文 word", 3), ("日本語です", 5), ("naïve café", 2)],
+)
+def test_words_are_counted_as_people_count_them(text: str, words_in_it: int) -> None:
+    assert count(text) == words_in_it
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_a_bulk_build_finds_what_adding_one_by_one_finds(monkeypatch: pytest.MonkeyPatch, json: bool) -> None:
+    if not json:
+        monkeypatch.setattr(words, "_has_json", lambda db: False)
+    texts = [f"word{number % 7} 中文{number} nul\0here \u2028" for number in range(3000)]
+    rows = [(num * 2 + 1, text, None if num % 3 else f"tool{num % 5} zażółć") for num, text in enumerate(texts)]
+    answers = []
+    for bulk in (True, False):
+        db = sqlite3.connect(":memory:", isolation_level=None)
+        words.create(db)
+        db.execute("BEGIN")
+        if bulk:
+            with words.bulk(db):
+                for start in range(0, len(rows), 100):
+                    words.add(db, rows[start : start + 100])
+        else:
+            words.add(db, rows)
+        db.execute("COMMIT")
+        words.remove(db, rows[5:9])
+        words.add(db, [(100_000, "word1 afterwards", None)])
+        answers.append(
+            [
+                db.execute(
+                    "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid", (match,)
+                ).fetchall()
+                for match in ("word1", '"中 文"', "tool0", "zazołc", '"nul here"', "word1 afterwards", "tools : word1")
+            ]
+        )
+        db.execute("INSERT INTO words(words) VALUES('integrity-check')")
+        db.close()
+    assert answers[0] == answers[1]
+    assert [len(found) > 0 for found in answers[0]] == [True] * 6 + [False]
+
+
+def test_a_bulk_build_takes_texts_in_as_they_come() -> None:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    words.create(db)
+    db.create_function("next_block", 0, lambda: None)
+    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {words._Aside._ALL}")]
+    assert not [step for step in plan if step.startswith("MATERIALIZE")], plan
+    db.close()
+
+
+def test_what_is_added_after_a_bulk_build_is_merged_apart_from_it() -> None:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    words.create(db)
+    db.execute("BEGIN")
+    with words.bulk(db):
+        words.add(db, [(num, " ".join(f"w{num * 50 + i}" for i in range(50)), None) for num in range(1, 10_000)])
+    db.execute("COMMIT")
+    words.let_go(db)
+    worst = 0
+    for num in range(10_000, 10_400):
+        words.add(db, [(num, f"w{num} later", None)])
+        worst = max(worst, db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0])
+    assert worst < 120
+    assert len(db.execute("SELECT rowid FROM words WHERE words MATCH 'later'").fetchall()) == 400
+    db.execute("INSERT INTO words(words) VALUES('integrity-check')")
+    db.close()
+
+
+def test_a_bulk_build_that_fails_leaves_no_words_and_no_thread() -> None:
+    import threading
+
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    words.create(db)
+    with pytest.raises(KeyError), words.bulk(db):
+        words.add(db, [(1, "word", None)])
+        raise KeyError
+    words.add(db, [(2, "word", None)])
+    assert db.execute("SELECT rowid FROM words WHERE words MATCH 'word'").fetchall() == [(2,)]
+    assert not [thread for thread in threading.enumerate() if thread.name == "capsule-words"]
+    db.close()

@@ -1,0 +1,175 @@
+"""Contexts through the store: written under the rules of every write, whatever the file looks like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule import Store
+from capsule.doctor import examine
+from capsule.errors import InvalidInput, Locked, NotFound
+from capsule.format import anatomy, codec, new
+
+STAMP = "2025-01-12T10:30:00.000Z"
+CONTEXT: dict[str, Any] = {
+    "fullContext": "# Project\n\n  },\n",
+    "metadata": {"projectPath": "/p", "filesIncluded": 1, "estimatedTokens": 2, "contextHash": None},
+}
+
+
+def is_canonical(store: Store, id: str) -> bool:
+    data = store.read(id)
+    known = store.storage.known("conversations", id)
+    assert known is not None and known.anatomy == anatomy.survey(data)
+    return codec.encode(store.document(id)) == data
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    Store.init(tmp_path / "store")
+    with Store.open(tmp_path / "store", keep_locks=False) as opened:
+        opened.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+        yield opened
+
+
+def test_a_context_replaces_another_and_the_messages_stay(store: Store) -> None:
+    before = store.head("plan").updated_at
+    for context in (CONTEXT, {"fullContext": ""}, CONTEXT | {"fullContext": "x" * 100_000}, CONTEXT):
+        head = store.set_context("plan", context)
+        assert head.updated_at > before
+        assert store.context("plan")["fullContext"] == context["fullContext"]
+        assert is_canonical(store, "plan")
+        store.append("plan", content="on")
+        assert is_canonical(store, "plan")
+    assert [message.content for message in store.load("plan").history] == ["one", *["on"] * 4]
+    assert [str(finding) for finding in examine(store)] == []
+
+
+def test_clearing_leaves_what_a_new_conversation_has(store: Store) -> None:
+    fresh = store.context("plan")
+    store.set_context("plan", CONTEXT)
+    store.clear_context("plan")
+    assert store.context("plan") == fresh
+    assert is_canonical(store, "plan")
+
+
+def test_unknown_fields_around_the_context_and_in_it_are_kept_or_written(store: Store) -> None:
+    path = Path(store.storage.path("conversations", "plan"))
+    document = orjson.loads(path.read_bytes()) | {"zebra": {"a": {}, "b": [{}]}, "x": None}
+    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    store.set_context("plan", CONTEXT | {"mine": [1, {"deep": {}}]})
+    for context in (CONTEXT, {}, CONTEXT):
+        store.set_context("plan", context)
+        assert is_canonical(store, "plan")
+        found = store.document("plan")
+        assert found["zebra"] == {"a": {}, "b": [{}]} and found["x"] is None
+
+
+@given(
+    st.lists(
+        st.recursive(
+            st.none() | st.integers(-5, 5) | st.text(max_size=8),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+            max_leaves=8,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(0, 3),
+)
+def test_the_lines_of_a_context_are_those_of_the_canonical_layout(values: list[Any], messages: int) -> None:
+    """Found, taken out and put in by offsets alone: what comes of it is what the encoder would write."""
+    history = [{"role": "user", "content": "  },\n", "timestamp": STAMP, "id": f"m{n}"} for n in range(messages)]
+    for value in values:
+        document = new.new_capsule("plan", "Plan", STAMP, messages=history) | {
+            "context": {"fullContext": "", "own": value}
+        }
+        data = codec.encode(document)
+        found = anatomy.context_in(data)
+        assert found is not None and codec.decode(data[slice(*found)], "x") == document["context"]
+        encoded = codec.encode(document["context"])[:-1]
+        lines = b"".join(anatomy.context_lines([encoded[:5], encoded[5:]]))
+        assert lines == data[data.index(b'  "context"') :][: len(lines)]
+        assert anatomy.context_end(lines + b"rest", first=True) == len(lines)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [{}, {"fullContext": 'a\n"\\b'}, {"metadata": {}}, {"fullContext": "x", "own": 1}, {"own": {}}, CONTEXT],
+)
+def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(store: Store, context: Any) -> None:
+    store.set_context("plan", context)
+    assert store.context("plan") == context
+    path = Path(store.storage.path("conversations", "plan"))
+    path.write_bytes(path.read_bytes().replace(b'"own": 1', b'"own": 2.50'))
+    before = store.read("plan")
+    store.set_context("plan", store.context("plan"))
+    assert (b"2.50" in store.read("plan")) is (b"2.50" in before)
+
+
+def test_a_large_context_is_replaced_though_its_end_lies_between_two_reads(store: Store) -> None:
+    for size in range(4_194_304 - 420, 4_194_304 - 380, 3):
+        store.set_context("plan", CONTEXT | {"fullContext": "y" * size})
+        store.set_context("plan", CONTEXT)
+        assert is_canonical(store, "plan")
+    assert store.context("plan") == CONTEXT
+
+
+def test_a_file_in_another_layout_gets_its_context_too(store: Store) -> None:
+    path = Path(store.storage.path("conversations", "plan"))
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes())))
+    store.set_context("plan", CONTEXT)
+    assert store.context("plan") == CONTEXT and is_canonical(store, "plan")
+
+
+def test_a_file_with_a_second_name_keeps_it(store: Store, tmp_path: Path) -> None:
+    path = store.storage.path("conversations", "plan")
+    os.link(path, tmp_path / "second")
+    before = (tmp_path / "second").read_bytes()
+    store.set_context("plan", CONTEXT)
+    assert (tmp_path / "second").read_bytes() == before
+    assert store.context("plan") == CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        ({"fullContext": 1}, "context.fullContext"),
+        ({"metadata": {"files": [{"path": 1}]}}, "path"),
+        ({"metadata": {"selection": []}}, "selection"),
+        ({"fullContext": "\ud800"}, "surrogate"),
+    ],
+)
+def test_what_is_no_context_is_refused_and_nothing_is_changed(store: Store, context: Any, said: str) -> None:
+    before = store.read("plan")
+    with pytest.raises(InvalidInput, match=said):
+        store.set_context("plan", context)
+    assert store.read("plan") == before
+
+
+def test_another_instance_s_lock_refuses_and_a_save_locks_a_chat(store: Store) -> None:
+    store.create(id="chat", title="Chat")
+    with Store.open(store.root) as other:
+        other.set_context("chat", CONTEXT)
+        assert other.head("chat").lock is not None
+        with pytest.raises(Locked):
+            store.set_context("chat", {})
+    assert store.head("chat").lock is None
+    with pytest.raises(NotFound):
+        store.set_context("nowhere", CONTEXT)
+
+
+def test_the_index_and_the_watchers_of_changes_go_on(store: Store) -> None:
+    list(store.heads())
+    cursor = store.changes().cursor
+    store.set_context("plan", CONTEXT)
+    assert [change.id for change in store.changes(cursor).changes] in (["plan"], [])
+    store.append("plan", content="new words")
+    assert store.search("words").total if hasattr(store.search("words"), "total") else store.search("words").hits
