@@ -6,7 +6,6 @@ message that was acknowledged stays, whatever the next line holds.
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -15,6 +14,7 @@ import orjson
 import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
+from capsule_cli.boundary import unwound_by_signals
 from capsule_cli.inputs import STDIN, message_text
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, Role, asked, usage
@@ -56,8 +56,7 @@ def append(
     if jsonl:
         if text is not None or file is not None:
             raise usage("the messages come from standard input; give no text and no --file", "--jsonl")
-        _end_as_by_ctrl_c()
-        with store_of(ctx, keep_locks=True) as store:
+        with store_of(ctx, keep_locks=True) as store, unwound_by_signals():
             for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
                 out_bytes(b"".join(map(_acknowledgement, batch)))
         return
@@ -139,12 +138,3 @@ def _at_line(number: int, what: str, column: str = "") -> InvalidInput:
 
 def _acknowledgement(message: Message) -> bytes:
     return orjson.dumps({"id": message.id, "at": message.at}, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _end_as_by_ctrl_c() -> None:
-    """Let SIGTERM unwind too, so that a stream that is ended politely leaves no lock behind."""
-
-    def ended(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, ended)

@@ -1,0 +1,154 @@
+"""Following an open store: what `Store` has for those who wait for changes.
+
+What must stay true: from one cursor to the next nothing is left out and nothing comes twice; the journal is the only
+buffer, so that who is slow costs no memory; and a store that nobody watches imports and runs nothing for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from capsule.errors import InvalidInput
+from capsule.ids import check_id
+from capsule.reading import KIND, Reading
+
+if TYPE_CHECKING:
+    from capsule.changes import Change, Changes
+    from capsule.following import Event, Watch
+    from capsule.own import Own
+    from capsule.watch import Hub, Waiter
+
+__all__ = ["Watching"]
+
+#: The most changes that are read at once.
+_MOST = 500
+
+
+class Watching(Reading):
+    """What an open store tells of changes as they come. A base of `Store`."""
+
+    root: str
+    _hub: Hub | None = None
+    _own: Own | None = None
+
+    def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
+        found = super().changes(since, ids=ids, limit=limit)
+        if self._own is None or not found.changes:
+            return found
+        from capsule.changes import Changes
+
+        return Changes(self._own.marked(found.changes), found.cursor)
+
+    changes.__doc__ = Reading.changes.__doc__
+
+    def watch(self, since: str | None = None, *, ids: Iterable[str] | None = None, stop: Event | None = None) -> Watch:
+        """Changes as they come, by any process and any editor: `async for change in store.watch()`.
+
+        Any number of loops may watch, in any number of threads and event loops of asyncio (and so of anyio on it);
+        each has its own cursor, and one that is slow holds up no other. It ends with `aclose`, with `stop`, and when
+        the store is closed. `Change.own` tells what this very store wrote, of the newest thousands of its writes
+        since it was first watched.
+
+        Args:
+            since: A cursor: what changed after it comes first. None: from this call on; that costs as `changes`, so
+                in an event loop make the call in a thread when the index may have to be built.
+            ids: These conversations only.
+            stop: An event of the loop that ends it.
+
+        Raises:
+            InvalidInput: `since` is no cursor, or an id is none.
+        """
+        from capsule.following import Watch
+        from capsule.index.journal import Cursor
+
+        wanted = _wanted(ids)
+        if since is not None:
+            Cursor.of(since)
+        hub = self._watched()
+        return Watch(hub, self._read, self.changes().cursor if since is None else since, wanted, stop)
+
+    def wait_for_changes(
+        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
+    ) -> Changes:
+        """The changes after a cursor, as soon as there is one: at once when something changed meanwhile.
+
+        Args:
+            since: The cursor; None: now.
+            ids: These conversations only.
+            timeout_s: Seconds after which it gives up, with no changes and a cursor to go on from; None: never. It
+                gives up also when the store is closed.
+
+        Raises as `changes`.
+        """
+        wanted = _wanted(ids)
+        hub = self._watched()
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        woken = threading.Event()
+        waiter = hub.waiter(wanted, woken.set)
+        try:
+            found = self._read(waiter, self.changes().cursor if since is None else since)
+            with hub.listening():
+                while not found.changes and not hub.closed:
+                    if not woken.wait(None if until is None else until - time.monotonic()) or hub.closed:
+                        break
+                    woken.clear()
+                    found = self._read(waiter, found.cursor)
+            return found
+        finally:
+            hub.remove(waiter)
+
+    async def await_changes(
+        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
+    ) -> Changes:
+        """As `wait_for_changes`, for an event loop: takes no thread while it waits."""
+        if since is None:
+            import asyncio
+
+            since = (await asyncio.get_running_loop().run_in_executor(self._watched().pool, self.changes)).cursor
+        async with self.watch(since, ids=ids) as watch:
+            return await watch.batch(timeout_s)
+
+    def _watched(self) -> Hub:
+        """The hub. From now on the store remembers what it writes itself."""
+        if self._hub is None:
+            from capsule.own import Own
+            from capsule.watch import Hub
+
+            with self._guard:
+                if self._hub is None:
+                    self._own = Own()
+                    directory = os.path.dirname(self.storage.path(KIND, "any"))
+                    self._hub = Hub(self.root, directory, self._look, _MOST)
+        return self._hub
+
+    def _look(self, since: str | None) -> tuple[list[Change], str]:
+        return self.index.changes(since, _MOST)
+
+    def _read(self, waiter: Waiter, since: str) -> Changes:
+        """What changed since; brought up to date, unless the hub has just done so."""
+        refresh, waiter.unsure = waiter.unsure, False
+        while True:
+            found, cursor = self.index.changes(since, _MOST, refresh=refresh)
+            told = [change for change in found if waiter.wants((change.id,))]
+            if told or len(found) < _MOST:
+                from capsule.changes import Changes
+
+                return Changes(self._own.marked(told) if self._own is not None else told, cursor)
+            since = cursor
+
+    def _end_watching(self) -> None:
+        """Tell everybody who watches the end."""
+        if self._hub is not None:
+            self._hub.close()
+
+
+def _wanted(ids: Iterable[str] | None) -> frozenset[str] | None:
+    if ids is None:
+        return None
+    if isinstance(ids, str):
+        raise InvalidInput("ids: give a list of ids, not one text")
+    return frozenset(check_id(id) for id in ids)

@@ -1,0 +1,279 @@
+"""`watch` and `tail`: changes as they come, and the end of a conversation as it grows.
+
+What must stay true: a line is written as soon as its change is known, and the one after it only when the first has been
+taken; both end at once, whatever they wait for; a text that stands in a file can't command the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
+from capsule_cli.boundary import end_at_once
+from capsule_cli.completion import complete_id
+from capsule_cli.opening import store_of
+from capsule_cli.options import Id, asked, usage
+from capsule_cli.output import console, in_terminal, one_line, out, out_json_line, out_rows, say
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.changes import Change
+
+commands = typer.Typer()
+
+#: Bytes of JSON that are put into a command's environment at most; Linux takes 128 KiB a variable.
+ENVIRONMENT = 100_000
+
+
+@commands.command("watch")
+def watch(
+    ctx: typer.Context,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", autocompletion=complete_id, help="These conversations only; none: all."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="CURSOR",
+            help="Begin with what changed since: the `cursor` of a change, or what --cursor printed.",
+        ),
+    ] = None,
+    cursor: Annotated[bool, typer.Option("--cursor", help="Print the cursor of now, and end.")] = False,
+    exec_: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="CMD",
+            help="Run this in a shell for each change, one after the other. It finds the change as JSON in "
+            "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
+        ),
+    ] = None,
+) -> None:
+    """Tell what changes, a line a change, by whomever it was made, until Ctrl-C (exit code 130) or SIGTERM (143).
+
+    A line has time, kind, conversation, and what of it; with --json it is a JSON object. Kinds: created, appended,
+    edited, head, locked, unlocked, deleted, restored, damaged, repaired.
+    """
+    if cursor and (since is not None or exec_ is not None):
+        raise usage("it prints a cursor and ends; give it alone", "--cursor")
+    end_at_once()
+    with store_of(ctx) as store:
+        if cursor:
+            now = store.changes().cursor
+            out_json_line({"cursor": now}) if asked(ctx).json else out(now)
+            return
+        wanted = [store.resolve(id) for id in ids] if ids else None
+        for change in followed(store, since, wanted):
+            _tell(change, as_json=asked(ctx).json)
+            if exec_ is not None:
+                _run(exec_, change, store.root)
+
+
+def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator[Change]:
+    """The changes as they come."""
+    while True:
+        found = store.wait_for_changes(since, ids=ids)
+        yield from found.changes
+        since = found.cursor
+
+
+def _tell(change: Change, *, as_json: bool) -> None:
+    if as_json:
+        out_json_line(change.as_json())
+    elif in_terminal():
+        at = f"{change.at[:10]} {change.at[11:19]}Z"
+        out(one_line(f"{at}  {change.kind:<8}  {change.id}  {_details(change)}".rstrip()))
+    else:
+        out_rows([(change.at, change.kind, change.id, _details(change))])
+
+
+def _details(change: Change) -> str:
+    """What of the conversation changed, in words."""
+    from capsule.locks import describe
+
+    said = []
+    if change.kind in ("created", "appended", "restored"):
+        said.append(_many(len(change.messages) or change.count))
+    elif change.kind == "edited":
+        said += [f"{_many(len(change.messages))} changed"] if change.messages else []
+        said += [f"{_many(len(change.removed))} taken out"] if change.removed else []
+    elif change.kind == "head":
+        said.append(", ".join(change.fields))
+    elif change.lock is not None:
+        said.append(f"by {describe(change.lock)}" if change.kind == "locked" else f"was {describe(change.lock)}")
+    elif change.damaged:
+        said.append(change.damaged)
+    if change.source == "outside" and change.kind not in ("damaged", "deleted"):
+        said.append("by hand")
+    return ", ".join(said)
+
+
+def _many(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
+
+
+def _run(command: str, change: Change, root: str) -> None:
+    """Run a person's command for a change; that it fails is said, and is no reason to miss the next change."""
+    told = orjson.dumps(change.as_json())
+    # A variable that is too long would keep the command from being run at all.
+    short = told if len(told) <= ENVIRONMENT else orjson.dumps(change.as_json() | {"messages": [], "removed": []})
+    variables = {
+        "CAPSULE_CHANGE": short.decode(),
+        "CAPSULE_ID": change.id,
+        "CAPSULE_KIND": change.kind,
+        "CAPSULE_STORE": root,
+    }
+    try:
+        done = subprocess.run(command, shell=True, input=told + b"\n", env={**os.environ, **variables}, check=False)
+    except OSError as error:
+        say(f"--exec: {one_line(command)} could not be run: {error.strerror}")
+        return
+    if done.returncode:
+        how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        say(f"--exec: {one_line(command)} failed for {change.kind} {change.id}: {how}")
+
+
+@commands.command("tail")
+def tail(
+    ctx: typer.Context,
+    id: Id,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, metavar="N", help="How many messages to begin with.")
+    ] = 10,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Go on with what is appended or edited, by any process, until it is deleted."
+        ),
+    ] = False,
+) -> None:
+    """Show the last messages of a conversation, and follow it. With --json: a JSON object a line.
+
+    Such an object has `kind`, and mostly `at` (the place in the history) and `message`. Kinds: message (to begin
+    with), appended, edited, removed (`ids`), damaged (`damaged`), repaired, deleted.
+    """
+    if follow:
+        end_at_once()
+    with store_of(ctx) as store:
+        id = store.resolve(id)
+        follower = _Follower(store, id, as_json=asked(ctx).json)
+        if not follow:
+            follower.begin(last)
+            return
+        since = store.changes().cursor
+        try:
+            follower.begin(last)
+        except InvalidDocument as error:
+            follower.damaged(error.message)
+        for change in followed(store, since, [id]):
+            if not follower.heard(change):
+                return
+
+
+class _Follower:
+    """Shows a conversation's end as it changes.
+
+    Args:
+        store: The store.
+        id: The conversation.
+        as_json: Whether a program reads it.
+    """
+
+    def __init__(self, store: Store, id: str, *, as_json: bool) -> None:
+        self._store = store
+        self._id = id
+        self._as_json = as_json
+        self._begun = 0
+        self._first = True
+        #: What the beginning showed, as the changes after its cursor may tell of it too.
+        self._shown: set[str] = set()
+        #: What is still to be shown, and as what: the file could not be read when it was told of.
+        self._due: dict[str, str] = {}
+        self._to_begin: int | None = None
+
+    def begin(self, last: int) -> None:
+        """Show the last messages. Raises InvalidDocument; they are shown then when the file is repaired."""
+        self._to_begin = last
+        first, entries = self._store.tail_entries(self._id, last)
+        self._to_begin = None
+        for at, entry in enumerate(entries, first):
+            self._shown.add(str(entry.get("id")))
+            self._show("message", at, entry)
+
+    def heard(self, change: Change) -> bool:
+        """Show what a change brought; False when the conversation is gone."""
+        if change.kind == "deleted":
+            self._note("deleted", "was deleted")
+            return False
+        if change.kind == "damaged":
+            self.damaged(change.damaged)
+        elif change.kind == "repaired":
+            self._note("repaired", "is repaired")
+        if change.removed:
+            self._note("removed", f"{_many(len(change.removed))} taken out", ids=list(change.removed))
+        kind = "edited" if change.kind == "edited" else "appended"
+        for message in change.messages:
+            if kind == "edited":
+                self._due.setdefault(message, kind)
+            elif message not in self._shown:
+                self._due[message] = kind
+        self._catch_up()
+        return True
+
+    def damaged(self, what: str) -> None:
+        """Say that the file doesn't parse."""
+        self._note("damaged", f"can't be read until it is repaired:\n{what}", damaged=what)
+
+    def _catch_up(self) -> None:
+        """Show what is due, as far as the file can be read."""
+        try:
+            if self._to_begin is not None:
+                self.begin(self._to_begin)
+                self._due = {id: kind for id, kind in self._due.items() if id not in self._shown}
+            if not self._due:
+                return
+            found = self._entries()
+        except (InvalidDocument, NotFound, Refused, StorageFailed):
+            return  # A change that tells of it is on its way.
+        for at, entry in found:
+            self._show(self._due[str(entry.get("id"))], at, entry)
+        self._due.clear()  # What wasn't found is gone again.
+
+    def _entries(self) -> list[tuple[int, dict[str, Any]]]:
+        """The messages that are due, with their places. Costs reading the file from the first of them on."""
+        many = len(self._due) + 16
+        while True:
+            first, entries = self._store.tail_entries(self._id, many)
+            found = [(at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in self._due]
+            if first == 0 or len(found) >= len(self._due):
+                return found
+            many *= 8
+
+    def _show(self, kind: str, at: int, entry: Mapping[str, Any]) -> None:
+        from capsule_cli.showing import draw_message, plain_message
+
+        if self._as_json:
+            out_json_line({"kind": kind, "at": at, "message": entry})
+            return
+        if kind == "edited":
+            entry = {**entry, "editedAt": entry.get("editedAt") or True}
+        if in_terminal():
+            draw_message(console(), at, entry)
+        else:
+            text = plain_message(at, entry)
+            out(text if self._first else f"\n{text}")
+        self._first = False
+
+    def _note(self, kind: str, words: str, **more: Any) -> None:
+        if self._as_json:
+            out_json_line({"kind": kind, **more})
+        else:
+            say(f"conversation {self._id}: {words}" if kind == "removed" else f"conversation {self._id} {words}")

@@ -1,0 +1,264 @@
+"""`watch` and `tail -f`, as processes of their own: what they tell, and how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def cursor_of(capsule: Any) -> str:
+    return str(capsule("watch", "--cursor").line)
+
+
+def follow(capsule: Any, *words: str) -> subprocess.Popen[bytes]:
+    """Start a program that follows the store from now on, wherever it is in starting."""
+    return capsule.start("watch", "--since", cursor_of(capsule), *words)  # type: ignore[no-any-return]
+
+
+def lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().decode().rstrip("\n") for _ in range(count)]
+
+
+def kinds(process: subprocess.Popen[bytes], *wanted: str) -> list[dict[str, Any]]:
+    """The changes told as JSON, up to one of the last of the wanted kinds, which come in this order."""
+    found = []
+    for kind in wanted:
+        while not found or found[-1]["kind"] != kind:
+            found.append(json.loads(lines(process, 1)[0]))
+    return found
+
+
+def replace(path: Path, old: bytes, new: bytes) -> None:
+    """What an editor does that renames its copy over the file."""
+    data = path.read_bytes()
+    assert old in data
+    copy = path.with_name("copy~")
+    copy.write_bytes(data.replace(old, new))
+    copy.rename(path)
+
+
+# -- watch -----------------------------------------------------------------------------------------------------------
+
+
+def test_watch_tells_a_line_a_change(capsule: Any) -> None:
+    process = follow(capsule)
+    id = capsule.new("Plan", "--type", "group")
+    told = lines(process, 1)
+    capsule("append", id, "hello")
+    told += lines(process, 1)
+    capsule("rename", id, "Another")
+    told += lines(process, 1)
+    rows = [line.split("\t") for line in told]
+    assert [(row[1], row[2]) for row in rows] == [("created", id), ("appended", id), ("head", id)]
+    assert rows[1][3] == "1 message" and "title" in rows[2][3]
+
+
+def test_watch_tells_json_lines_with_cursors_to_go_on_from(capsule: Any) -> None:
+    process = follow(capsule, "--json")
+    id = capsule.new("Plan", "--type", "group")
+    (created,) = kinds(process, "created")
+    message = capsule("append", id, "hello").line
+    (appended,) = kinds(process, "appended")
+    assert created["id"] == id and appended["messages"] == [message]
+    assert (appended["source"], appended["own"], appended["count"]) == ("store", False, 1)
+    again = capsule.start("watch", "--json", "--since", created["cursor"])
+    assert json.loads(lines(again, 1)[0])["messages"] == [message]
+
+
+def test_watch_tells_of_the_named_conversations_only(capsule: Any) -> None:
+    first, second = capsule.new("A", "--type", "group"), capsule.new("B", "--type", "group")
+    process = follow(capsule, second[:13], "--json")
+    capsule("append", first, "no")
+    message = capsule("append", second, "yes").line
+    assert json.loads(lines(process, 1)[0])["messages"] == [message]
+
+
+def test_watch_tells_what_is_wrong_with_a_damaged_file_and_shows_no_control_character(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    process = follow(capsule)
+    path = capsule.file(id)
+    sound = path.read_bytes()
+    saved = path.with_suffix(".json~")
+    # Put into place at once: what is written in place may be met half written, which is damaged too.
+    saved.write_bytes(sound.replace(b'"Plan",', b'"Pl\x1b[31man",'))
+    saved.replace(path)
+    (line,) = lines(process, 1)
+    assert "\tdamaged\t" in line and f"{id}.json:" in line and "\x1b" not in line
+    saved.write_bytes(sound)
+    saved.replace(path)
+    assert "\trepaired\t" in lines(process, 1)[0]
+
+
+def test_watch_runs_a_command_for_each_change_and_survives_its_failure(capsule: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = (
+        f"""echo "$CAPSULE_KIND $CAPSULE_ID" >> '{log}'; cat >> '{log}'; echo "$CAPSULE_CHANGE" >> '{log}'; exit 7"""
+    )
+    process = follow(capsule, "--exec", command)
+    id = capsule.new("Plan", "--type", "group")
+    lines(process, 1)
+    capsule("append", id, "hello")
+    lines(process, 1)
+    assert process.stderr is not None
+    said = [process.stderr.readline().decode() for _ in range(2)]
+    assert all("exit code 7" in line for line in said) and "created" in said[0] and "appended" in said[1]
+    told = log.read_text(encoding="utf-8").splitlines()
+    assert told[0] == f"created {id}" and told[3] == f"appended {id}"
+    assert told[4] == told[5] and json.loads(told[4])["count"] == 1
+
+
+def test_a_change_too_long_for_the_environment_reaches_the_command_all_the_same(capsule: Any, tmp_path: Path) -> None:
+    id = capsule.new("Plan", "--type", "group")
+    log = tmp_path / "log"
+    process = follow(capsule, "--exec", f"wc -c > '{log}'; test -n \"$CAPSULE_CHANGE\"", "--json")
+    many = "".join(json.dumps({"content": "x"}) + "\n" for _ in range(6000))
+    capsule("append", id, "--jsonl", input=many)
+    told = 0
+    while told < 6000:
+        told += len(json.loads(lines(process, 1)[0]).get("messages", []))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert process.stderr is not None and process.stderr.read() == b""
+
+
+def test_a_command_that_a_signal_ends_is_said(capsule: Any) -> None:
+    process = follow(capsule, "--exec", "kill -9 $$")
+    capsule.new("Plan")
+    assert process.stderr is not None
+    assert "signal 9" in process.stderr.readline().decode()
+
+
+@pytest.mark.parametrize("words", [("watch",), ("watch", "--json"), ("tail", "-f", "@last")])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_without_a_word(capsule: Any, words: tuple[str, ...], number: int, code: int) -> None:
+    id = capsule.new("Plan", "--message", "hello", "--type", "group")
+    process = capsule.start(*words, *([] if words[0] == "tail" else ["--since", cursor_of(capsule)]))
+    capsule("append", id, "more")
+    lines(process, 1)  # It is running.
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert process.stderr is not None and process.stderr.read() == b""
+
+
+def test_a_reader_that_leaves_ends_it_quietly(capsule: Any) -> None:
+    id = capsule.new("Plan", "--type", "group")
+    process = follow(capsule)
+    capsule("append", id, "one")
+    lines(process, 1)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    capsule("append", id, "two")
+    assert process.wait(60) == 141
+    assert process.stderr.read() == b""
+
+
+def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
+    assert "is no cursor" in capsule("watch", "--since", "yesterday", expect=2).stderr
+    capsule("watch", "--cursor", "--exec", "true", expect=2)
+    assert capsule.json("watch", "--cursor")["cursor"].split(".")[0] == cursor_of(capsule).split(".")[0]
+    capsule("watch", "no-such-conversation", expect=3)
+
+
+# -- tail ------------------------------------------------------------------------------------------------------------
+
+
+def test_tail_shows_the_last_messages_as_show_does(capsule: Any) -> None:
+    id = capsule.new("Plan", "--type", "group")
+    for number in range(12):
+        capsule("append", id, f"message {number}")
+    assert capsule("show", id, "--last", "10").stdout.endswith(capsule("tail", id).stdout)
+    assert capsule("show", id, "--last", "2").stdout.endswith(capsule("tail", id, "-n", "2").stdout)
+    assert capsule("tail", id, "-n", "0").stdout == ""
+    told = [json.loads(line) for line in capsule("tail", id, "-n", "2", "--json").stdout.splitlines()]
+    assert [(one["kind"], one["at"], one["message"]) for one in told] == [
+        ("message", 10, capsule.history(id)[10]),
+        ("message", 11, capsule.history(id)[11]),
+    ]
+
+
+def test_tail_follows_what_others_append_and_edit(capsule: Any) -> None:
+    id = capsule.new("Plan", "--type", "group")
+    capsule("append", id, "first")
+    process = capsule.start("tail", "-f", id)
+    assert lines(process, 2)[1] == "first"
+    capsule("append", id, "second")
+    assert lines(process, 3)[2] == "second"
+    replace(capsule.file(id), b'"first"', b'"FIRST"')
+    empty, header, content = lines(process, 3)
+    assert empty == "" and "@0" in header and "edited" in header and content == "FIRST"
+    # The file was renamed over; what comes after it is heard as well.
+    capsule("append", id, "third")
+    assert lines(process, 3)[2] == "third"
+
+
+def test_tail_tells_json_lines(capsule: Any) -> None:
+    id = capsule.new("Plan", "--type", "group")
+    capsule("append", id, "first")
+    process = capsule.start("tail", "-f", id, "--json")
+    kinds(process, "message")
+    capsule("append", id, "second")
+    (appended,) = kinds(process, "appended")
+    assert (appended["at"], appended["message"]) == (1, capsule.history(id)[1])
+    replace(capsule.file(id), b'"second"', b'"SECOND"')
+    (edited,) = kinds(process, "edited")
+    assert (edited["at"], edited["message"]["content"]) == (1, "SECOND")
+    document = json.loads(capsule.file(id).read_bytes())
+    gone = document["history"].pop()
+    capsule.file(id).write_text(json.dumps(document))
+    (removed,) = kinds(process, "removed")
+    assert removed["ids"] == [gone["id"]]
+    capsule("delete", id, "--yes")
+    assert kinds(process, "deleted") == [{"kind": "deleted"}]
+    assert process.wait(60) == 0
+
+
+def test_tail_ends_when_the_conversation_is_deleted_and_says_so(capsule: Any) -> None:
+    id = capsule.new("Plan", "--message", "hello")
+    process = capsule.start("tail", "-f", id)
+    lines(process, 2)
+    capsule("delete", id, "--yes")
+    assert process.stderr is not None
+    assert f"{id} was deleted" in process.stderr.read().decode()
+    assert process.wait(60) == 0
+
+
+def test_tail_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsule: Any) -> None:
+    id = capsule.new("Plan", "--type", "group", "--message", "hello")
+    process = capsule.start("tail", "-f", id)
+    lines(process, 2)
+    path = capsule.file(id)
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b'"history": [', b'"history": [,'))
+    assert process.stderr is not None
+    assert "can't be read" in process.stderr.readline().decode()
+    assert f"{id}.json:" in process.stderr.readline().decode()
+    path.write_bytes(sound.replace(b'"hello"', b'"hallo"'))
+    assert "is repaired" in process.stderr.readline().decode()
+    assert lines(process, 3)[2] == "hallo"
+    capsule("append", id, "more")
+    assert lines(process, 3)[2] == "more"
+
+
+def test_tail_of_a_damaged_file_waits_until_it_is_repaired(capsule: Any) -> None:
+    id = capsule.new("Plan", "--type", "group", "--message", "hello")
+    path = capsule.file(id)
+    sound = path.read_bytes()
+    path.write_bytes(b"[" + sound)
+    assert f"{id}.json:" in capsule("tail", id, expect=5).stderr
+    process = capsule.start("tail", "-f", id)
+    assert process.stderr is not None
+    assert "can't be read" in process.stderr.readline().decode()
+    path.write_bytes(sound)
+    assert lines(process, 2)[1] == "hello"
+
+
+def test_tail_draws_in_a_terminal(capsule: Any) -> None:
+    id = capsule.new("Plan", "--message", "some **bold** words \x1b[31m")
+    screen = capsule.terminal("tail", id)
+    assert "bold" in screen and "**bold**" not in screen and "\x1b[31m" not in screen

@@ -1,0 +1,276 @@
+"""`Store.watch`: any number of loops, each from its own cursor, none in the way of another."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from capsule import Store
+from capsule.changes import Change
+from capsule.errors import InvalidInput
+from capsule.following import Watch
+from capsule.watching import _MOST
+from tests.watch.conftest import PATIENCE_S
+
+
+async def heard(watch: Watch, enough: Callable[[list[Change]], bool]) -> list[Change]:
+    changes: list[Change] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not enough(changes):
+            changes.append(await anext(watch))
+    return changes
+
+
+def messages(changes: list[Change]) -> list[str]:
+    return [message for change in changes for message in change.messages]
+
+
+def many(count: int) -> Callable[[list[Change]], bool]:
+    return lambda changes: len(messages(changes)) >= count
+
+
+def test_it_tells_what_happens_from_the_call_on(store: Store, other: Store) -> None:
+    async def follow() -> None:
+        other.create(id="before")
+        watch = store.watch()
+        other.create(id="after")
+        assert (await anext(watch)).id == "after"
+
+    asyncio.run(follow())
+
+
+def test_from_a_cursor_it_tells_first_what_was_missed(store: Store, other: Store) -> None:
+    id = other.create(type="group").id
+    cursor = store.changes().cursor
+    missed = [str(other.append(id, content=str(number)).id) for number in range(3)]
+
+    async def follow(cursor: str) -> str:
+        async with store.watch(cursor) as watch:
+            told = messages(await heard(watch, many(3)))
+            assert told == missed
+            live = str(other.append(id, content="live").id)
+            assert messages(await heard(watch, many(1))) == [live]
+            return watch.cursor
+
+    cursor = asyncio.run(follow(cursor))
+    assert store.changes(cursor).changes == []
+
+
+def test_each_change_has_the_cursor_to_go_on_behind_it(store: Store, other: Store) -> None:
+    cursor = store.changes().cursor
+    ids = [other.create().id for _ in range(5)]
+
+    async def first_after(cursor: str) -> tuple[str, str]:
+        async with store.watch(cursor) as watch:
+            change = await anext(watch)
+            assert watch.cursor.split(".")[1] == change.cursor.split(".")[1]
+            return change.id, change.cursor
+
+    told = []
+    for _ in ids:
+        id, cursor = asyncio.run(first_after(cursor))
+        told.append(id)
+    assert sorted(told) == sorted(ids)  # What is noticed at once, of several conversations, has no order.
+
+
+def test_only_the_wanted_conversations_are_told_of(store: Store, other: Store) -> None:
+    wanted, unwanted = other.create(type="group").id, other.create(type="group").id
+
+    async def follow() -> None:
+        watch = store.watch(ids=[wanted])
+        for number in range(30):
+            other.append(unwanted, content=str(number))
+        message = other.append(wanted, content="x").id
+        assert messages(await heard(watch, many(1))) == [message]
+
+    asyncio.run(follow())
+
+
+def test_a_wanted_change_behind_more_unwanted_ones_than_are_read_at_once_is_told(store: Store, other: Store) -> None:
+    cursor = store.changes().cursor
+    unwanted = other.create(type="group").id
+    for number in range(_MOST + 5):
+        other.append(unwanted, content=str(number))
+        other.changes()  # So that each is a change of its own.
+    wanted = other.create().id
+    assert [change.id for change in store.wait_for_changes(cursor, ids=[wanted], timeout_s=PATIENCE_S).changes] == [
+        wanted
+    ]
+
+    async def follow() -> str:
+        return (await anext(store.watch(cursor, ids=[wanted]))).id
+
+    assert asyncio.run(follow()) == wanted
+
+
+@pytest.mark.parametrize("wrong", [{"since": "no cursor"}, {"ids": "one-text"}, {"ids": ["../x"]}])
+def test_what_can_not_be_accepted_is_refused_at_the_call(store: Store, wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        store.watch(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        store.wait_for_changes(timeout_s=0, **wrong)  # type: ignore[arg-type]
+
+
+def test_dozens_of_loops_in_several_threads_hear_all_of_it(store: Store, other: Store) -> None:
+    id = other.create(type="group").id
+    cursor = store.changes().cursor
+    threads, loops, count = 3, 15, 20
+    ready = threading.Barrier(threads + 1)
+    told: list[list[str]] = []
+
+    async def follow_all() -> None:
+        async def follow(watch: Watch) -> None:
+            told.append(messages(await heard(watch, many(count))))
+
+        watches = [store.watch(cursor) for _ in range(loops)]
+        ready.wait()
+        await asyncio.gather(*map(follow, watches))
+
+    running = [threading.Thread(target=lambda: asyncio.run(follow_all())) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    ready.wait()
+    written = [str(other.append(id, content=str(number)).id) for number in range(count)]
+    for thread in running:
+        thread.join()
+    assert told == [written] * (threads * loops)
+
+
+def test_a_loop_that_is_slow_holds_up_no_other_and_misses_nothing(store: Store, other: Store) -> None:
+    id = other.create(type="group").id
+
+    async def follow() -> None:
+        slow, quick = store.watch(), store.watch()
+        first = str(other.append(id, content="first").id)
+        assert messages(await heard(slow, many(1))) == [first]
+        # It does not come back for the next one while the other hears of all.
+        written = [str(other.append(id, content=str(number)).id) for number in range(40)]
+        assert messages(await heard(quick, many(41))) == [first, *written]
+        assert messages(await heard(slow, many(40))) == written
+
+    asyncio.run(follow())
+
+
+def test_who_is_interrupted_misses_nothing(store: Store, other: Store) -> None:
+    id = other.create(type="group").id
+
+    async def follow() -> None:
+        watch = store.watch()
+        written: list[str] = []
+        told: list[str] = []
+        for number in range(60):
+            waiting = asyncio.ensure_future(anext(watch))
+            written.append(str((await asyncio.to_thread(other.append, id, content=str(number))).id))
+            await asyncio.sleep(0)
+            if not waiting.done():
+                waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                told += messages([await waiting])
+        told += messages(await heard(watch, many(60 - len(told))))
+        assert told == written
+
+    asyncio.run(follow())
+
+
+@pytest.mark.parametrize("make", [asyncio.Event, anyio.Event])
+def test_an_event_ends_it(store: Store, make: Callable[[], asyncio.Event]) -> None:
+    async def follow() -> list[Change]:
+        stop = make()
+        watch = store.watch(stop=stop)
+        asyncio.get_running_loop().call_soon(stop.set)
+        return [change async for change in watch]
+
+    assert asyncio.run(follow()) == []
+
+
+def test_it_ends_when_it_is_closed_by_another_task(store: Store) -> None:
+    async def follow() -> None:
+        watch = store.watch()
+        waiting = asyncio.ensure_future(anext(watch, None))
+        await asyncio.sleep(0)
+        await watch.aclose()
+        assert await waiting is None
+        assert [change async for change in watch] == []
+
+    asyncio.run(follow())
+
+
+def test_closing_the_store_ends_everybody_who_waits(root: Path) -> None:
+    store = Store.open(root)
+    cursor = store.changes().cursor
+    polled: list[object] = []
+    poll = threading.Thread(target=lambda: polled.append(store.wait_for_changes(cursor).changes))
+    poll.start()
+
+    async def follow() -> None:
+        watches = [asyncio.ensure_future(anext(store.watch(), None)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(store.close)
+        assert await asyncio.gather(*watches) == [None] * 3
+
+    asyncio.run(follow())
+    poll.join()
+    assert polled == [[]]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith(("capsule-watch", "capsule-changes"))
+    ]
+
+
+def test_it_works_in_a_cancel_scope_of_anyio(store: Store, other: Store) -> None:
+    async def follow() -> None:
+        watch = store.watch()
+        with anyio.move_on_after(0.05):
+            await anext(watch)
+        id = other.create().id
+        with anyio.fail_after(PATIENCE_S):
+            assert (await anext(watch)).id == id
+
+    anyio.run(follow)
+
+
+def test_a_long_poll_ends_with_nothing_when_nothing_comes(store: Store, other: Store) -> None:
+    found = store.wait_for_changes(timeout_s=0.05)
+    assert found.changes == []
+    id = other.create().id
+    assert [change.id for change in store.wait_for_changes(found.cursor, timeout_s=PATIENCE_S).changes] == [id]
+
+
+def test_a_long_poll_answers_at_once_when_something_came_meanwhile(store: Store, other: Store) -> None:
+    cursor = store.changes().cursor
+    id = other.create().id
+    assert [change.id for change in store.wait_for_changes(cursor, timeout_s=0).changes] == [id]
+
+
+def test_a_long_poll_in_an_event_loop_takes_no_thread(store: Store, other: Store) -> None:
+    async def poll() -> None:
+        cursor = (await store.await_changes(timeout_s=0.01)).cursor
+        polls = [asyncio.ensure_future(store.await_changes(cursor, timeout_s=PATIENCE_S)) for _ in range(50)]
+        id = (await asyncio.to_thread(other.create)).id
+        for found in await asyncio.gather(*polls):
+            assert [change.id for change in found.changes] == [id]
+        assert len([thread for thread in threading.enumerate() if thread.name.startswith("capsule-changes")]) <= 2
+
+    asyncio.run(poll())
+
+
+def test_nobody_watching_costs_nothing(root: Path, store: Store) -> None:
+    id = store.create(type="group").id
+    store.append(id, content="x")
+    store.changes()
+    assert store._own is None and store._hub is None
+
+
+def test_what_it_remembers_as_own_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from capsule import own
+
+    monkeypatch.setattr(own, "_MOST", 3)
+    remembered = own.Own()
+    remembered.appended("c", [{"id": str(number)} for number in range(10)])
+    told = remembered.marked([Change("appended", "c", "", "", messages=(str(number),)) for number in range(10)])
+    assert [change.own for change in told] == [False] * 7 + [True] * 3

@@ -1,0 +1,225 @@
+"""Every kind of change is heard of, whoever makes it and however it reaches the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.changes import Change
+from capsule.format import codec
+from capsule.own import Own
+from tests.watch.conftest import Follower, has
+
+HELLO = [{"role": "user", "content": "hello"}]
+Save = Callable[[Path, bytes], None]
+
+
+def file_of(store: Store, id: str) -> Path:
+    return Path(store.storage.path("conversations", id))
+
+
+def in_place(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def by_rename(path: Path, data: bytes) -> None:
+    copy = path.with_name(path.name + "~")
+    copy.write_bytes(data)
+    copy.rename(path)
+
+
+def as_vim_does(path: Path, data: bytes) -> None:
+    """The old version is moved away, the new one written in its place, and the old one dropped."""
+    probe, backup = path.with_name("4913"), path.with_name(path.name + "~")
+    probe.write_bytes(b"")
+    probe.unlink()
+    path.rename(backup)
+    path.write_bytes(data)
+    backup.unlink()
+
+
+SAVES = pytest.mark.parametrize("save", [in_place, by_rename, as_vim_does])
+
+
+def test_what_a_store_does_is_told_by_kind(store: Store, other: Store, follower: Follower) -> None:
+    id = other.create(title="Plan", type="group", messages=HELLO).id
+    created = follower.next("created")
+    assert (created.id, created.count, len(created.messages)) == (id, 1, 1)
+    messages = other.append_many(id, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    appended = follower.next("appended")
+    assert appended.messages == tuple(str(message.id) for message in messages) and appended.count == 3
+    other.edit_message(id, str(messages[0].id), "A")
+    assert follower.next("edited").messages == (messages[0].id,)
+    other.rename(id, "Another plan")
+    assert "title" in follower.next("head").fields
+    held = other.lock(id)
+    lock = follower.next("locked").lock
+    assert lock is not None and lock["instanceId"] == other.instance_id
+    with held:
+        pass
+    assert follower.next("unlocked").id == id
+    other.delete(id)
+    assert follower.next("deleted").id == id
+    other.restore(id)
+    assert follower.next("restored").id == id
+    assert {change.source for change in follower.heard if change.kind != "restored"} == {"store"}
+    assert not any(change.own for change in follower.heard)
+
+
+@SAVES
+def test_what_an_editor_does_is_told_as_coming_from_outside(store: Store, follower: Follower, save: Save) -> None:
+    id = store.create(title="Plan", messages=HELLO).id
+    follower.next("created")
+    path = file_of(store, id)
+    sound = path.read_bytes()
+    save(path, sound.replace(b"hello", b"good morning").replace(b'"Plan"', b'"Plans"'))
+    news = follower.until(has("edited", "head"))
+    message = store.tail(id, 1)[0].id
+    assert [change.messages for change in news if change.kind == "edited"] == [(message,)]
+    assert [change.fields for change in news if change.kind == "head"] == [("title",)]
+    save(path, sound[:-20])
+    assert path.name in follower.next("damaged").damaged
+    save(path, sound)
+    news += follower.until(has("repaired"))
+    path.unlink()
+    news.append(follower.next("deleted"))
+    assert {(change.source, change.own) for change in news} == {("outside", False)}
+
+
+@SAVES
+def test_an_editor_that_adds_and_takes_out_messages_is_told_so(store: Store, follower: Follower, save: Save) -> None:
+    id = store.create(messages=[{"role": "user", "content": word} for word in ("one", "two")]).id
+    follower.next("created")
+    first, second = (str(message.id) for message in store.tail(id, 2))
+    document = store.document(id)
+    document["history"] = [document["history"][0], {"role": "user", "content": "three"}]
+    save(file_of(store, id), codec.encode(document))
+    news = follower.until(lambda changes: any(second in change.removed for change in changes))
+    added = [message for change in news for message in change.messages]
+    # It has no id in the file; the next write gives it the one that was told.
+    store.append(id, content="four")
+    assert added == [store.tail(id, 2)[0].id] and first not in added
+
+
+def test_a_stream_editor_is_heard(store: Store, follower: Follower) -> None:
+    id = store.create(messages=HELLO).id
+    follower.next("created")
+    subprocess.run(["sed", "-i", "-e", "s/hello/goodbye/", str(file_of(store, id))], check=True)
+    assert follower.next("edited").source == "outside"
+    assert store.tail(id, 1)[0].content == "goodbye"
+
+
+def test_a_file_copied_into_the_store_is_created_from_outside(store: Store, follower: Follower, samples: Path) -> None:
+    sample = next(path for path in sorted(samples.glob("*.json")))
+    shutil.copy(sample, file_of(store, sample.stem))
+    created = follower.next("created")
+    assert (created.id, created.source) == (sample.stem, "outside")
+
+
+def test_files_that_are_no_capsules_wake_nobody_with_a_change(store: Store, follower: Follower) -> None:
+    directory = file_of(store, "x").parent
+    for name in (".hidden.json", "notes.txt", ".x.json.swp", "x.json~"):
+        (directory / name).write_text("{}")
+    store.create(id="real")
+    assert [change.id for change in follower.until(has("created"))] == ["real"]
+
+
+def test_another_process_is_heard(root: Path, store: Store, follower: Follower, child: Callable[..., object]) -> None:
+    writer = child(
+        """
+        store = Store.open(sys.argv[1], keep_locks=False)
+        id = store.create(title="theirs", type="group").id
+        hear()
+        say(store.append(id, content="from afar").id)
+        """,
+        root,
+    )
+    created = follower.next("created")
+    writer.say()  # type: ignore[attr-defined]
+    appended = follower.next("appended")
+    assert appended.id == created.id and appended.messages == (writer.hear(),)  # type: ignore[attr-defined]
+    assert (appended.source, appended.own) == ("store", False)
+
+
+def test_a_conversation_is_heard_that_is_written_by_who_made_it(store: Store, other: Store) -> None:
+    # To the kernel the maker writes it under the temporary name that it was made with.
+    id = other.create(type="group", title="Plan").id
+    written_ns = file_of(store, id).stat().st_ctime_ns
+    while time.time_ns() - written_ns < 200_000_000:
+        cursor = store.changes().cursor  # Until it is old enough not to be looked at in any case.
+    message = other.append(id, content="x").id
+    assert [change.messages for change in store.changes(cursor).changes] == [(message,)]
+    follower = Follower(store)
+    message = other.append(id, content="y").id
+    assert follower.next("appended").messages == (message,)
+
+
+def test_own_writes_are_told_from_those_of_others(store: Store, other: Store) -> None:
+    store.wait_for_changes(timeout_s=0)  # From here on it remembers.
+    follower = Follower(store)
+    id = store.create(title="Plan", type="group", messages=HELLO).id
+    mine = [follower.next("created")]
+    message = store.append(id, content="mine")
+    mine.append(follower.next("appended"))
+    store.edit_message(id, str(message.id), "still mine")
+    mine.append(follower.next("edited"))
+    store.tag(id, "x")
+    mine.append(follower.next("head"))
+    with store.lock(id):
+        mine.append(follower.next("locked"))
+    mine.append(follower.next("unlocked"))
+    store.delete(id)
+    mine.append(follower.next("deleted"))
+    store.restore(id)
+    mine.append(follower.next("restored"))
+    assert all(change.own and change.source == "store" for change in mine), mine
+    theirs: list[Change] = []
+    other.append(id, content="theirs")
+    theirs.append(follower.next("appended"))
+    other.edit_message(id, str(message.id), "theirs now")
+    theirs.append(follower.next("edited"))
+    other.tag(id, "y")
+    theirs.append(follower.next("head"))
+    with other.lock(id):
+        theirs.append(follower.next("locked"))
+    theirs.append(follower.next("unlocked"))
+    in_place(file_of(store, id), file_of(store, id).read_bytes().replace(b"theirs now", b"by hand"))
+    theirs.append(follower.next("edited"))
+    assert not any(change.own for change in theirs), theirs
+    assert theirs[-1].source == "outside"
+
+
+def test_what_two_wrote_and_was_noticed_at_once_is_news() -> None:
+    own = Own()
+    own.appended("c", [{"id": "mine"}, {"id": "mine too"}])
+
+    def appended(*messages: str) -> Change:
+        return Change("appended", "c", "2025-01-12T10:30:00.000Z", "a.1.1", messages=messages)
+
+    told = own.marked([appended("mine", "mine too"), appended("mine", "theirs"), appended("theirs")])
+    assert [change.own for change in told] == [True, False, False]
+
+
+def test_the_journal_keeps_the_order_of_one_conversation(store: Store, follower: Follower) -> None:
+    id = store.create(type="group").id
+    written = [str(store.append(id, content=str(number)).id) for number in range(50)]
+    told: list[str] = []
+    while len(told) < len(written):
+        told += [message for change in follower.until(bool) for message in change.messages]
+    assert told == written
+
+
+def test_a_second_name_of_a_file_is_heard_when_it_is_written_here(store: Store, tmp_path: Path) -> None:
+    id = store.create(messages=HELLO).id
+    store.changes()
+    follower = Follower(store)
+    os.link(file_of(store, id), tmp_path / "elsewhere.json")
+    in_place(file_of(store, id), file_of(store, id).read_bytes().replace(b"hello", b"HELLO"))
+    assert follower.next("edited").id == id

@@ -1,0 +1,156 @@
+"""Whoever goes on from cursor to cursor hears of every message exactly once, whatever goes on around."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from tests.watch.conftest import PATIENCE_S
+
+_WRITER = """
+    import random
+    rng = random.Random(int(sys.argv[3]))
+    store = Store.open(sys.argv[1], keep_locks=False)
+    ids = json.loads(sys.argv[2])
+    hear()
+    written = []
+    for number in range(int(sys.argv[4])):
+        id = rng.choice(ids)
+        if rng.random() < 0.1:
+            batch = [{"role": "user", "content": str(number)} for _ in range(rng.randrange(2, 6))]
+            written += [message.id for message in store.append_many(id, batch)]
+        else:
+            written.append(store.append(id, content=str(number)).id)
+    say(written)
+"""
+
+
+@contextmanager
+def writers(
+    root: Path, child: Callable[..., Any], rng: random.Random, *, many: int, messages: int
+) -> Iterator[Callable[[], list[str] | None]]:
+    """Processes that append while the body runs; it is given what tells all they have written, once they are done."""
+    with Store.open(root, keep_locks=False) as store:
+        ids = [store.create(type="group", title=str(number)).id for number in range(4)]
+    processes = [child(_WRITER, root, json.dumps(ids), rng.randrange(2**32), messages) for _ in range(many)]
+    written: list[list[str]] = []
+    for process in processes:
+        process.say()
+    threads = [threading.Thread(target=lambda p=p: written.append(p.hear())) for p in processes]
+    for thread in threads:
+        thread.start()
+    yield lambda: list(chain.from_iterable(written)) if len(written) == many else None
+    for thread in threads:
+        thread.join()
+
+
+def test_watchers_that_come_and_go_hear_of_each_message_once(
+    root: Path, child: Callable[..., Any], rng: random.Random
+) -> None:
+    with Store.open(root, keep_locks=False) as store:
+        store.wait_for_changes(timeout_s=0)
+        begin = store.changes().cursor
+
+        async def come_and_go(cursor: str, all_written: Callable[[], list[str] | None], seed: int) -> Counter[str]:
+            """Watch, leave after some changes, come back with the cursor."""
+            dice = random.Random(seed)
+            told: Counter[str] = Counter()
+            deadline = time.monotonic() + PATIENCE_S
+            while True:
+                written = all_written()
+                if written is not None and len(told) >= len(written):
+                    return told
+                assert time.monotonic() < deadline, f"{len(told)} of {len(written or [])} heard"
+                async with store.watch(cursor) as watch:
+                    for _ in range(dice.randrange(1, 30)):
+                        try:
+                            async with asyncio.timeout(0.2):
+                                change = await anext(watch)
+                        except TimeoutError:
+                            break
+                        told.update(change.messages)
+                    cursor = watch.cursor
+
+        async def follow(all_written: Callable[[], list[str] | None]) -> list[Counter[str]]:
+            return await asyncio.gather(*(come_and_go(begin, all_written, rng.randrange(2**32)) for _ in range(6)))
+
+        with writers(root, child, rng, many=3, messages=800) as all_written:
+            chains = asyncio.run(follow(all_written))
+            written = all_written()
+        assert written is not None
+        for told in chains:
+            assert told == Counter(written)
+
+
+@pytest.mark.parametrize("kill", ["delete", "truncate", "garbage"])
+def test_an_index_that_is_lost_while_watching_costs_no_message(
+    root: Path, child: Callable[..., Any], rng: random.Random, kill: str
+) -> None:
+    index = root / ".capsule" / "index.sqlite3"
+    with Store.open(root, keep_locks=False) as store:
+        cursor = store.changes().cursor
+        told: set[str] = set()
+        lost = 0
+        deadline = time.monotonic() + PATIENCE_S
+        with writers(root, child, rng, many=2, messages=150) as all_written:
+            while True:
+                written = all_written()
+                if written is not None and told >= set(written):
+                    break
+                assert time.monotonic() < deadline, f"missed: {set(written or ()) - told}"
+                found = store.wait_for_changes(cursor, timeout_s=1)
+                cursor = found.cursor
+                told.update(message for change in found.changes for message in change.messages)
+                if lost < 3 and len(told) > 60 * (lost + 1):
+                    lost += 1
+                    if kill == "delete":
+                        index.unlink(missing_ok=True)
+                    else:
+                        index.write_bytes(b"" if kill == "truncate" else b"no database " * 1000)
+        assert lost == 3
+
+
+def test_a_writer_that_does_not_stop_is_heard_meanwhile(root: Path, child: Callable[..., Any]) -> None:
+    with Store.open(root, keep_locks=False) as store:
+        id = store.create(type="group", title="Plan").id
+        writer = child(
+            """
+            import threading
+            store = Store.open(sys.argv[1], keep_locks=False)
+            stop = threading.Event()
+            threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+            many = 0
+            while not stop.is_set():
+                store.append(sys.argv[2], content="x")
+                many += 1
+            say(many)
+            """,
+            root,
+            id,
+        )
+        cursor, told = store.changes().cursor, 0
+        for _ in range(20):
+            found = store.wait_for_changes(cursor, timeout_s=PATIENCE_S)
+            cursor = found.cursor
+            told += sum(len(change.messages) for change in found.changes)
+        writer.say()
+        many = writer.hear()
+        assert 0 < told <= many
+        while told < many:
+            found = store.wait_for_changes(cursor, timeout_s=PATIENCE_S)
+            assert found.changes
+            cursor = found.cursor
+            told += sum(len(change.messages) for change in found.changes)
+        assert told == many

@@ -1,0 +1,206 @@
+"""Where the system's notices are odd, late or not to be had, changes are heard all the same."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store, watch
+from capsule.index import refreshing
+from tests.watch.conftest import Follower
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize("above", [".git", "node_modules", "a space and ü", ".hidden"])
+def test_a_store_below_a_directory_that_others_pass_over_is_heard(tmp_path: Path, above: str) -> None:
+    root = tmp_path / above / "store"
+    root.parent.mkdir()
+    Store.init(root)
+    with Store.open(root, keep_locks=False) as store, Store.open(root, keep_locks=False) as other:
+        follower = Follower(store)
+        id = other.create().id
+        assert follower.next("created").id == id
+
+
+def test_a_store_behind_a_symbolic_link_is_heard(root: Path, tmp_path: Path, other: Store) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    with Store.open(link, keep_locks=False) as store:
+        follower = Follower(store)
+        id = other.create().id
+        assert follower.next("created").id == id
+
+
+def test_a_directory_that_comes_goes_and_comes_back_is_heard(root: Path, store: Store, other: Store) -> None:
+    conversations = root / "conversations"
+    shutil.rmtree(conversations)
+    follower = Follower(store)
+    first = other.create(title="first").id
+    assert follower.next("created").id == first
+    shutil.rmtree(conversations)
+    assert follower.next("deleted").id == first
+    aside = root / "aside"
+    second = other.create(title="second").id
+    assert follower.next("created").id == second
+    conversations.rename(aside)
+    assert follower.next("deleted").id == second
+    aside.rename(conversations)
+    assert follower.next("restored").id == second
+    other.append(second, content="x")
+    assert follower.next("appended").id == second
+
+
+def test_what_no_notice_tells_of_is_found_by_looking(
+    root: Path, store: Store, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_RESCAN_S", 0.1)
+    monkeypatch.setattr(watch, "_EAGER_S", 0.1)
+    monkeypatch.setattr(refreshing, "_RESCAN_NS", 100_000_000)
+    id = store.create(title="Plan", messages=HELLO).id
+    follower.next("created")
+    with (root / "conversations" / f"{id}.json").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        at = mapped.find(b"hello")
+        mapped[at : at + 5] = b"HELLO"
+        mapped.flush()
+        assert follower.next("edited").id == id
+
+
+def test_a_name_that_is_no_text_does_not_end_it(root: Path, store: Store, other: Store, follower: Follower) -> None:
+    for number in range(3):
+        (Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9%d" % number))).write_bytes(b"")
+        id = other.create().id
+        assert follower.next("created").id == id
+
+
+_WITHOUT_NOTICES = """
+    import asyncio, ctypes, logging
+    # In a user namespace of its own its limit is its own too, and can be lowered without taking anything from others;
+    # where that is not to be had, it takes all there are, until it ends.
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x10000000) == 0:
+        with open("/proc/sys/user/max_inotify_instances", "w") as limit:
+            limit.write("0")
+    else:
+        while libc.inotify_init1(0) >= 0:
+            pass
+    said = []
+    class Kept(logging.Handler):
+        def emit(self, record):
+            said.append(record.getMessage())
+    logging.getLogger("capsule").addHandler(Kept(logging.WARNING))
+    with Store.open(sys.argv[1], keep_locks=False) as store:
+        cursor = store.changes().cursor
+        say()
+        for _ in range(3):
+            found = store.wait_for_changes(cursor, timeout_s=60)
+            cursor = found.cursor
+            say([change.id for change in found.changes])
+        async def follow():
+            return (await anext(store.watch(cursor))).id
+        say()
+        say([asyncio.run(follow())])
+    say(said)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/sys/fs/inotify"), reason="the limit is one of Linux")
+def test_without_an_inotify_instance_it_looks_for_itself_and_says_so_once(
+    root: Path, other: Store, child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = child(_WITHOUT_NOTICES, root)
+    process.hear()
+    for _ in range(3):
+        id = other.create().id
+        assert process.hear() == [id]
+    process.hear()
+    id = other.create().id
+    assert process.hear() == [id]
+    (said,) = process.hear()
+    assert "no notices of changes" in said
+
+
+def test_after_a_fork_parent_and_child_follow_each_for_itself(root: Path, child: Callable[..., Any]) -> None:
+    process = child(
+        """
+        import warnings
+        warnings.simplefilter("ignore")  # That threads and fork don't go together is what this is about.
+        store = Store.open(sys.argv[1], keep_locks=False)
+        cursor = store.wait_for_changes(timeout_s=0).cursor
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            cursor = store.wait_for_changes(cursor, timeout_s=0).cursor
+            os.write(writing, b"x")
+            found = store.wait_for_changes(cursor, timeout_s=60)
+            os.write(writing, json.dumps([change.id for change in found.changes]).encode())
+            os.close(writing)
+            store.close()
+            os._exit(0)
+        os.close(writing)
+        os.read(reading, 1)
+        say()
+        found = store.wait_for_changes(cursor, timeout_s=60)
+        theirs = os.read(reading, 1000)
+        os.wait()
+        cursor = found.cursor
+        say([[change.id for change in found.changes], json.loads(theirs)])
+        found = store.wait_for_changes(cursor, timeout_s=60)
+        say([change.id for change in found.changes])
+        """,
+        root,
+    )
+    with Store.open(root, keep_locks=False) as store:
+        process.hear()
+        id = store.create().id
+        assert process.hear() == [[id], [id]]
+        id = store.create().id
+        assert process.hear() == [id]
+
+
+@pytest.mark.parametrize("how", ["pass", "sys.exit(0)", "raise SystemExit(0)"])
+def test_a_process_that_ends_while_watching_ends_cleanly(root: Path, child: Callable[..., Any], how: str) -> None:
+    process = child(
+        f"""
+        import threading, asyncio
+        store = Store.open(sys.argv[1], keep_locks=False)
+        polling = threading.Thread(target=store.wait_for_changes, daemon=True)
+        polling.start()
+        async def follow():
+            waiting = asyncio.ensure_future(anext(store.watch(), None))
+            await asyncio.sleep(0)
+            waiting.cancel()
+        asyncio.run(follow())
+        while not store._hub.running:
+            pass
+        say()
+        {how}
+        """,
+        root,
+    )
+    process.hear()
+    assert process.end() == 0
+
+
+def test_its_thread_ends_when_nobody_has_waited_for_a_while(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LINGER_S", 0.01)
+    monkeypatch.setattr(watch, "_EAGER_S", 0.05)
+    monkeypatch.setattr(watch, "_RESCAN_S", 0.05)
+    cursor = store.wait_for_changes(timeout_s=0.01).cursor
+    for thread in threading.enumerate():
+        if thread.name == "capsule-watch":
+            thread.join()
+    assert store._hub is not None and not store._hub.running
+    id = other.create().id
+    follower = Follower(store)
+    assert [change.id for change in store.changes(cursor).changes] == [id]
+    id = other.create().id
+    assert follower.next("created").id == id
