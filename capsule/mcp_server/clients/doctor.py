@@ -1,0 +1,191 @@
+"""Tries an entry out: starts the server as the program would, talks to it, and says what there was to see.
+
+What must stay true: the server gets the command, the arguments and the environment that the entry gives, and of this
+process's environment only what every program passes on; only what changes nothing is called; and a server that
+doesn't answer, or says what is no protocol, is a finding, never a traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from capsule.mcp_server.budget import tokens
+from capsule.mcp_server.clients.table import Launch
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["TIMEOUT_S", "Seen", "examine"]
+
+#: How long the server may take for everything it is asked.
+TIMEOUT_S = 30.0
+#: The tool that is called: it changes nothing, and needs nothing.
+READS = "list_conversations"
+#: How much of what the server said on stderr is told.
+_SAID = 2000
+
+
+@dataclass(slots=True)
+class Seen:
+    """What there was to see of a server.
+
+    Attributes:
+        problems: What is wrong, each with its way out.
+        server: Its name and version.
+        protocol: The version of the protocol.
+        tools: How many tools it has.
+        tokens: About how many tokens their list costs a model.
+        ready_ms: How long it took until it answered, in milliseconds.
+        store: The directory of the store that it serves.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    server: str = ""
+    protocol: str = ""
+    tools: int = 0
+    tokens: int = 0
+    ready_ms: int = 0
+    store: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self)
+
+
+def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S) -> Seen:
+    """Start the server as an entry says, ask it what any program asks, and stop it.
+
+    Args:
+        launch: How it is started.
+        cwd: Where the program would start it, when the entry doesn't say.
+        store: The store that it should serve; None: any.
+        timeout_s: How long it may take, in seconds.
+    """
+    seen = Seen()
+    cwd = launch.cwd or cwd
+    executable = _executable(launch, cwd)
+    if executable is None:
+        seen.problems.append(f"{launch.command} is not there any more, or may not be run; write the entry anew")
+        return seen
+    if not os.path.isdir(cwd):
+        seen.problems.append(f"{cwd}, where it is to be started, is no directory; correct the entry's cwd")
+        return seen
+    with tempfile.TemporaryFile() as stderr, _quiet():
+        _talk(launch, cwd, stderr, timeout_s, seen)
+        if seen.problems:
+            stderr.seek(0)
+            if said := stderr.read().decode("utf-8", "replace").strip():
+                seen.problems[-1] += f"; it said: {said[-_SAID:]}"
+    if not seen.problems:
+        seen.store = _store(launch, cwd)
+        if store is not None and os.path.realpath(seen.store) != os.path.realpath(store):
+            seen.problems.append(f"it serves {seen.store}, and not {store}; write the entry anew with --store {store}")
+    return seen
+
+
+def _executable(launch: Launch, cwd: str) -> str | None:
+    name = os.path.join(cwd, launch.command) if os.path.dirname(launch.command) else launch.command
+    return shutil.which(name, path={**_environment(), **launch.env}.get("PATH"))
+
+
+def _environment() -> dict[str, str]:
+    """What every program passes on of its own environment: PATH, HOME and the like."""
+    from mcp.client.stdio import get_default_environment
+
+    return get_default_environment()
+
+
+def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: Seen) -> None:
+    import anyio
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    server = StdioServerParameters(command=launch.command, args=list(launch.args), env=dict(launch.env), cwd=cwd)
+    garbage: list[str] = []
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, Exception):
+            garbage.append(str(message))
+
+    async def talk() -> None:
+        begun = time.perf_counter()
+        transport = stdio_client(server, errlog=stderr)  # type: ignore[arg-type]
+        async with Client(transport, mode="legacy", message_handler=hear) as client:
+            seen.ready_ms = round((time.perf_counter() - begun) * 1000)
+            info = client.server_info
+            seen.server = f"{info.name} {info.version}" if info else ""
+            seen.protocol = client.protocol_version
+            listed = (await client.list_tools()).tools
+            seen.tools = len(listed)
+            seen.tokens = sum(tokens(f"{tool.name}: {tool.description} {tool.input_schema}") for tool in listed)
+            if READS not in {tool.name for tool in listed}:
+                seen.problems.append(f"it has no tool {READS}, so it is no Capsule; write the entry anew")
+            elif (answer := await client.call_tool(READS, {"limit": 1})).is_error:
+                said = " ".join(getattr(block, "text", "") for block in answer.content)
+                seen.problems.append(f"{READS} failed: {said}")
+
+    async def limited() -> None:
+        with anyio.move_on_after(timeout_s) as scope:
+            await talk()
+        if scope.cancelled_caught:
+            what = "did not stop" if seen.tools else "did not answer"
+            seen.problems.append(f"it {what} within {timeout_s:g} s; try it in a terminal: {_shell(launch)}")
+
+    try:
+        anyio.run(limited)
+    except Exception as error:  # the SDK has its own for each thing a server can do wrong, some of them in groups
+        seen.problems.append(f"it went away, or did not speak the protocol: {_words(error)}")
+    if garbage:
+        seen.problems.append("it writes to stdout what is no protocol, which programs choke on")
+
+
+def _words(error: BaseException) -> str:
+    """What an error says; of a group, what its first one says."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__
+
+
+def _shell(launch: Launch) -> str:
+    import shlex
+
+    return shlex.join([launch.command, *launch.args])
+
+
+def _store(launch: Launch, cwd: str) -> str:
+    """The store that a server started like this serves: asked of the function that it asks, in a process like it."""
+    given = [word for at, word in enumerate(launch.args) if at and launch.args[at - 1] == "--store"]
+    given += [word.removeprefix("--store=") for word in launch.args if word.startswith("--store=")]
+    code = "import sys; from capsule.discovery import find_store; print(find_store((sys.argv[1:] or [None])[-1]))"
+    environment = {
+        **_environment(),
+        **launch.env,
+        "PYTHONUTF8": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *given], cwd=cwd, env=environment, capture_output=True, check=False
+    )
+    return done.stdout.decode().strip()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the SDK logs of a server's faults off this program's stderr: it is told as a finding."""
+    logger = logging.getLogger("mcp")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

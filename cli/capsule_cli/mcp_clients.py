@@ -1,0 +1,308 @@
+"""`mcp install`, `mcp uninstall`, `mcp doctor`: the settings of the programs that use the MCP server.
+
+What must stay true: everything that is to be changed is worked out before the first file is written, so that a file
+that can't be read changes nothing in any other; and what the environment says of where those files are is read here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import CapsuleError
+from capsule_cli.options import asked, usage
+from capsule_cli.output import Stopped, out, out_json, shown
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.clients.doctor import Seen
+    from capsule.mcp_server.clients.entries import Change, Entry
+    from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
+
+__all__ = ["commands"]
+
+commands = typer.Typer()
+
+
+def _complete(incomplete: str) -> list[tuple[str, str]]:
+    """The names of programs that begin with `incomplete`."""
+    from capsule.mcp_server.clients.table import CLIENTS
+
+    return [(client.name, client.title) for client in CLIENTS if client.name.startswith(incomplete)]
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CLIENT",
+        autocompletion=_complete,
+        help="The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed.",
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="All of them whose settings are here.")]
+Project = Annotated[bool, typer.Option("--project", help="In the settings of the project in the current directory.")]
+User = Annotated[bool, typer.Option("--user", help="In your own settings, for all projects (the default).")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be changed, as a diff.")]
+Force = Annotated[bool, typer.Option("--force", help="Even if the entry of this name starts something else.")]
+
+
+@commands.command("install")
+def install(
+    ctx: typer.Context,
+    names: Names = None,
+    every: All = False,
+    project: Project = False,
+    user: User = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+) -> None:
+    """Make programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
+
+    With --store, it always serves that store. Without, the one that `capsule` would use where the program starts it.
+    """
+    from capsule.mcp_server.clients import entries
+
+    scope, places = _scope(project, user), _places()
+    launch = _launch(ctx)
+    changes = [
+        entries.install(client, scope, places, launch, force=force) for client in _clients(names, every, scope, places)
+    ]
+    _carry_out(ctx, changes, dry_run, "has the entry now", "has the entry already")
+
+
+@commands.command("uninstall")
+def uninstall(
+    ctx: typer.Context,
+    names: Names = None,
+    every: All = False,
+    project: Project = False,
+    user: User = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+) -> None:
+    """Take the entry `capsule` out of the settings of programs, and nothing else."""
+    from capsule.mcp_server.clients import entries
+
+    scope, places = _scope(project, user), _places()
+    changes: list[Change] = []
+    for client in _clients(names, every, scope, places):
+        found = entries.uninstall(client, scope, places, copies=_copies(), force=force)
+        changes += found or [entries.nothing(client, scope, places)]
+    _carry_out(ctx, changes, dry_run, "has no entry any more", "has no entry")
+
+
+@commands.command("doctor")
+def doctor(ctx: typer.Context, names: Names = None) -> None:
+    """Start the server as each program would, and say what there is to see; exit 0 only when all of them work.
+
+    Looks at your own settings and those of the project in the current directory. With --store, each has to serve it.
+    """
+    from capsule.mcp_server.clients import table
+
+    places = _places()
+    wanted = _named(names) if names else table.CLIENTS
+    store = _store(ctx)
+    visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
+    if not visits:
+        raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
+    if asked(ctx).json:
+        out_json([visit.as_json() for visit in visits])
+    else:
+        for visit in visits:
+            out(shown("\n".join(visit.lines())))
+    if any(visit.problems for visit in visits):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """What `doctor` saw of one entry, or of a file that it could not read."""
+
+    client: Client
+    scope: Scope
+    path: str
+    problems: tuple[str, ...]
+    seen: Seen | None = None
+    entry: Entry | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"client": self.client.name, "scope": self.scope, "path": self.path}
+        if self.entry is not None and self.entry.launch is not None:
+            launch = self.entry.launch
+            told |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
+        if self.seen is not None:
+            seen = self.seen.as_json()
+            told |= {"server": seen["server"], "protocol": seen["protocol"], "tools": seen["tools"]}
+            told |= {"tokens": seen["tokens"], "readyMs": seen["ready_ms"], "store": seen["store"]}
+        return {**told, "ok": not self.problems, "problems": list(self.problems)}
+
+    def lines(self) -> Iterable[str]:
+        yield f"{self.client.title} ({self.scope}): {self.path}"
+        seen = self.seen
+        if seen is not None and seen.server:
+            yield f"  {seen.server}, protocol {seen.protocol}, ready after {seen.ready_ms} ms"
+            yield f"  {seen.tools} tools, whose list costs about {seen.tokens} tokens"
+        if seen is not None and seen.store:
+            yield f"  store: {seen.store}"
+        if self.entry is not None and self.entry.off:
+            yield "  the entry is switched off there"
+        for problem in self.problems:
+            yield f"  wrong: {problem}"
+
+
+def _visits(client: Client, places: Places, store: str | None, *, named: bool) -> list[_Visit]:
+    """What there is to see of a program, in both scopes."""
+    from capsule.mcp_server.clients import doctor, entries
+
+    visits = []
+    for scope in _scopes():
+        cwd = places.home if scope == "user" else places.project
+        try:
+            found = list(entries.entries(client, scope, places))
+        except CapsuleError as error:
+            path = getattr(error, "path", "")
+            visits.append(_Visit(client, scope, path, (error.message,)))
+            continue
+        for entry in found:
+            if entry.launch is None or not entry.ours:
+                problem = "the entry starts something else; replace it with: capsule mcp install --force"
+                visits.append(_Visit(client, scope, entry.path, (problem,), entry=entry))
+                continue
+            seen = doctor.examine(entry.launch, cwd=cwd, store=store)
+            visits.append(_Visit(client, scope, entry.path, tuple(seen.problems), seen, entry))
+    if named and not visits:
+        path = client.files("user", places)[0]
+        problem = f"it has no entry; put it in with: capsule mcp install {client.name}"
+        visits.append(_Visit(client, "user", path, (problem,)))
+    return visits
+
+
+def _scopes() -> Sequence[Scope]:
+    return ("user", "project")
+
+
+def _scope(project: bool, user: bool) -> Scope:
+    if project and user:
+        raise usage("is one or the other: your own settings, or the project's", "--project / --user")
+    return "project" if project else "user"
+
+
+def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Places) -> list[Client]:
+    """The programs that were named, or all whose settings are here."""
+    from capsule.mcp_server.clients import table
+
+    if every and names:
+        raise usage("stands for all programs, so none can be named", "--all")
+    if every:
+        here = [client for client in table.CLIENTS if _is_here(client, scope, places)]
+        if not here:
+            raise Stopped("no program's settings are here; name the ones you mean")
+        return here
+    if not names:
+        raise usage(f"name programs, or say --all: {', '.join(client.name for client in table.CLIENTS)}", "CLIENT")
+    return _named(names)
+
+
+def _named(names: Sequence[str]) -> list[Client]:
+    """The programs of these names, each once."""
+    from capsule.mcp_server.clients import table
+
+    known = [client.name for client in table.CLIENTS]
+    for name in names:
+        if name not in known:
+            raise usage(f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+    return [client for client in table.CLIENTS if client.name in names]
+
+
+def _is_here(client: Client, scope: Scope, places: Places) -> bool:
+    """Whether a program has settings here: one of its files, or a directory of its own for them."""
+    files = client.files(scope, places)
+    own = {os.path.dirname(path) for path in files} - {places.home, places.project}
+    return any(map(os.path.isfile, files)) or any(map(os.path.isdir, own))
+
+
+def _places() -> Places:
+    from capsule.mcp_server.clients.table import VARIABLES, Places
+
+    environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    return Places(sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment)
+
+
+def _copies() -> str:
+    """Where the copies of changed settings are kept: outside of any project, which may be public."""
+    import platformdirs
+
+    return os.path.join(platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups")
+
+
+def _store(ctx: typer.Context) -> str | None:
+    """The store that was named, absolute."""
+    if asked(ctx).store is None:
+        return None
+    from capsule.discovery import find_store
+
+    return find_store(asked(ctx).store)
+
+
+def _launch(ctx: typer.Context) -> Launch:
+    """How a program is to start the server: this very `capsule`, by its absolute path."""
+    from capsule.mcp_server.clients.table import Launch
+
+    executable, *words = _executable()
+    words.append("mcp")
+    store, instance = _store(ctx), asked(ctx).instance
+    words += ["--store", store] if store else []
+    words += ["--instance", instance] if instance else []
+    return Launch(executable, tuple(words))
+
+
+def _executable() -> list[str]:
+    """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it outlives an upgrade."""
+    own = sys.argv[0]
+    beside = sysconfig.get_path("scripts")
+    for path in (own if os.path.dirname(own) else None, shutil.which("capsule", path=beside), shutil.which("capsule")):
+        name = os.path.basename(path or "").lower().removesuffix(".exe")
+        if path and name == "capsule" and os.access(path, os.X_OK) and os.path.isfile(path):
+            return [os.path.abspath(path)]
+    return [sys.executable, "-m", "capsule_cli"]
+
+
+def _carry_out(ctx: typer.Context, changes: Sequence[Change], dry_run: bool, done: str, idle: str) -> None:
+    """Write the changes, or show them, and say so."""
+    from capsule.mcp_server.clients import entries
+
+    told = []
+    for change in changes:
+        kept = None
+        if change.changes and not dry_run:
+            kept = entries.apply(change, _copies())
+        told.append(
+            {
+                "client": change.client.name,
+                "scope": change.scope,
+                "path": change.file.path,
+                "changed": change.changes and not dry_run,
+                "backup": kept,
+                **({"diff": change.diff()} if dry_run else {}),
+            }
+        )
+        if not asked(ctx).json:
+            out(shown(_told(change, kept, dry_run, done, idle)))
+    if asked(ctx).json:
+        out_json(told)
+
+
+def _told(change: Change, kept: str | None, dry_run: bool, done: str, idle: str) -> str:
+    title, path = change.client.title, change.file.path
+    if not change.changes:
+        return f"{title}: {path} {idle}; nothing to change"
+    if dry_run:
+        return change.diff().removesuffix("\n")
+    copy = f"\n  what it held before: {kept}" if kept else ""
+    return f"{title}: {path} {done}; {change.client.then.format(title=title)}{copy}"

@@ -1,0 +1,93 @@
+"""Trying an entry out: real servers, started as the programs start them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from capsule.mcp_server.clients import doctor
+from capsule.mcp_server.clients.table import Launch, Places
+from tests.cli.conftest import Program
+
+CAPSULE = str(Path(sys.executable).with_name("capsule"))
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "server.sh"
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_server_that_works_is_described(capsule: Program, places: Places) -> None:
+    seen = doctor.examine(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home)
+    assert seen.problems == []
+    assert seen.server.startswith("capsule ")
+    assert seen.protocol >= "2025-11-25"
+    assert seen.tools > 5 and seen.ready_ms > 0
+    assert 300 < seen.tokens < 3000
+    assert seen.store == str(capsule.root)
+
+
+def test_the_store_is_the_one_of_the_directory_and_the_environment_the_entry_gives(
+    capsule: Program, places: Places
+) -> None:
+    by_directory = Launch(CAPSULE, ("mcp",), cwd=str(capsule.root))
+    by_environment = Launch(CAPSULE, ("mcp",), env={"CAPSULE_STORE": str(capsule.root)})
+    for launch in (by_directory, by_environment):
+        assert doctor.examine(launch, cwd=places.home).store == str(capsule.root)
+    own = doctor.examine(Launch(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
+    assert own.store.startswith(places.home)
+    assert own.problems == [
+        f"it serves {own.store}, and not {capsule.root}; write the entry anew with --store {capsule.root}"
+    ]
+
+
+def test_what_this_process_has_in_its_environment_does_not_reach_the_server(
+    capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPSULE_STORE", "/nowhere")
+    assert doctor.examine(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home).problems == []
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("echo no luck today >&2; exit 3", "it went away, or did not speak the protocol: "),
+        ("exec cat", "it went away, or did not speak the protocol: "),
+        ("exec sleep 600", "it did not answer within 2 s; try it in a terminal: "),
+    ],
+)
+def test_a_server_that_does_not_work_is_a_finding_with_what_it_said(body: str, problem: str, tmp_path: Path) -> None:
+    seen = doctor.examine(Launch(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=2)
+    assert len(seen.problems) == 1
+    assert seen.problems[0].startswith(problem)
+    assert seen.problems[0].endswith("; it said: no luck today") == ("luck" in body)
+    assert seen.tools == 0
+
+
+def test_a_server_that_writes_something_else_to_stdout_is_a_finding(capsule: Program, tmp_path: Path) -> None:
+    server = script(tmp_path, f"echo hello\nexec '{CAPSULE}' mcp --store '{capsule.root}'")
+    seen = doctor.examine(Launch(server), cwd=str(tmp_path))
+    assert seen.problems == ["it writes to stdout what is no protocol, which programs choke on"]
+    assert seen.tools > 5
+
+
+def test_a_server_that_is_no_capsule_is_a_finding(tmp_path: Path) -> None:
+    body = "from mcp.server.mcpserver import MCPServer\nMCPServer('other').run('stdio')\n"
+    seen = doctor.examine(Launch(sys.executable, ("-c", body)), cwd=str(tmp_path))
+    assert seen.problems == ["it has no tool list_conversations, so it is no Capsule; write the entry anew"]
+
+
+@pytest.mark.parametrize("name", ["gone", "plain"])
+def test_an_executable_that_is_gone_or_none_is_a_finding(name: str, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("no program")
+    seen = doctor.examine(Launch(str(tmp_path / name), ("mcp",)), cwd=str(tmp_path))
+    assert seen.problems == [f"{tmp_path / name} is not there any more, or may not be run; write the entry anew"]
+
+
+def test_a_directory_that_is_gone_is_a_finding(tmp_path: Path) -> None:
+    seen = doctor.examine(Launch(CAPSULE, ("mcp",), cwd=str(tmp_path / "gone")), cwd=str(tmp_path))
+    assert "is no directory; correct the entry's cwd" in seen.problems[0]
