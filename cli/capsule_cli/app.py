@@ -12,14 +12,15 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command, get_command_from_info
+from typer.main import get_command, get_command_from_info, get_group_from_info
+from typer.models import TyperInfo
 
 from capsule.errors import CapsuleError
 from capsule_cli.boundary import BROKEN_PIPE, report, report_error
 from capsule_cli.options import CapsuleCommand, asked, everywhere, read_plainly
 from capsule_cli.output import Stopped, quiet_stdout
 
-__all__ = ["SECTIONS", "app", "main", "program"]
+__all__ = ["GROUPS", "SECTIONS", "app", "main", "program"]
 
 #: The commands as the help lists them: topic, command, and the module that holds it.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -34,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "unarchive": "heads",
     },
     "Editing and locks": {"edit": "editing", "lock": "locking", "unlock": "locking", "locks": "locking"},
+    "Project context": {"context": "context"},
     "Trash": {"delete": "trash", "trash": "trash", "restore": "trash", "purge": "trash"},
     "Store and files": {
         "init": "upkeep",
@@ -41,25 +43,47 @@ SECTIONS: dict[str, dict[str, str]] = {
         "validate": "upkeep",
         "migrate": "upkeep",
         "schema": "upkeep",
+        "reindex": "searching",
         "demo": "demo",
     },
+    "Finding": {"search": "searching", "stats": "searching"},
+    "Following": {"watch": "watching", "tail": "watching"},
+    "For AI agents": {"mcp": "mcp", "tokens": "tokens"},
+}
+
+#: The commands that have commands of their own, and the modules that hold those; they stand in `commands` there, and
+#: what the group itself takes and does in `group` of its own module.
+GROUPS: dict[str, dict[str, str]] = {
+    "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
+    "mcp": {"install": "mcp_clients", "uninstall": "mcp_clients", "doctor": "mcp_clients"},
+    "tokens": {"add": "tokens", "list": "tokens", "revoke": "tokens"},
 }
 
 
 class _Commands(MutableMapping[str, Any]):
     """The commands by name; each is made when it is asked for."""
 
-    def __init__(self) -> None:
-        self._modules = {name: module for section in SECTIONS.values() for name, module in section.items()}
+    def __init__(self, modules: dict[str, str], groups: dict[str, dict[str, str]]) -> None:
+        self._modules = dict(modules)
+        self._groups = groups
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
             module = import_module(f"capsule_cli.{self._modules[name]}")
-            info = next(info for info in module.commands.registered_commands if info.name == name)
-            info.cls = CapsuleCommand
-            self._made[name] = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
+            self._made[name] = self._group(name, module) if name in self._groups else self._command(name, module)
         return self._made[name]
+
+    def _command(self, name: str, module: Any) -> Any:
+        info = next(info for info in module.commands.registered_commands if info.name == name)
+        info.cls = CapsuleCommand
+        return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
+
+    def _group(self, name: str, module: Any) -> Any:
+        info = TyperInfo(module.group, name=name, cls=_Group)
+        group = get_group_from_info(info, pretty_exceptions_short=False, suggest_commands=True, rich_markup_mode=None)
+        group.commands = _Commands(self._groups[name], {})
+        return group
 
     def __setitem__(self, name: str, command: Any) -> None:
         self._modules[name], self._made[name] = "", command
@@ -78,18 +102,26 @@ class _Commands(MutableMapping[str, Any]):
         return len(self._modules)
 
 
-class CapsuleGroup(TyperGroup):
-    """The program: finds the command, runs it, and turns an error into words on stderr and an exit code."""
+class _Group(TyperGroup):
+    """A command that has commands of its own, and takes the options that every command takes."""
 
-    def __init__(self, *, commands: Any = None, params: list[Any] | None = None, **settings: Any) -> None:
-        super().__init__(commands={}, params=[*everywhere(), *(params or [])], **settings)
-        self.commands = _Commands()
+    def __init__(self, *, params: list[Any] | None = None, **settings: Any) -> None:
+        super().__init__(params=[*(params or []), *everywhere()], **settings)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return read_plainly(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+
+class CapsuleGroup(_Group):
+    """The program: finds the command, runs it, and turns an error into words on stderr and an exit code."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        modules = {name: module for section in SECTIONS.values() for name, module in section.items()}
+        self.commands = _Commands(modules, GROUPS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, names in SECTIONS.items():

@@ -21,7 +21,7 @@ from capsule_cli.output import say, shown
 if TYPE_CHECKING:
     from capsule import Store
 
-__all__ = ["holder", "store_of"]
+__all__ = ["ToStderr", "holder", "store_of"]
 
 
 def holder(ctx: typer.Context) -> str | None:
@@ -39,7 +39,7 @@ def store_of(ctx: typer.Context, *, keep_locks: bool = False) -> Iterator[Store]
     from capsule import Store
 
     logger = logging.getLogger("capsule")
-    handler = _ToStderr(as_json=asked(ctx).json)
+    handler = ToStderr(as_json=asked(ctx).json)
     logger.addHandler(handler)
     try:
         with Store.open(asked(ctx).store, keep_locks=keep_locks, instance=holder(ctx)) as store:
@@ -48,15 +48,15 @@ def store_of(ctx: typer.Context, *, keep_locks: bool = False) -> Iterator[Store]
         logger.removeHandler(handler)
 
 
-class _ToStderr(logging.Handler):
-    """The store's warnings as words on stderr; as a JSON object a line when the errors are."""
+class ToStderr(logging.Handler):
+    """Warnings as words on stderr; as a JSON object a line when the errors are."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(logging.WARNING)
         self._as_json = as_json
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
+        message = self.format(record)  # With the traceback, where there is one.
         if self._as_json:
             sys.stderr.write(orjson.dumps({"warning": message}).decode() + "\n")
             sys.stderr.flush()

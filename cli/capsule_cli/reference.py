@@ -12,8 +12,8 @@ from typing import Any
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import SECTIONS, program
-from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED
+from capsule_cli.app import GROUPS, SECTIONS, program
+from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.options import everywhere, piece_of
 from capsule_cli.output import out_bytes
 
@@ -51,6 +51,7 @@ def exit_codes() -> list[tuple[int, str, str]]:
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError)]
     told = {kind.exit_code: (kind.meaning, kind.__name__) for kind in kinds if kind is not errors.CapsuleError}
     told |= {0: ("done", ""), INTERRUPTED: ("interrupted by Ctrl-C", ""), BROKEN_PIPE: ("nobody reads stdout", "")}
+    told |= {TERMINATED: ("ended by SIGTERM, where a command waits", "")}
     return [(code, *told[code]) for code in sorted(told)]
 
 
@@ -65,7 +66,10 @@ def _page() -> Iterator[str]:
     for title, names in SECTIONS.items():
         yield f"## {title}\n"
         for name in names:
-            yield from _command(context, name, group.get_command(context, name))
+            command = group.get_command(context, name)
+            yield from _command(context, name, command)
+            for below in GROUPS.get(name, ()):
+                yield from _command(context, f"{name} {below}", command.get_command(context, below))
 
 
 def _command(parent: Context, name: str, command: Any) -> Iterator[str]:

@@ -1,0 +1,113 @@
+"""What is asked of the user before it is done, and what is said where the client can't ask.
+
+What must stay true: nothing is done unless the user said yes. A client that can ask always asks, whatever the model
+says of it; only where it can't does `confirm: true` count, by which the model says that it asked itself. The SDK
+carries a question in either era of the protocol: a request in the middle of the call, or an answer that asks for more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp.server.mcpserver import Context, Elicit
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.resolve import AcceptedElicitation, ElicitationResult
+from mcp_types.version import is_version_at_least
+from pydantic import BaseModel, Field
+
+from capsule.errors import InvalidDocument
+from capsule.mcp_server.errors import holder
+from capsule.mcp_server.fence import quoted
+from capsule.mcp_server.stores import store_of
+
+if TYPE_CHECKING:
+    from capsule.head import Head
+
+__all__ = ["Yes", "agreed", "may_delete", "may_retitle", "may_take_over", "may_unlock"]
+
+_ASKS_IN_ITS_ANSWER = "2026-07-28"
+
+
+class Yes(BaseModel):
+    """What the user answers."""
+
+    yes: bool = Field(default=True, title="Do it")
+
+
+def _can_ask(ctx: Context) -> bool:
+    if ctx.protocol_version is None:
+        return False
+    asks = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    if asks is None or (asks.form is None and asks.url is not None):
+        return False
+    return is_version_at_least(ctx.protocol_version, _ASKS_IN_ITS_ANSWER) or ctx.session.can_send_request
+
+
+def _ask(ctx: Context, question: str, confirm: bool) -> Yes | Elicit[Yes]:
+    if _can_ask(ctx):
+        return Elicit(question, Yes)
+    if confirm:
+        return Yes()
+    raise ToolError(
+        f"Nothing was done. This needs the user's consent, and the client can't ask: {question} "
+        "If the user agrees, call again with confirm: true."
+    )
+
+
+def agreed(asked: ElicitationResult[Yes]) -> None:
+    """Raise unless the user said yes."""
+    if isinstance(asked, AcceptedElicitation):
+        if asked.data.yes:
+            return
+        said = "said no"
+    else:
+        said = "declined" if asked.action == "decline" else "closed the question without an answer"
+    raise ToolError(f"Nothing was done: the user {said}. Don't ask again unless they bring it up.")
+
+
+def _named(head: Head) -> str:
+    return f"{quoted(head.title)} ({head.id})" if head.title else head.id
+
+
+def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
+    """Delete this conversation?"""
+    store = store_of(ctx)
+    id = store.resolve(id)
+    try:
+        named = _named(store.head(id))
+    except InvalidDocument:
+        named = f"{id}, whose file is damaged"
+    return _ask(ctx, f"Delete the conversation {named}? It goes to the store's trash.", confirm)
+
+
+def may_retitle(ctx: Context, id: str, title: str, confirm: bool) -> Yes | Elicit[Yes]:
+    """Replace a title that a person gave?"""
+    if not title:
+        return Yes()
+    store = store_of(ctx)
+    head = store.head(store.resolve(id))
+    if head.title_set_by != "user" or not head.title or head.title == title.strip(" \t"):
+        return Yes()
+    return _ask(ctx, f"Replace the title that was given to {_named(head)} by {quoted(title)}?", confirm)
+
+
+def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
+    """Take over the lock of somebody who is gone?"""
+    store = store_of(ctx)
+    head = store.head(store.resolve(id))
+    state = store.lock_state(head)
+    if state is None or state.state != "orphaned":
+        return Yes()
+    question = f"Take over the lock on {_named(head)}? It is of {holder(head.lock or {})}, whose program is gone."
+    return _ask(ctx, question, confirm)
+
+
+def may_unlock(ctx: Context, id: str, force: bool, confirm: bool) -> Yes | Elicit[Yes]:
+    """Take the lock from somebody else?"""
+    store = store_of(ctx)
+    head = store.head(store.resolve(id))
+    state = store.lock_state(head)
+    if not force or state is None or state.instance == store.instance_id:
+        return Yes()
+    gone = "whose program is gone" if state.state == "orphaned" else "who may be in the middle of something"
+    return _ask(ctx, f"Take the lock on {_named(head)} from {holder(head.lock or {})}, {gone}?", confirm)

@@ -1,0 +1,136 @@
+"""The page that documents the server, made from the server: `make docs`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from capsule.mcp_server.server import INSTRUCTIONS, build
+from capsule.mcp_server.stores import Stores
+
+if TYPE_CHECKING:
+    from mcp_types import Prompt, Resource, ResourceTemplate, Tool
+
+    from capsule.store import Store
+
+__all__ = ["text"]
+
+_INTRODUCTION = """\
+# The MCP server
+
+<!-- Made by `make docs` from the server itself. Don't edit it here. -->
+
+`capsule mcp` serves a store to AI agents over stdin and stdout, `capsule mcp --http PORT` over HTTP; `capsule mcp
+install CLIENT` writes the entry into a client's configuration. It speaks both eras of the protocol: up to 2025-11-25,
+with a handshake, and 2026-07-28.
+
+- **An acknowledged write is on disk.** A retry of `append_message` under the same `idempotencyKey` appends nothing
+  twice, also after the server was restarted, and by another process.
+- **The server is one instance**: a `chat` it writes to is locked for it until `unlock_conversation`, or until it ends.
+- **What is stored is data.** Messages stand between marks that change with every answer, titles and names in quotes;
+  control characters, changes of direction and invisible characters are spelled out as `\\u001b`.
+- **An answer costs at most 10,000 tokens**, as text and as data together, unless `maxTokens` says otherwise. What
+  doesn't fit is said, with a cursor, or for a single message an `offset`, to go on from.
+- **The user is asked** before a conversation is deleted, a title that a person gave is replaced, a lock is taken from
+  somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`.
+- **An error says what to do**, in terms of tools.
+"""
+_SUBSCRIPTIONS = """\
+## Subscriptions
+
+Every address below `capsule://conversations` can be subscribed to, by `resources/subscribe` (2025-11-25) and by
+`subscriptions/listen` (2026-07-28). The client hears of every writer: this server, another process, an editor, git.
+`capsule://conversations` itself is updated with every change, and `list_changed` comes when conversations come, go or
+get another title. The store is followed only while somebody is subscribed.
+"""
+
+
+class _NoStore(Stores):
+    """Nothing is asked of a store to list what the server has."""
+
+    def of(self, ctx: Any) -> Store:
+        raise NotImplementedError
+
+    def main(self) -> Store:
+        raise NotImplementedError
+
+
+def text() -> str:
+    """The page."""
+    server = build(_NoStore(), version="")
+
+    async def listed() -> tuple[list[Tool], list[Resource], list[ResourceTemplate], list[Prompt]]:
+        tools = await server.list_tools()
+        return tools, await server.list_resources(), await server.list_resource_templates(), await server.list_prompts()
+
+    tools, resources, templates, prompts = asyncio.run(listed())
+    parts = [_INTRODUCTION, f"What a client may tell its model of the server:\n\n> {INSTRUCTIONS}\n", "## Tools\n"]
+    parts += map(_tool, tools)
+    parts += ["## Resources\n", _table(("address", "what"), [*map(_resource, resources), *map(_template, templates)])]
+    parts += ["Ids, titles, tags and kinds are completed.\n", _SUBSCRIPTIONS, "## Prompts\n"]
+    parts.append(_table(("prompt", "what", "arguments"), [_prompt(prompt) for prompt in prompts]))
+    return "\n".join(parts)
+
+
+def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [titles, tuple("---" for _ in titles), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def _tool(tool: Tool) -> str:
+    hints = tool.annotations
+    assert hints is not None
+    kind = "reads only" if hints.read_only_hint else "destructive" if hints.destructive_hint else "adds or sets"
+    kind += ", idempotent" if hints.idempotent_hint else ""
+    required = tool.input_schema.get("required", ())
+    rows = [
+        (f"`{name}`" + (" (required)" if name in required else ""), _type(part, {}), _meaning(part))
+        for name, part in tool.input_schema["properties"].items()
+    ]
+    made = f"### `{tool.name}`\n\n{tool.description} *({kind})*\n\n{_table(('argument', 'type', 'meaning'), rows)}\n"
+    return made + f"Result: {_fields(tool.output_schema or {}, (tool.output_schema or {}).get('$defs', {}))}\n"
+
+
+def _meaning(part: dict[str, Any]) -> str:
+    said = [part["description"]] if "description" in part else []
+    if "default" in part:
+        said.append(f"default {part['default']}")
+    if "minimum" in part and "maximum" in part:
+        said.append(f"{part['minimum']:g} to {part['maximum']:g}")
+    return "; ".join(said)
+
+
+def _type(part: dict[str, Any], parts: dict[str, Any]) -> str:
+    if "enum" in part:
+        return " or ".join(f"`{value}`" for value in part["enum"])
+    if part.get("type") == "array":
+        item = part["items"]
+        if "$ref" in item:
+            return f"list of ({_fields(parts[item['$ref'].rpartition('/')[2]], parts)})"
+        return f"list of {_type(item, parts)}s"
+    return str(part.get("type"))
+
+
+def _fields(schema: dict[str, Any], parts: dict[str, Any]) -> str:
+    required = schema.get("required", ())
+    return ", ".join(
+        f"`{name}`{'' if name in required else '?'}" + (f" {_type(part, parts)}" if part.get("type") == "array" else "")
+        for name, part in schema["properties"].items()
+    )
+
+
+def _resource(resource: Resource) -> tuple[str, ...]:
+    return f"`{resource.uri}`", resource.description or ""
+
+
+def _template(template: ResourceTemplate) -> tuple[str, ...]:
+    return f"`{template.uri_template}`", template.description or ""
+
+
+def _prompt(prompt: Prompt) -> tuple[str, ...]:
+    arguments = [
+        f"`{argument.name}`{' (required)' if argument.required else ''}: {argument.description}"
+        for argument in prompt.arguments or ()
+    ]
+    return f"`{prompt.name}`", prompt.description or "", "; ".join(arguments)

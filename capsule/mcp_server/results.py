@@ -1,0 +1,170 @@
+"""What the tools answer: models of the structured content, and how one becomes a result.
+
+What must stay true: an answer says the same twice, as structured content and as text, since hosts show a model the
+one or the other; stored text is marked as such in both (see `fence`); what is absent is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_types import CallToolResult, TextContent
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from capsule.mcp_server.errors import holder
+from capsule.mcp_server.fence import quoted, visible, word
+
+if TYPE_CHECKING:
+    from capsule.head import Head
+
+__all__ = [
+    "Changed",
+    "Changes",
+    "Conversation",
+    "Conversations",
+    "Deleted",
+    "Found",
+    "Hit",
+    "LockAnswer",
+    "Message",
+    "Page",
+    "Written",
+    "about",
+    "answer",
+    "conversation_of",
+]
+
+_TAGS = 20
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class Conversation(Answer):
+    id: str
+    title: str = ""
+    updated_at: str = ""
+    type: str = ""
+    tags: list[str] = []
+    pinned: bool = False
+    archived: bool = False
+    locked_by: str | None = None
+    damaged: str | None = None
+
+
+class Conversations(Answer):
+    conversations: list[Conversation]
+    total: int
+    cursor: str | None = None
+
+
+class Message(Answer):
+    id: str
+    at: int
+    role: str
+    text: str
+    time: str | None = None
+    sender: str | None = None
+    edited: bool = False
+    also: list[str] = []
+    rest_from: int | None = None
+
+
+class Page(Answer):
+    id: str
+    title: str
+    total: int
+    messages: list[Message]
+    older: str | None = None
+    newer: str | None = None
+
+
+class Hit(Answer):
+    id: str
+    title: str
+    snippet: str
+    message: str | None = None
+    at: int | None = None
+    role: str | None = None
+    time: str | None = None
+
+
+class Found(Answer):
+    hits: list[Hit]
+    cursor: str | None = None
+
+
+class Written(Answer):
+    id: str
+    message: str
+    at: int
+    repeated: bool = False
+
+
+class Deleted(Answer):
+    id: str
+    deleted_at: str
+
+
+class LockAnswer(Answer):
+    id: str
+    locked: bool
+
+
+class Changed(Answer):
+    kind: str
+    id: str
+    messages: list[str] = []
+    fields: list[str] = []
+    own: bool = False
+
+
+class Changes(Answer):
+    changes: list[Changed]
+    cursor: str
+
+
+def answer(text: str, model: Answer) -> CallToolResult:
+    """The result of a tool.
+
+    Args:
+        text: The answer as text; stored text in it fenced or quoted.
+        model: The same as data; stored text in it through `visible`.
+    """
+    data = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=data)
+
+
+def conversation_of(head: Head, me: str) -> Conversation:
+    """A head as the answers have it; a lock of the instance `me` is "you"."""
+    if head.damaged:
+        return Conversation(id=visible(head.id), damaged=visible(head.damaged[:500]))
+    return Conversation(
+        id=head.id,
+        title=_short(head.title),
+        updated_at=_short(head.updated_at, 40),
+        type=_short(head.type, 40),
+        tags=[_short(tag, 60) for tag in head.tags[:_TAGS]],
+        pinned=head.pinned,
+        archived=head.archived,
+        locked_by=None if not head.lock else "you" if head.lock.get("instanceId") == me else holder(head.lock),
+    )
+
+
+def _short(text: str, limit: int = 200) -> str:
+    return visible(text if len(text) <= limit else text[: limit - 1] + "\u2026")
+
+
+def about(conversation: Conversation) -> str:
+    """A conversation in one line."""
+    if conversation.damaged:
+        return f"{word(conversation.id)} is damaged: {quoted(conversation.damaged, 500)}"
+    said = [conversation.id, quoted(conversation.title), word(conversation.type), word(conversation.updated_at)]
+    if conversation.tags:
+        said.append("tags " + ", ".join(quoted(tag) for tag in conversation.tags))
+    said += [name for name in ("pinned", "archived") if getattr(conversation, name)]
+    if conversation.locked_by:
+        said.append(f"locked by {conversation.locked_by}")
+    return " | ".join(said)

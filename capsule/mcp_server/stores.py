@@ -1,0 +1,59 @@
+"""Which store stands behind a call.
+
+What must stay true: tools, resources and prompts reach a store through `Stores` only, so that the same tools serve
+one client over stdio and many over HTTP, each of whom is an instance of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context
+
+    from capsule.store import Store
+
+__all__ = ["OneStore", "Stores", "server_store", "store_of"]
+
+
+class Stores(Protocol):
+    """The stores of a server."""
+
+    def of(self, ctx: Context) -> Store:
+        """The store that stands for the client of this call: its locks are that client's."""
+
+    def main(self) -> Store:
+        """The store of the server itself: what resources read, and what is watched."""
+
+
+class OneStore:
+    """One store for all: the process is the instance, as over stdio, where it has one client.
+
+    Args:
+        store: The store. It stays the caller's to close.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def of(self, ctx: Context) -> Store:
+        """The store."""
+        return self._store
+
+    def main(self) -> Store:
+        """The store."""
+        return self._store
+
+
+def store_of(ctx: Context) -> Store:
+    """The store that stands for the client of a call."""
+    server: Any = ctx.mcp_server
+    stores: Stores = server.stores
+    return stores.of(ctx)
+
+
+def server_store(ctx: Context) -> Store:
+    """The store of the server itself."""
+    server: Any = ctx.mcp_server
+    stores: Stores = server.stores
+    return stores.main()

@@ -1,0 +1,180 @@
+"""Telling clients that something changed, in both eras of the protocol.
+
+A client of 2025 asks with `resources/subscribe` and hears of it on its connection; one of 2026 asks with
+`subscriptions/listen`, which the SDK answers from a bus. What must stay true: both hear the same, of whoever wrote it;
+whatever happens after a client was told that it is subscribed, it hears of; the store is followed only while somebody
+listens; and a client that doesn't read holds up no other for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.subscriptions import (
+    ListenHandler,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    SubscriptionBus,
+)
+from mcp_types import (
+    EmptyResult,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
+    UnsubscribeRequestParams,
+)
+
+from capsule.errors import CapsuleError
+
+if TYPE_CHECKING:
+    from mcp.server.connection import Connection
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel.server import Server
+
+    from capsule.changes import Change
+    from capsule.mcp_server.stores import Stores
+
+__all__ = ["Subscriptions"]
+
+_log = logging.getLogger("capsule")
+#: Seconds after which a client that takes no notification is given up.
+_PATIENCE_S = 5.0
+_RETRY_S = 1.0
+_LISTED = frozenset({"created", "deleted", "restored", "damaged", "repaired"})
+
+
+class Subscriptions:
+    """Who listens to what on one server, and the task that follows the store for them.
+
+    It belongs to one event loop of asyncio, which the transports of the SDK run on.
+    """
+
+    def __init__(self, bus: SubscriptionBus, stores: Stores) -> None:
+        self._bus = bus
+        self._stores = stores
+        self._listened = ListenHandler(bus)
+        self._connections: dict[Connection, set[str]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
+        self._listening = 0
+
+    def serve(self, server: Server[Any]) -> None:
+        """Answer `resources/subscribe` and `resources/unsubscribe` of this server, and say that its list changes."""
+        server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
+        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
+        server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self._listen)
+        lists = NotificationOptions(resources_changed=True)
+        told = functools.partial(server.create_initialization_options, notification_options=lists)
+        # The SDK has every transport ask for these options without a word about lists that change.
+        server.create_initialization_options = told  # type: ignore[method-assign]
+
+    async def _subscribe(self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams) -> EmptyResult:
+        connection: Connection = ctx.session._connection  # The one of the request; the SDK has no public name for it.
+        if connection not in self._connections:
+            self._connections[connection] = set()
+            connection.exit_stack.callback(self._forget, connection)
+        self._connections[connection].add(str(params.uri))
+        self._adapt()
+        await self._begun.wait()
+        return EmptyResult()
+
+    async def _listen(
+        self, ctx: ServerRequestContext[Any], params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        self._listening += 1
+        try:
+            self._adapt()
+            await self._begun.wait()
+            return await self._listened(ctx, params)
+        finally:
+            self._listening -= 1
+            self._adapt()
+
+    async def _unsubscribe(self, ctx: ServerRequestContext[Any], params: UnsubscribeRequestParams) -> EmptyResult:
+        connection: Connection = ctx.session._connection
+        self._connections.get(connection, set()).discard(str(params.uri))
+        self._adapt()
+        return EmptyResult()
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        self._adapt()
+
+    @property
+    def followed(self) -> bool:
+        """Whether the store is followed now."""
+        return self._task is not None and not self._task.done()
+
+    def close(self) -> None:
+        """End the streams of 2026 in order: each client gets the answer that ends its stream."""
+        self._listened.close()
+
+    def _adapt(self) -> None:
+        """Follow the store when somebody listens, and only then."""
+        wanted = self._listening > 0 or any(self._connections.values())
+        if wanted and not self.followed:
+            self._begun = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._follow(self._begun))
+        elif not wanted and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _follow(self, begun: asyncio.Event) -> None:
+        at: str | None = None
+        while True:
+            try:
+                store = self._stores.main()
+                if at is None:
+                    at = (await anyio.to_thread.run_sync(store.changes)).cursor
+                    begun.set()
+                async with store.watch(at) as watch:
+                    async for change in watch:
+                        at = change.cursor
+                        for event in events(change):
+                            await self._tell(event)
+                return  # The store was closed.
+            except CapsuleError as error:
+                _log.warning("subscribers are not told of changes for now: %s", error.message)
+            except Exception:
+                _log.exception("subscribers are not told of changes any more")
+                return
+            finally:
+                begun.set()  # Nobody waits for what may never begin.
+            await anyio.sleep(_RETRY_S)
+
+    async def _tell(self, event: ServerEvent) -> None:
+        await self._bus.publish(event)
+        for connection, uris in list(self._connections.items()):
+            if isinstance(event, ResourceUpdated):
+                if event.uri not in uris:
+                    continue
+                sent = connection.send_resource_updated(event.uri)
+            elif uris:
+                sent = connection.send_resource_list_changed()
+            else:
+                continue
+            with anyio.move_on_after(_PATIENCE_S) as scope:
+                await sent
+            if scope.cancelled_caught:
+                _log.warning("a client that takes no notifications is not told of changes any more")
+                self._forget(connection)
+
+
+def events(change: Change) -> Iterator[ServerEvent]:
+    """What subscribers are told of one change."""
+    from capsule.mcp_server.resources import CONVERSATIONS, address, message_address
+
+    yield ResourceUpdated(uri=address(change.id))
+    for message in (*change.messages, *change.removed):
+        yield ResourceUpdated(uri=message_address(change.id, message))
+    yield ResourceUpdated(uri=CONVERSATIONS)
+    if change.kind in _LISTED or (change.kind == "head" and {"title", "archived"} & set(change.fields)):
+        yield ResourcesListChanged()

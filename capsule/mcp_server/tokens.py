@@ -1,0 +1,194 @@
+"""Who may use a store over HTTP: a token for each holder, of which only the hash is kept.
+
+What must stay true: a token leaves this module once, when it is made, and can't be had from what is stored; the file
+lies in the user's configuration, beside no store, so that it is never committed, copied or rebuilt with one; and it is
+read anew for each request, so that a revoked token is refused from the next one on.
+
+A token is 256 random bits, so a plain SHA-256 of it is enough: slow hashes are for passwords, which can be guessed.
+Here every guess has one chance in 2^256, however fast it is, and a slow hash would only help whoever wants to keep the
+server busy.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from capsule import timestamps
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
+from capsule.ids import is_id
+from capsule.storage.files import naming, sync_directory, write_new
+from capsule.storage.syscalls import Syscalls
+
+__all__ = ["Token", "Tokens"]
+
+#: So that a token that leaked into a file is recognised for what it is.
+_PREFIX = "capsule_"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, as it is kept.
+
+    Attributes:
+        name: The holder's name.
+        hash: `sha256:` and the hash of the token, in hex.
+        created_at: When it was made.
+    """
+
+    name: str
+    hash: str
+    created_at: str
+
+
+class Tokens:
+    """The tokens of one store.
+
+    Args:
+        config: The directory of the user's configuration of Capsule; made when the first token is.
+        root: The store's directory.
+    """
+
+    def __init__(self, config: Path, root: str) -> None:
+        self.root = os.path.realpath(root)
+        self.path = config / "tokens" / f"{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:32]}.json"
+        self._sys = Syscalls()
+
+    def all(self) -> list[Token]:
+        """The tokens, the oldest first.
+
+        Raises:
+            Refused: The file is open to others than its owner, or may not be read.
+            InvalidDocument: It is none of ours.
+        """
+        with naming(str(self.path), "read"):
+            try:
+                fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return []
+            with os.fdopen(fd, "rb") as file:
+                mode = stat.S_IMODE(os.fstat(fd).st_mode)
+                data = file.read()
+        if mode & 0o022 and os.name == "posix":
+            raise Refused(
+                f"{self.path}: others than its owner may write it (mode {mode:04o}), so that nobody knows whose tokens "
+                f"these are; look at it, then run: chmod 600 {self.path}",
+                path=str(self.path),
+            )
+        return _parsed(data, str(self.path))
+
+    def add(self, name: str) -> str:
+        """Make a token for a holder.
+
+        Args:
+            name: The holder's name, as the locks will show it.
+
+        Returns:
+            The token; it can't be had again.
+
+        Raises:
+            InvalidInput: The name can't be accepted, or has a token already.
+        """
+        if not is_id(name):
+            raise InvalidInput(
+                f"{name[:60]!r} is no name of a holder: it starts with a letter or digit, goes on with letters, "
+                f"digits and . _ @ -, and has at most 128 bytes"
+            )
+        token = _PREFIX + secrets.token_urlsafe(32)
+
+        def change(there: list[Token]) -> list[Token]:
+            if any(known.name == name for known in there):
+                raise InvalidInput(
+                    f"{name} has a token already; choose another name, or take that one away first: "
+                    f"capsule tokens revoke {name}"
+                )
+            return [*there, Token(name, _hash(token), timestamps.now())]
+
+        self._change(change)
+        return token
+
+    def revoke(self, name: str) -> Token:
+        """Take a holder's token away.
+
+        Raises:
+            NotFound: There is none.
+        """
+        gone: list[Token] = []
+
+        def change(there: list[Token]) -> list[Token]:
+            gone.extend(known for known in there if known.name == name)
+            if not gone:
+                raise NotFound(f"{name[:130]!r} has no token; see who has one: capsule tokens list", id=name)
+            return [known for known in there if known.name != name]
+
+        self._change(change)
+        return gone[0]
+
+    def holder_of(self, token: str) -> str | None:
+        """The name of the holder of a token; None: it is none, or was revoked. Costs reading a small file.
+
+        Every hash is compared, each in constant time: how long it takes tells nothing of what is stored.
+        """
+        given, found = _hash(token), None
+        for known in self.all():
+            if hmac.compare_digest(known.hash, given):
+                found = known.name
+        return found
+
+    def _change(self, change: Callable[[list[Token]], list[Token]]) -> None:
+        with naming(str(self.path), "write"), self._alone():
+            tokens = change(self.all())
+            value: dict[str, Any] = {
+                "version": _VERSION,
+                "store": self.root,
+                "tokens": [{"name": t.name, "hash": t.hash, "createdAt": t.created_at} for t in tokens],
+            }
+            data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+            temporary = f"{self.path}.tmp"
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)  # Whoever holds the lock owns that name.
+            os.close(write_new(self._sys, temporary, 0o600, lambda fd: _write(fd, data), exactly=True))
+            os.rename(temporary, self.path)
+            sync_directory(self._sys, str(self.path.parent))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process changes the file meanwhile."""
+        import portalocker
+
+        self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "rb") as file:
+            portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE)
+            yield
+
+
+def _hash(token: str) -> str:
+    return "sha256:" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _write(fd: int, data: bytes) -> None:
+    if os.write(fd, data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _parsed(data: bytes, path: str) -> list[Token]:
+    try:
+        value = orjson.loads(data)
+        if value["version"] != _VERSION:
+            raise ValueError(f"its version is {value['version']!r}, and this Capsule knows {_VERSION}")
+        return [Token(str(one["name"]), str(one["hash"]), str(one["createdAt"])) for one in value["tokens"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidDocument.of([Problem(path, 0, 0, "", f"is no file of tokens: {error}")]) from error

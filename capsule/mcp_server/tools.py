@@ -1,0 +1,55 @@
+"""The tools of a store: which there are, and what a client is told of each.
+
+What must stay true: at most twelve, and all that a client sends its model of them (names, descriptions, schemas) is
+under 3,000 tokens; a test measures it. Hence the schemas say only what a model needs: no titles, no nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mcp_types import ToolAnnotations
+
+from capsule.mcp_server import reading_tools, writing_tools
+
+__all__ = ["TOOLS", "lean"]
+
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+_SETS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+_REPLACES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
+    (reading_tools.list_conversations, _READS),
+    (reading_tools.read_conversation, _READS),
+    (reading_tools.search, _READS),
+    (writing_tools.create_conversation, _ADDS),
+    (writing_tools.append_message, _ADDS),
+    (writing_tools.edit_message, _REPLACES),
+    (writing_tools.update_conversation, _REPLACES),
+    (writing_tools.delete_conversation, _REPLACES),
+    (writing_tools.lock_conversation, _SETS),
+    (writing_tools.unlock_conversation, _REPLACES),
+    (reading_tools.watch_changes, _READS),
+)
+
+
+def lean(schema: Any) -> Any:
+    """A schema that pydantic made, without what tells a model nothing."""
+    if isinstance(schema, list):
+        return [lean(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    if len(options) == 1:
+        schema = {key: value for key, value in schema.items() if key != "anyOf"} | options[0]
+    kept: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "properties":
+            kept[key] = {name: lean(part) for name, part in value.items()}
+        elif key == "title" and isinstance(value, str):
+            continue
+        elif key != "default" or (value is not False and value not in (None, "", [])):
+            kept[key] = lean(value)
+    return kept

@@ -1,0 +1,161 @@
+"""The tools that change something.
+
+What must stay true: a tool is its arguments, a call of the store, and an answer; what a person may not want is asked
+first (`questions`). The parameters have the names that clients see, hence their camelCase.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.resolve import ElicitationResult, Resolve
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from capsule.mcp_server import questions
+from capsule.mcp_server.fence import visible, word
+from capsule.mcp_server.questions import Yes, agreed
+from capsule.mcp_server.reading_tools import Id, Role
+from capsule.mcp_server.results import Conversation, Deleted, LockAnswer, Written, about, answer, conversation_of
+from capsule.mcp_server.stores import store_of
+
+if TYPE_CHECKING:
+    from capsule.format.models import Message
+
+__all__ = [
+    "append_message",
+    "create_conversation",
+    "delete_conversation",
+    "edit_message",
+    "lock_conversation",
+    "unlock_conversation",
+    "update_conversation",
+]
+
+Kind = Literal["chat", "direct", "group", "channel"]
+Confirm = Annotated[bool, Field(description="The user agreed; counts only where the client can't ask")]
+
+
+def create_conversation(
+    ctx: Context,
+    title: Annotated[str, Field(description="Empty: made from the first user message")] = "",
+    content: Annotated[str, Field(description="First message")] = "",
+    role: Role = "user",
+    type: Annotated[Kind, Field(description="chat: one writer at a time")] = "chat",
+    tags: list[str] = [],  # noqa: B006 - the schema's default; never changed
+) -> Annotated[CallToolResult, Conversation]:
+    """Make a conversation."""
+    messages = [{"role": role, "content": content}] if content else []
+    store = store_of(ctx)
+    head = store.create(title=title or None, type=type, tags=tags, messages=messages)
+    made = conversation_of(head, store.instance_id)
+    return answer(f"Made: {about(made)}", made)
+
+
+def append_message(
+    ctx: Context,
+    id: Id,
+    content: str,
+    role: Role = "assistant",
+    sender: Annotated[str, Field(description="Agent id of the writer")] = "",
+    idempotencyKey: Annotated[
+        str, Field(max_length=256, description="Any new text; a retry with the same one appends nothing twice")
+    ] = "",
+) -> Annotated[CallToolResult, Written]:
+    """Append a message. It is on disk when this answers."""
+    store = store_of(ctx)
+    id = store.resolve(id)
+    more = {"from": sender} if sender else {}
+    repeated = False
+    if idempotencyKey:
+        message, repeated = store.append_once(id, idempotencyKey, role=role, content=content, **more)
+    else:
+        message = store.append(id, role=role, content=content, **more)
+    written = _written(id, message, repeated)
+    said = "Was appended before under this key; nothing was done now" if repeated else "Appended"
+    return answer(f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
+
+
+def _written(id: str, message: Message, repeated: bool = False) -> Written:
+    assert message.id is not None
+    assert message.at is not None
+    return Written(id=id, message=visible(message.id), at=message.at, repeated=repeated)
+
+
+def edit_message(
+    ctx: Context,
+    id: Id,
+    message: Annotated[str, Field(description="Id, @N or @last")],
+    content: Annotated[str, Field(description="Its whole new text")],
+) -> Annotated[CallToolResult, Written]:
+    """Replace a message's text."""
+    store = store_of(ctx)
+    id = store.resolve(id)
+    edited = store.edit_message(id, message, content)
+    written = _written(id, edited)
+    return answer(f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
+
+
+def update_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_retitle)],
+    title: str = "",
+    tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
+    pinned: bool | None = None,
+    archived: bool | None = None,
+    mcpServers: Annotated[list[str] | None, Field(description="Names of the MCP servers it is to have")] = None,
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, Conversation]:
+    """Change what is given, leave the rest. Asks the user before it replaces a title they gave."""
+    agreed(asked)
+    store = store_of(ctx)
+    head = store.update(
+        store.resolve(id), title=title or None, tags=tags, pinned=pinned, archived=archived, mcp_servers=mcpServers
+    )
+    changed = conversation_of(head, store.instance_id)
+    return answer(f"Changed: {about(changed)}", changed)
+
+
+def delete_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_delete)],
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, Deleted]:
+    """Move a conversation to the trash, after asking the user."""
+    agreed(asked)
+    store = store_of(ctx)
+    trashed = store.delete(store.resolve(id))
+    deleted = Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
+    return answer(f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted)
+
+
+def lock_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, LockAnswer]:
+    """Lock: nobody else can write until unlock_conversation, or this server ends."""
+    agreed(asked)
+    store = store_of(ctx)
+    id = store.resolve(id)
+    store.lock(id)
+    return answer(f"Locked for you: {id}.", LockAnswer(id=id, locked=True))
+
+
+def unlock_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_unlock)],
+    force: Annotated[bool, Field(description="Also somebody else's lock, after asking the user")] = False,
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, LockAnswer]:
+    """Release the lock you hold."""
+    agreed(asked)
+    store = store_of(ctx)
+    id = store.resolve(id)
+    had = store.unlock(id, force=force)
+    return answer(f"Unlocked: {id}." if had else f"{id} was not locked.", LockAnswer(id=id, locked=False))

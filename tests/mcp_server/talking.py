@@ -1,0 +1,71 @@
+"""Talking to the server with the SDK's own client, in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp_types import CallToolResult, ElicitResult, TextContent
+
+from capsule import Store
+from capsule.mcp_server.server import CapsuleServer, build
+from capsule.mcp_server.stores import OneStore
+
+
+def serving(store: Store) -> CapsuleServer:
+    return build(OneStore(store), version="1.2.3")
+
+
+@asynccontextmanager
+async def talking(store: Store, era: str, **options: Any) -> AsyncIterator[Client]:
+    """A client of a server of this store."""
+    async with Client(serving(store), mode=era, **options) as client:
+        yield client
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that another task or process does."""
+    with anyio.fail_after(30):
+        while not true():
+            await anyio.sleep(0.005)
+
+
+class Answering:
+    """A client's user, who answers every question alike and remembers them."""
+
+    def __init__(self, action: str, content: dict[str, Any] | None = None) -> None:
+        self.questions: list[str] = []
+        self._answer = ElicitResult(action=action, content=content)  # type: ignore[arg-type]
+
+    async def __call__(self, context: Any, params: Any) -> ElicitResult:
+        self.questions.append(params.message)
+        return self._answer
+
+
+def text(result: Any) -> str:
+    """The text of a tool's answer, its marks made the same in every run."""
+    assert isinstance(result, CallToolResult)
+    assert len(result.content) == 1
+    assert isinstance(result.content[0], TextContent)
+    said = result.content[0].text
+    marks = re.search(r"lines \[([0-9a-f]{8,16}) \.\.\.\]", said)
+    return said.replace(marks[1], "MARK") if marks else said
+
+
+def error(result: Any) -> str:
+    """The text of a tool's answer that is an error."""
+    assert result.is_error, result
+    assert result.structured_content is None
+    return text(result)
+
+
+def data(result: Any) -> dict[str, Any]:
+    """The structured content of a tool's answer that is none."""
+    assert not result.is_error, result
+    found = result.structured_content
+    assert isinstance(found, dict)
+    return found

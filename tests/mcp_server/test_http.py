@@ -1,0 +1,323 @@
+"""`capsule mcp --http`: who comes in, what is refused and how, and how it stops."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.errors import InvalidInput
+from capsule.mcp_server.http import Address, parse
+from tests.cli.conftest import Program
+from tests.mcp_server.serving import (
+    HANDSHAKE,
+    PATIENCE_S,
+    Http,
+    Process,
+    bearer,
+    eventually,
+    modern_envelope,
+    over_http,
+)
+
+ID = "the-one"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    Store.init(tmp_path / "store")
+    with Store.open(tmp_path / "store", keep_locks=False) as store:
+        store.create(id=ID, title="The one", type="group")
+    return tmp_path / "store"
+
+
+def token(root: Path, name: str) -> str:
+    return Program(root)("--store", str(root), "tokens", "add", name).line
+
+
+def refuses(root: Path, *words: str, code: int) -> str:
+    """What a server says that does not start."""
+    process = Process(*words, root=root)
+    try:
+        assert process.ended() == code, process.said
+        return process.said
+    finally:
+        process.close()
+
+
+def error_of(answer: tuple[int, dict[str, str], Any]) -> tuple[int, str]:
+    """The status and the words of a refusal, which is a JSON-RPC error whatever refuses."""
+    status, headers, body = answer
+    told = json.loads(body) if isinstance(body, bytes) else body
+    assert headers["content-type"] == "application/json"
+    assert told["jsonrpc"] == "2.0"
+    assert told["id"] is None
+    return status, told["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("8765", Address("127.0.0.1", 8765)),
+        (":8765", Address("127.0.0.1", 8765)),
+        ("localhost:0", Address("localhost", 0)),
+        ("0.0.0.0:80", Address("0.0.0.0", 80)),
+        ("[::1]:8765", Address("::1", 8765)),
+    ],
+)
+def test_an_address_is_loopback_unless_it_says_otherwise(text: str, address: Address) -> None:
+    assert parse(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "::1:8765", "a:b", "1:99999", "http://localhost:1", "[x]:1", "-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="no address"):
+        parse(text)
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:0", "localhost:0", "[::1]:0", "0"])
+def test_the_server_says_where_it_is_and_that_it_is_well(root: Path, where: str) -> None:
+    if "::1" in where and not socket.has_ipv6:
+        pytest.skip("there is no IPv6 here")
+    with over_http(root, where=where) as server:
+        status, headers, body = server.request("GET", "/health")
+        assert (status, headers["content-type"], json.loads(body)) == (200, "application/json", {"status": "ok"})
+        assert str(root) in server.said
+        assert server.post("initialize", HANDSHAKE)[0] == 200
+
+
+def test_a_taken_port_and_an_address_of_others_are_told(root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is taken" in refuses(root, "--http", str(port), code=6)
+    assert "no address of this machine" in refuses(root, "--http", "192.0.2.1:0", code=2)
+    assert "no host that is known" in refuses(root, "--http", "no.such.host.invalid:0", code=2)
+    assert "no address" in refuses(root, "--http", "everywhere", code=2)
+
+
+def test_beyond_this_machine_nothing_is_served_without_a_token(root: Path) -> None:
+    for words in (("--http", "0.0.0.0:0"), ("--http", "0", "--require-token")):
+        assert "capsule tokens add" in refuses(root, *words, code=6)
+    anna = token(root, "anna")
+    with over_http(root, where="0.0.0.0:0") as server:
+        assert server.post("initialize", HANDSHAKE)[0] == 401
+        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 200
+        # Its names are not known to it: the token is what keeps others out.
+        assert server.post("initialize", HANDSHAKE, host="capsule.example.org", **bearer(anna))[0] == 200
+        Program(root)("--store", str(root), "tokens", "revoke", "anna")
+        # The last token gone does not open the door.
+        assert server.post("initialize", HANDSHAKE)[0] == 401
+        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 401
+
+
+def test_on_loopback_a_token_is_demanded_as_soon_as_there_is_one(root: Path) -> None:
+    with over_http(root) as server:
+        assert server.post("initialize", HANDSHAKE)[0] == 200
+        eventually(lambda: "capsule tokens add" in server.said, "a word on who can use it")
+        anna = token(root, "anna")
+        status, headers, body = server.post("initialize", HANDSHAKE)
+        assert error_of((status, headers, body))[0] == 401
+        assert headers["www-authenticate"].startswith("Bearer realm=")
+        assert "error=" not in headers["www-authenticate"]
+        for wrong in ("Bearer", "Bearer x", f"Bearer {anna}x", f"Basic {anna}", anna, f"Bearer {anna} {anna}"):
+            status, headers, _ = server.post("initialize", HANDSHAKE, authorization=wrong)
+            assert status == 401, wrong
+        assert 'error="invalid_token"' in server.post("initialize", HANDSHAKE, **bearer("x"))[1]["www-authenticate"]
+        assert server.post("initialize", HANDSHAKE, authorization=f"bearer  {anna}")[0] == 200
+        # For who watches over it: whether it lives, and nothing else.
+        assert server.request("GET", "/health")[0] == 200
+        Program(root)("--store", str(root), "tokens", "revoke", "anna")
+        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 401
+        assert server.post("initialize", HANDSHAKE)[0] == 401
+
+
+def test_a_file_of_tokens_that_can_not_be_read_lets_nobody_in(root: Path) -> None:
+    anna = token(root, "anna")
+    with over_http(root) as server:
+        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 200
+        (file,) = (Path.home() / ".config" / "capsule" / "tokens").glob("*.json")
+        file.write_text("{", encoding="utf-8")
+        assert error_of(server.post("initialize", HANDSHAKE, **bearer(anna)))[0] == 503
+        assert server.post("initialize", HANDSHAKE)[0] == 401
+    assert "no file of tokens" in refuses(root, "--http", "0", code=5)
+
+
+def test_a_page_whose_name_was_made_to_point_here_is_kept_out(root: Path) -> None:
+    with over_http(root) as server:
+        good = f"localhost:{server.port}"
+        assert server.post("initialize", HANDSHAKE, host=good)[0] == 200
+        assert server.post("initialize", HANDSHAKE, host=good, origin=f"http://{good}")[0] == 200
+        for host in (
+            "evil.example.org",
+            f"evil.example.org:{server.port}",
+            "127.0.0.1",
+            f"127.0.0.1:{server.port}.evil.org",
+        ):
+            status, told = error_of(server.post("initialize", HANDSHAKE, host=host))
+            assert status == 421, host
+            assert "--allow-host" in told
+            assert server.request("GET", "/health", host=host)[0] == 421
+        for origin in (
+            "http://evil.example.org",
+            "null",
+            f"http://localhost:{server.port}.evil.org",
+            "http://localhost:1",
+        ):
+            assert error_of(server.post("initialize", HANDSHAKE, origin=origin))[0] == 403, origin
+        # Also in the protocol without sessions, and whatever path is asked for.
+        assert server.modern("tools/list", host="evil.example.org")[0] == 421
+        assert server.request("GET", "/nowhere", host="evil.example.org")[0] == 421
+
+
+def test_the_name_of_a_proxy_can_be_allowed(root: Path) -> None:
+    with over_http(root, "--allow-host", "capsule.example.org") as server:
+        for host in ("capsule.example.org", "capsule.example.org:8443"):
+            assert server.post("initialize", HANDSHAKE, host=host, origin=f"https://{host}")[0] == 200
+        assert server.post("initialize", HANDSHAKE, host="example.org")[0] == 421
+
+
+def test_a_body_beyond_the_limit_is_refused_in_json_whether_its_size_is_told_or_not(root: Path) -> None:
+    (root / "capsule.toml").write_text("[limits]\nmessage_bytes = 1000\n", encoding="utf-8")
+    head = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
+    large = b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "' + b"x" * (2 << 20) + b'"}}'
+    with over_http(root) as server:
+        assert error_of(server.request("POST", "/mcp", large, **head))[0] == 413
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
+        parts = (large[at : at + 65536] for at in range(0, len(large), 65536))
+        headers = {name.replace("_", "-"): value for name, value in head.items()}
+        connection.request("POST", "/mcp", parts, headers, encode_chunked=True)
+        answer = connection.getresponse()
+        assert error_of((answer.status, {"content-type": answer.headers["content-type"]}, answer.read()))[0] == 413
+        connection.close()
+        assert server.post("initialize", HANDSHAKE)[0] == 200
+
+
+def test_a_message_of_the_largest_size_comes_in(root: Path) -> None:
+    (root / "capsule.toml").write_text("[limits]\nmessage_bytes = 10_000_000\n", encoding="utf-8")
+    with over_http(root) as server:
+        # Two bytes each in a file, and six as most clients write JSON.
+        content = "ü" * 4_900_000
+        assert not server.modern_call("append_message", id=ID, content=content).get("isError")
+    with Store.open(root) as store:
+        assert store.load(ID).history[0].content == content
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_ends_long_polls_and_streams_as_http_ends_them(root: Path, number: int) -> None:
+    with over_http(root) as server:
+        session = server.session()
+        stream = _begin(server, "GET", None, session.headers)
+        answer = stream.getresponse()
+        assert answer.status == 200
+        poll = _begin(server, "POST", _call(1, "watch_changes", seconds=50), session.headers)
+        # A session answers in order of arrival: the poll has been taken when this is answered.
+        session.call("list_conversations")
+        server.signal(number)
+        # Both end completely: a connection that is cut would raise IncompleteRead here.
+        answer.read()
+        assert b"isError" not in poll.getresponse().read()
+        assert server.ended() == (130 if number == signal.SIGINT else 0)
+        assert "Traceback" not in server.said
+        for connection in (stream, poll):
+            connection.close()
+
+
+def test_a_subscription_without_a_session_ends_with_the_server_and_with_the_token(root: Path) -> None:
+    anna = token(root, "anna")
+    token(root, "bert")
+
+    def subscribe() -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        meta, headers = modern_envelope("subscriptions/listen")
+        wanted = {"resourceSubscriptions": ["capsule://conversations"]}
+        body = json.dumps(
+            {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {"notifications": wanted, **meta}}
+        )
+        connection = _begin(server, "POST", body.encode(), {**headers, **bearer(anna)})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert b"acknowledged" in answer.readline() + answer.readline() + answer.readline()
+        return connection, answer
+
+    with over_http(root) as server:
+        connection, stream = subscribe()
+        Program(root)("--store", str(root), "tokens", "revoke", "anna")
+        # To its end, which is one of HTTP's: a connection that is cut would raise IncompleteRead here.
+        stream.read()
+        connection.close()
+        anna = token(root, "anna")
+        connection, stream = subscribe()
+        server.signal(signal.SIGTERM)
+        stream.read()
+        connection.close()
+        assert server.ended() == 0
+        assert "Traceback" not in server.said
+
+
+def test_a_call_that_can_not_be_cancelled_does_not_keep_the_server(root: Path) -> None:
+    with over_http(root) as server, Store.open(root, keep_locks=False) as store:
+        session = server.session()
+        with store.storage.mutex("conversations", ID):
+            waiting = _begin(server, "POST", _call(1, "append_message", id=ID, content="waits"), session.headers)
+            session.call("list_conversations")
+            server.signal(signal.SIGTERM)
+            assert server.ended() == 0
+        waiting.close()
+
+
+def test_a_second_signal_ends_it_at_once(root: Path) -> None:
+    with over_http(root) as server, Store.open(root, keep_locks=False) as store:
+        session = server.session()
+        with store.storage.mutex("conversations", ID):
+            waiting = _begin(server, "POST", _call(1, "append_message", id=ID, content="waits"), session.headers)
+            session.call("list_conversations")
+            server.signal(signal.SIGTERM)
+            # It is stopping: nobody comes in any more.
+            eventually(lambda: _status(server) != 200, "the door is closed")
+            server.signal(signal.SIGINT)
+            assert server.ended() == 128 + signal.SIGINT
+        waiting.close()
+
+
+def test_what_is_being_written_when_it_stops_is_answered(root: Path) -> None:
+    with over_http(root) as server, Store.open(root, keep_locks=False) as store:
+        session = server.session()
+        with store.storage.mutex("conversations", ID):
+            waiting = _begin(server, "POST", _call(7, "append_message", id=ID, content="waited"), session.headers)
+            session.call("list_conversations")
+            server.signal(signal.SIGTERM)
+            eventually(lambda: _status(server) != 200, "the door is closed")
+        body = waiting.getresponse().read().decode()
+        assert '"isError":true' not in body
+        assert '"id":7' in body
+        assert server.ended() == 0
+        assert [message.content for message in store.load(ID).history] == ["waited"]
+        waiting.close()
+
+
+def test_a_named_instance_is_refused_over_http(root: Path) -> None:
+    assert "named by its token" in refuses(root, "--http", "0", "--instance", "anna", code=2)
+
+
+def _status(server: Http) -> int:
+    try:
+        return server.request("GET", "/health")[0]
+    except OSError:
+        return 0
+
+
+def _call(request: int, tool: str, **arguments: Any) -> bytes:
+    params = {"name": tool, "arguments": arguments}
+    return json.dumps({"jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params}).encode()
+
+
+def _begin(server: Http, method: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
+    connection.request(method, "/mcp", body, {name.replace("_", "-"): value for name, value in headers.items()})
+    return connection

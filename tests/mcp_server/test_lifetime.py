@@ -1,0 +1,234 @@
+"""The server is an instance: however its client goes away, its locks are nobody's obstacle, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store, doctor
+from tests.mcp_server.serving import Stdio, eventually, over_stdio
+
+ID = "the-one"
+
+Leaving = Callable[[Stdio], None]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    Store.init(tmp_path / "store")
+    with Store.open(tmp_path / "store", keep_locks=False) as store:
+        store.create(id=ID, title="The one")
+    return tmp_path / "store"
+
+
+def at_end_of_file(client: Stdio) -> None:
+    client.leave()
+
+
+def by(number: int) -> Leaving:
+    return lambda client: client.signal(number)
+
+
+def after_end_of_file(number: int, wait_ms: float) -> Leaving:
+    def leave(client: Stdio) -> None:
+        client.leave()
+        time.sleep(wait_ms / 1000)  # The interval itself is what is tested: hosts wait no longer than this.
+        client.signal(number)
+
+    return leave
+
+
+WAYS: dict[str, tuple[Leaving, set[int]]] = {
+    "end of file": (at_end_of_file, {0}),
+    "SIGTERM": (by(signal.SIGTERM), {0}),
+    "SIGINT": (by(signal.SIGINT), {130}),
+    "SIGHUP": (by(signal.SIGHUP), {0}),
+    "SIGKILL": (by(signal.SIGKILL), {-9}),
+    "end of file, SIGKILL at once": (after_end_of_file(signal.SIGKILL, 0), {0, -9}),
+    **{
+        # Whichever comes first decides; a second signal would be the third word.
+        f"end of file, SIGTERM after {wait_ms} ms": (after_end_of_file(signal.SIGTERM, wait_ms), {0})
+        for wait_ms in (0, 1, 5, 50)
+    },
+    "end of file, SIGINT at once": (after_end_of_file(signal.SIGINT, 0), {0, 130}),
+}
+
+
+def document(root: Path) -> Any:
+    return json.loads((root / "conversations" / f"{ID}.json").read_bytes())
+
+
+def contents(root: Path) -> list[str]:
+    return [message["content"] for message in document(root)["history"]]
+
+
+def in_use(root: Path) -> set[str]:
+    with Store.open(root, keep_locks=False) as store:
+        return {lock.id for lock in store.locks() if lock.state != "orphaned"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_the_client_goes_nothing_acknowledged_is_lost_and_nobody_waits_for_its_lock(
+    root: Path, way: str
+) -> None:
+    leave, codes = WAYS[way]
+    with over_stdio(root) as client:
+        client.call("append_message", id=ID, content="first")
+        assert in_use(root) == {ID}
+        asked = {client.send_call("append_message", id=ID, content=f"in flight {n}"): n for n in range(20)}
+        leave(client)
+        acknowledged = [
+            f"in flight {asked[message['id']]}"
+            for message in client.answers()
+            if message.get("id") in asked and not message.get("result", {"isError": True}).get("isError")
+        ]
+        assert client.ended() in codes, client.said
+    with Store.open(root, keep_locks=False) as store:
+        # Nobody waits, nobody needs force: the lock is gone, or its owner provably dead.
+        store.append(ID, content="the next")
+        found = list(doctor.examine(store))
+    assert {finding.kind for finding in found} <= {"leftover"}, found
+    there = contents(root)
+    assert there[0] == "first"
+    assert there[-1] == "the next"
+    assert set(acknowledged) <= set(there)
+    assert len(there) == len(set(there))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_call_that_can_not_be_cancelled_keeps_the_other_locks_not(root: Path, number: int) -> None:
+    with Store.open(root, keep_locks=False) as other:
+        other.create(id="held-up", title="Held up")
+        with over_stdio(root) as client:
+            client.call("append_message", id=ID, content="first")
+            assert in_use(root) == {ID}
+            # A write that waits for the mutex sits in a thread, in a system call, for up to ten seconds.
+            with other.storage.mutex("conversations", "held-up"):
+                client.send_call("append_message", id="held-up", content="waits")
+                client.call("list_conversations")
+                client.signal(number)
+                assert client.ended() == (130 if number == signal.SIGINT else 0)
+            assert in_use(root) == set()
+        other.append("held-up", content="goes on")
+
+
+def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Path) -> None:
+    with Store.open(root, keep_locks=False) as other:
+        other.create(id="held-up", title="Held up")
+        with over_stdio(root) as client:
+            client.call("append_message", id=ID, content="first")
+            with other.storage.mutex("conversations", "held-up"):
+                client.send_call("append_message", id="held-up", content="waits")
+                client.call("list_conversations")
+                client.leave()
+                eventually(lambda: in_use(root) == set(), "the lock is released")
+            assert client.ended() == 0
+
+
+def test_what_was_asked_before_the_end_of_file_is_answered(root: Path) -> None:
+    with over_stdio(root) as client:
+        asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(50)}
+        client.leave()
+        answered = {message["id"] for message in client.answers() if not message["result"].get("isError")}
+        assert answered == asked
+        assert client.ended() == 0
+    assert sorted(contents(root)) == sorted(f"piped {n}" for n in range(50))
+
+
+def test_a_client_that_reads_no_more_has_gone(root: Path) -> None:
+    with over_stdio(root) as client:
+        client.call("append_message", id=ID, content="first")
+        assert client.process.stdout is not None
+        client.process.stdout.close()
+        client.send("ping")
+        assert client.ended() == 0, client.said
+    assert in_use(root) == set()
+
+
+def test_a_client_that_goes_before_it_says_a_word_is_no_failure(root: Path) -> None:
+    client = Stdio(root=root)
+    try:
+        client.leave()
+        assert client.ended() == 0, client.said
+        assert client.said == ""
+    finally:
+        client.close()
+
+
+def test_a_long_poll_does_not_keep_the_server_from_ending(root: Path) -> None:
+    with over_stdio(root) as client:
+        poll = client.send_call("watch_changes", id=ID, seconds=50)
+        # Another's conversation: nothing that the poll waits for.
+        client.call("create_conversation", title="Another")
+        client.leave()
+        (last,) = [message for message in client.answers() if message.get("id") == poll]
+        assert last["error"]["message"] == "Connection closed"
+        assert client.ended() == 0, client.said
+    assert in_use(root) == set()
+
+
+def test_a_signal_releases_the_locks_and_does_not_only_leave_them_to_the_kernel(root: Path) -> None:
+    def is_released() -> bool:
+        with over_stdio(root) as client:
+            client.call("append_message", id=ID, content="x")
+            client.signal(signal.SIGTERM)
+            assert client.ended() == 0
+        return not document(root)["metadata"]["lock"]["active"]
+
+    # There are 50 ms for it, which a machine that is busy with something else may not give it once.
+    assert any(is_released() for _ in range(10))
+
+
+def test_a_named_instance_keeps_its_locks_when_the_server_ends(root: Path) -> None:
+    with over_stdio(root, "--instance", "anna") as client:
+        client.call("append_message", id=ID, content="first")
+        client.leave()
+        assert client.ended() == 0
+    with Store.open(root) as store:
+        assert [(lock.name, lock.state) for lock in store.locks()] == [("anna", "held")]
+
+
+def test_a_store_that_was_released_writes_on_without_keeping_locks(root: Path) -> None:
+    with Store.open(root) as store:
+        store.append(ID, content="one")
+        assert in_use(root) == {ID}
+        store.release()
+        assert in_use(root) == set()
+        store.append(ID, content="two")
+        assert in_use(root) == set()
+        with pytest.raises(Exception, match="is being closed"):
+            store.lock(ID)
+    assert contents(root) == ["one", "two"]
+
+
+def test_writers_beside_a_release_never_leave_a_lock_that_counts(root: Path) -> None:
+    ids = [f"c-{n}" for n in range(40)]
+    with Store.open(root, keep_locks=False) as other:
+        for id in ids:
+            other.create(id=id, title=id)
+    store = Store.open(root)
+    begun, failed = threading.Event(), []
+
+    def write() -> None:
+        for n, id in enumerate(ids):
+            try:
+                store.append(id, content="x")
+            except Exception as error:
+                failed.append(error)
+            if n == 5:
+                begun.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    begun.wait(60)
+    store.close()
+    writer.join(60)
+    assert not failed
+    assert in_use(root) == set()

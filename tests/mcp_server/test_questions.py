@@ -1,0 +1,173 @@
+"""What is asked of the user first, in both eras, and what happens where the client can't ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from tests.mcp_server.talking import Answering, data, error, talking, text
+from tests.processes import Child
+
+pytestmark = pytest.mark.anyio
+
+YES = [("accept", {"yes": True}), ("accept", {})]
+NO = [
+    ("accept", {"yes": False}, "said no"),
+    ("decline", None, "declined"),
+    ("cancel", None, "closed the question without an answer"),
+]
+CANT = "Nothing was done. This needs the user's consent, and the client can't ask: "
+AGAIN = " If the user agrees, call again with confirm: true."
+
+
+@pytest.fixture
+def plan(store: Store) -> str:
+    return store.create(id="plan-1", title="Plan", type="group").id
+
+
+@pytest.fixture
+def dead(root: Path, store: Store) -> str:
+    """A conversation whose lock is of a process that is gone."""
+    child = Child('store = Store.open(sys.argv[1]); say(store.create(title="Left").id); hear()', str(root))
+    id = child.hear()
+    child.kill()
+    child.close()
+    return str(id)
+
+
+@pytest.mark.parametrize(("action", "content"), YES)
+async def test_a_conversation_is_deleted_when_the_user_says_yes(
+    store: Store, era: str, plan: str, action: str, content: dict[str, Any]
+) -> None:
+    user = Answering(action, content)
+    async with talking(store, era, elicitation_callback=user) as client:
+        answer = await client.call_tool("delete_conversation", {"id": plan})
+    assert user.questions == ['Delete the conversation "Plan" (plan-1)? It goes to the store\'s trash.']
+    assert text(answer) == "Deleted: plan-1. The user can bring it back: capsule restore plan-1"
+    assert data(answer)["id"] == plan
+    assert store.ids() == []
+    assert store.restore(plan).title == "Plan"
+
+
+@pytest.mark.parametrize(("action", "content", "said"), NO)
+@pytest.mark.parametrize("confirm", [False, True])
+async def test_nothing_is_deleted_when_the_user_does_not_say_yes(
+    store: Store, era: str, plan: str, action: str, content: dict[str, Any] | None, said: str, confirm: bool
+) -> None:
+    user = Answering(action, content)
+    async with talking(store, era, elicitation_callback=user) as client:
+        answer = await client.call_tool("delete_conversation", {"id": plan, "confirm": confirm})
+    assert error(answer) == f"Nothing was done: the user {said}. Don't ask again unless they bring it up."
+    assert len(user.questions) == 1
+    assert store.ids() == [plan]
+
+
+async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: Store, era: str, plan: str) -> None:
+    async with talking(store, era) as client:
+        said = error(await client.call_tool("delete_conversation", {"id": plan}))
+        assert said == f'{CANT}Delete the conversation "Plan" (plan-1)? It goes to the store\'s trash.{AGAIN}'
+        assert store.ids() == [plan]
+        data(await client.call_tool("delete_conversation", {"id": plan, "confirm": True}))
+    assert store.ids() == []
+
+
+async def test_a_damaged_conversation_can_be_deleted_too(store: Store, era: str, root: Path) -> None:
+    (root / "conversations" / "bad.json").write_text("{")
+    user = Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=user) as client:
+        data(await client.call_tool("delete_conversation", {"id": "bad"}))
+    assert user.questions == ["Delete the conversation bad, whose file is damaged? It goes to the store's trash."]
+    assert store.ids() == []
+
+
+async def test_nobody_is_asked_for_a_conversation_that_is_not_there(store: Store, era: str) -> None:
+    user = Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=user) as client:
+        said = error(await client.call_tool("delete_conversation", {"id": "nope"}))
+    assert said == "no conversation nope; call list_conversations to see which there are"
+    assert user.questions == []
+
+
+async def test_a_title_that_a_person_gave_is_replaced_when_the_user_says_yes(store: Store, era: str, plan: str) -> None:
+    user = Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=user) as client:
+        await client.call_tool("update_conversation", {"id": plan, "title": "New", "tags": ["x"]})
+    assert user.questions == ['Replace the title that was given to "Plan" (plan-1) by "New"?']
+    assert (store.head(plan).title, store.head(plan).tags) == ("New", ("x",))
+
+
+@pytest.mark.parametrize(("action", "content", "said"), NO)
+async def test_nothing_at_all_is_changed_when_the_user_keeps_their_title(
+    store: Store, era: str, plan: str, action: str, content: dict[str, Any] | None, said: str
+) -> None:
+    before = store.read(plan)
+    async with talking(store, era, elicitation_callback=Answering(action, content)) as client:
+        answer = await client.call_tool("update_conversation", {"id": plan, "title": "New", "tags": ["x"]})
+    assert said in error(answer)
+    assert store.read(plan) == before
+
+
+async def test_a_title_is_not_replaced_where_the_client_cant_ask(store: Store, era: str, plan: str) -> None:
+    async with talking(store, era) as client:
+        said = error(await client.call_tool("update_conversation", {"id": plan, "title": "New"}))
+        assert said == f'{CANT}Replace the title that was given to "Plan" (plan-1) by "New"?{AGAIN}'
+        data(await client.call_tool("update_conversation", {"id": plan, "title": "New", "confirm": True}))
+    assert store.head(plan).title == "New"
+
+
+async def test_nobody_is_asked_about_a_title_made_by_rule_or_about_tags(store: Store, era: str) -> None:
+    id = store.create(type="group", messages=[{"role": "user", "content": "Buy milk"}]).id
+    user = Answering("decline")
+    async with talking(store, era, elicitation_callback=user) as client:
+        data(await client.call_tool("update_conversation", {"id": id, "tags": ["x"]}))
+        data(await client.call_tool("update_conversation", {"id": id, "title": "Milk"}))
+    assert user.questions == []
+
+
+async def test_a_lock_of_a_dead_program_is_taken_over_when_the_user_says_yes(store: Store, era: str, dead: str) -> None:
+    lock = store.head(dead).lock
+    assert lock is not None
+    user = Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=user) as client:
+        answer = await client.call_tool("lock_conversation", {"id": dead})
+    holder = f"{lock['user']} on {lock['host']} since {lock['timestamp']}"
+    assert user.questions == [f'Take over the lock on "Left" ({dead})? It is of {holder}, whose program is gone.']
+    assert data(answer) == {"id": dead, "locked": True}
+    assert (store.head(dead).lock or {})["instanceId"] == store.instance_id
+
+
+async def test_a_lock_of_a_dead_program_stays_where_nobody_says_yes(store: Store, era: str, dead: str) -> None:
+    before = store.read(dead)
+    async with talking(store, era, elicitation_callback=Answering("decline")) as client:
+        assert "declined" in error(await client.call_tool("lock_conversation", {"id": dead}))
+    async with talking(store, era) as client:
+        assert error(await client.call_tool("lock_conversation", {"id": dead})).startswith(CANT)
+        assert store.read(dead) == before
+        data(await client.call_tool("lock_conversation", {"id": dead, "confirm": True}))
+
+
+async def test_a_lock_that_is_held_is_only_taken_with_force_and_the_users_word(
+    store: Store, root: Path, era: str, plan: str
+) -> None:
+    with Store.open(root, user="anna") as other:
+        other.lock(plan)
+        lock = other.head(plan).lock
+        assert lock is not None
+        no, yes = Answering("decline"), Answering("accept", {"yes": True})
+        async with talking(store, era, elicitation_callback=no) as client:
+            error(await client.call_tool("unlock_conversation", {"id": plan}))
+            assert no.questions == []
+            error(await client.call_tool("unlock_conversation", {"id": plan, "force": True}))
+            holder = f"anna on {lock['host']} since {lock['timestamp']}"
+            question = f'Take the lock on "Plan" (plan-1) from {holder}, who may be in the middle of something?'
+            assert no.questions == [question]
+        assert store.head(plan).lock == lock
+        async with talking(store, era) as client:
+            assert error(await client.call_tool("unlock_conversation", {"id": plan, "force": True})).startswith(CANT)
+        async with talking(store, era, elicitation_callback=yes) as client:
+            data(await client.call_tool("unlock_conversation", {"id": plan, "force": True}))
+            data(await client.call_tool("append_message", {"id": plan, "content": "now"}))
+        assert store.head(plan).lock is None

@@ -1,0 +1,123 @@
+"""Tokens: made once, kept as hashes, beside no store, and of no use once revoked."""
+
+from __future__ import annotations
+
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from capsule import Store
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.mcp_server.tokens import Tokens
+from capsule_cli.app import app
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    Store.init(tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, root: Path) -> Tokens:
+    return Tokens(tmp_path / "config", str(root))
+
+
+def run(root: Path, *words: str, expect: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["--store", str(root), *words])
+    assert result.exit_code == expect, result.output
+    return result
+
+
+def test_a_token_opens_for_its_holder_until_it_is_revoked(tokens: Tokens) -> None:
+    anna, bert = tokens.add("anna"), tokens.add("bert")
+    assert anna != bert
+    assert [tokens.holder_of(token) for token in (anna, bert, anna[:-1], "", "ü\udcff")] == [
+        "anna",
+        "bert",
+        None,
+        None,
+        None,
+    ]
+    tokens.revoke("anna")
+    assert [tokens.holder_of(token) for token in (anna, bert)] == [None, "bert"]
+    assert tokens.holder_of(tokens.add("anna")) == "anna"
+    assert tokens.holder_of(anna) is None
+
+
+def test_what_is_stored_is_a_hash_that_only_its_owner_may_read_and_not_in_the_store(tokens: Tokens, root: Path) -> None:
+    token = tokens.add("anna")
+    assert len(token) >= 43
+    assert token.encode() not in tokens.path.read_bytes()
+    assert stat.S_IMODE(tokens.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(tokens.path.parent.stat().st_mode) == 0o700
+    assert not tokens.path.is_relative_to(root)
+    assert [path.name for path in tokens.path.parent.iterdir() if "tmp" in path.name] == []
+
+
+def test_a_token_is_of_use_to_one_store_only(tmp_path: Path, tokens: Tokens, root: Path) -> None:
+    token = tokens.add("anna")
+    assert Tokens(tmp_path / "config", str(tmp_path / "other")).holder_of(token) is None
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    assert Tokens(tmp_path / "config", str(link)).holder_of(token) == "anna"
+
+
+def test_a_holder_has_one_token_and_a_name_that_a_lock_can_show(tokens: Tokens) -> None:
+    tokens.add("anna")
+    with pytest.raises(InvalidInput, match="revoke anna"):
+        tokens.add("anna")
+    for name in ("", "a b", "../x", "a" * 200, "a\n"):
+        with pytest.raises(InvalidInput, match="no name of a holder"):
+            tokens.add(name)
+    with pytest.raises(NotFound, match="capsule tokens list"):
+        tokens.revoke("bert")
+    assert [token.name for token in tokens.all()] == ["anna"]
+
+
+def test_many_who_add_at_once_all_have_their_token(tokens: Tokens) -> None:
+    names = [f"agent-{n}" for n in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(tokens.add, names))
+    assert [tokens.holder_of(token) for token in made] == names
+
+
+def test_a_file_that_others_may_write_is_not_trusted(tokens: Tokens) -> None:
+    token = tokens.add("anna")
+    tokens.path.chmod(0o620)
+    with pytest.raises(Refused, match="chmod 600"):
+        tokens.holder_of(token)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 2, "tokens": []}', b'{"version": 1, "tokens": [{}]}'])
+def test_a_file_that_is_none_of_ours_is_an_error_and_lets_nobody_in(tokens: Tokens, data: bytes) -> None:
+    token = tokens.add("anna")
+    tokens.path.write_bytes(data)
+    with pytest.raises(InvalidDocument, match="no file of tokens"):
+        tokens.holder_of(token)
+    with pytest.raises(InvalidDocument):
+        tokens.add("bert")
+    assert tokens.path.read_bytes() == data
+
+
+def test_the_command_line_shows_a_token_once_and_only_names_after_that(root: Path) -> None:
+    made = run(root, "tokens", "add", "anna")
+    token = made.stdout.strip()
+    assert token.startswith("capsule_")
+    assert token not in made.stderr
+    assert json.loads(run(root, "tokens", "add", "bert", "--json").stdout)["name"] == "bert"
+    listed = run(root, "tokens", "list")
+    assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["anna", "bert"]
+    assert [one["name"] for one in json.loads(run(root, "--json", "tokens", "list").stdout)] == ["anna", "bert"]
+    assert token not in listed.stdout
+    assert "anna" in run(root, "tokens", "revoke", "anna").stdout
+    assert json.loads(run(root, "tokens", "revoke", "bert", "--json").stdout) == {"name": "bert", "revoked": True}
+    assert run(root, "tokens", "list").stdout == ""
+    assert json.loads(run(root, "tokens", "revoke", "bert", "--json", expect=3).stderr)["error"]["kind"] == "NotFound"
+    run(root, "tokens", "add", "anna")
+    assert "anna has a token already" in run(root, "tokens", "add", "anna", expect=2).stderr

@@ -1,0 +1,148 @@
+"""watch_changes: what an agent hears that waits for others."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from capsule import Store
+from capsule.mcp_server.budget import tokens
+from tests.mcp_server.talking import data, error, talking, text
+from tests.processes import Child
+
+pytestmark = pytest.mark.anyio
+
+APPENDS = """
+    with Store.open(sys.argv[1]) as store:
+        say()
+        hear()
+        say(store.append(sys.argv[2], content="from afar").id)
+        hear()
+"""
+
+
+async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(store: Store, era: str) -> None:
+    async with talking(store, era) as client:
+        answer = await client.call_tool("watch_changes", {"seconds": 0.05})
+    found = data(answer)
+    assert found["changes"] == []
+    assert text(answer) == f'Nothing changed within 0.05 seconds.\nTo go on: cursor: "{found["cursor"]}"'
+
+
+async def test_an_append_of_another_process_ends_the_wait(store: Store, root: Path, era: str) -> None:
+    id = store.create(id="c1", title="t", type="group").id
+    child = Child(APPENDS, str(root), id)
+    try:
+        child.hear()
+        async with talking(store, era) as client:
+            cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
+            answers: list[Any] = []
+
+            async def wait() -> None:
+                answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
+
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(wait)
+                    child.say()
+            message = child.hear()
+            child.say()
+    finally:
+        child.close()
+    assert data(answers[0])["changes"] == [{"kind": "appended", "id": id, "messages": [message]}]
+    assert text(answers[0]).startswith(f"c1 appended: {message}\nTo go on: cursor: ")
+
+
+async def test_what_happened_between_two_calls_is_told_at_once(store: Store, root: Path, era: str) -> None:
+    async with talking(store, era) as client:
+        cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
+        with Store.open(root) as other:
+            other.create(id="c1", title="t", type="group")
+            message = other.append("c1", content="x")
+            other.pin("c1")
+        found = data(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
+        kinds = [change["kind"] for change in found["changes"]]
+        assert kinds[0] == "created"
+        assert all("own" not in change for change in found["changes"])
+        store.append("c1", content="mine")
+        found = data(await client.call_tool("watch_changes", {"cursor": found["cursor"], "seconds": 50}))
+        assert [(change["kind"], change.get("own")) for change in found["changes"]] == [("appended", True)]
+        assert message.id not in found["changes"][0]["messages"]
+
+
+async def test_only_one_conversation_is_watched_when_it_is_named(store: Store, root: Path) -> None:
+    for id in ("c1", "c2"):
+        store.create(id=id, title="t", type="group")
+    async with talking(store, "legacy") as client:
+        cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
+        with Store.open(root) as other:
+            other.append("c2", content="x")
+            other.append("c1", content="y")
+        found = data(await client.call_tool("watch_changes", {"cursor": cursor, "id": "c1", "seconds": 50}))
+        assert {change["id"] for change in found["changes"]} == {"c1"}
+        assert error(await client.call_tool("watch_changes", {"id": "nope", "seconds": 0})) == (
+            "no conversation nope; call list_conversations to see which there are"
+        )
+
+
+@pytest.mark.parametrize("seconds", [51, -1])
+async def test_a_wait_is_at_most_50_seconds(store: Store, seconds: float) -> None:
+    async with talking(store, "legacy") as client:
+        said = error(await client.call_tool("watch_changes", {"seconds": seconds}))
+    assert said.startswith("watch_changes was not called: seconds: Input should be ")
+
+
+async def test_a_cursor_that_is_none_is_an_error(store: Store, era: str) -> None:
+    async with talking(store, era) as client:
+        for seconds in (0, 5):
+            said = error(await client.call_tool("watch_changes", {"cursor": "what?", "seconds": seconds}))
+            assert "cursor" in said
+
+
+async def test_the_client_hears_that_the_wait_goes_on(store: Store, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsule.mcp_server.reading_tools._TELL_S", 0.01)
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        heard.append((done, total, message))
+
+    async with talking(store, era) as client:
+        await client.call_tool("watch_changes", {"seconds": 0.3}, progress_callback=progress)
+    assert len(heard) > 3
+    assert heard == sorted(heard)
+    assert {(total, message) for _, total, message in heard} == {(0.3, "waiting for changes")}
+
+
+async def test_a_wait_that_is_cancelled_ends_at_once_and_the_server_goes_on(store: Store, era: str) -> None:
+    async with talking(store, era) as client:
+        begun = time.monotonic()
+        with anyio.move_on_after(0.2) as scope:
+            await client.call_tool("watch_changes", {"seconds": 50})
+        assert scope.cancelled_caught
+        assert data(await client.call_tool("list_conversations", {}))["total"] == 0
+    assert time.monotonic() - begun < 25  # Half the wait: it did not run on.
+
+
+async def test_many_changes_come_in_answers_within_the_budget_and_none_is_left_out(store: Store, root: Path) -> None:
+    async with talking(store, "legacy") as client:
+        cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
+        with Store.open(root) as other:
+            for n in range(150):
+                other.create(id=f"c{n}", title="t", type="group")
+                other.append_many(f"c{n}", [{"role": "user", "content": "x"}] * 30)
+        seen: set[str] = set()
+        for _ in range(100):
+            answer = await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 0})
+            sent = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+            assert tokens(json.dumps(sent)) <= 10_000
+            found = data(answer)
+            if not found["changes"]:
+                break
+            seen |= {change["id"] for change in found["changes"]}
+            cursor = found["cursor"]
+    assert seen == {f"c{n}" for n in range(150)}
