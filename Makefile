@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format types docs docs-check doctor bench torture lock clean
+.PHONY: help venv demo test lint format types docs docs-check doctor bench conformance clients torture lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ format: $(STAMP)  ## put the code in ruff's format
 types: $(STAMP)  ## check the types
 	@$(BIN)/mypy
 
-docs: $(STAMP)  ## write anew what is generated: schemas/ and docs/cli.md
+docs: $(STAMP)  ## write anew what is generated: schemas/, docs/cli.md and docs/mcp.md
 	@$(BIN)/python docs/generate.py
 
 docs-check: $(STAMP)  ## say whether what is generated is what is committed
@@ -66,6 +66,13 @@ bench: $(STAMP)  ## measure, side by side with what one would use instead
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+conformance: $(STAMP)  ## run the official MCP conformance suite on the server (needs npm)
+	@$(BIN)/python tests/conformance/run.py $(ARGS)
+
+clients: $(STAMP)  ## run real MCP clients, with the settings that `capsule mcp install` writes (needs npm)
+	@$(BIN)/python tests/clients/run.py $(ARGS)
+	@$(BIN)/python tests/clients/typescript/run.py --may-skip
+
 torture: $(STAMP)  ## run the long versions of the crash and stress tests (minutes)
 	@HYPOTHESIS_PROFILE=torture CAPSULE_TORTURE=1 $(BIN)/python -m pytest -q --timeout=1800 $(ARGS)
 
@@ -76,5 +83,5 @@ lock:  ## write constraints.txt anew, from what PyPI has today
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venv-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-* .node build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
