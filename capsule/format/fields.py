@@ -93,6 +93,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         Field("estimatedTokens", "whole"),
         Field("contextHash", "text", null=True),
         Field("files", "parts", since="2.1"),
+        _new("selection", "object"),
     ),
     "context.metadata.files": (
         _new("path", "text", null=False),

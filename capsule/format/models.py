@@ -120,6 +120,9 @@ class ContextMetadata(ContextMetadata20):
     """Where the context comes from."""
 
     files: list[ContextFile] = Field(default_factory=list, description="The files it was made from.")
+    selection: dict[str, Any] | None = Field(
+        default=None, description="What was chosen of the project, so that it can be told which files are new."
+    )
 
 
 class Context20(_Part):

@@ -1,0 +1,115 @@
+"""Capturing a project: against reading its files and hashing them, which any way of doing it must do.
+
+What must stay true: both read the same files, from the system's cache; a capture counts from the directory to the
+conversation's file flushed to the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from pathlib import Path
+
+from benchmarks.corpus import _code
+from benchmarks.harness import Contestant, interleave
+from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
+from capsule import Store
+from capsule.context.capture import Capture, capture
+from capsule.context.drift import check
+from capsule.context.files import Selection, Surroundings, candidates
+
+__all__ = ["run"]
+
+_COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capture / it")
+_BAR = 3.0
+_CAPTURE, _READ = "capture, and write it into the conversation", "read and hash the files, paths given"
+_LIST, _TAKE, _ENCODE, _WRITE, _CHECK = (
+    "- list them",
+    "- list, read, hash, look for secrets, estimate tokens",
+    "- compose and encode the context, write nothing",
+    "- compose, encode, write and flush it",
+    "check for drift: all of them read again",
+)
+
+
+def _project(root: Path, files: int, size: int) -> list[str]:
+    """Source files of unequal sizes, the same in every run; their paths."""
+    draw = random.Random(5)
+    blocks = [_code(draw, 64_000).encode() for _ in range(24)]
+    paths = []
+    for number in range(files):
+        wanted = min(int(draw.lognormvariate(0, 0.9) * size / 1.5) + 60, 60_000)
+        block = draw.choice(blocks)
+        at = draw.randrange(len(block) - wanted) if wanted < len(block) else 0
+        path = root / f"part{number % 97}" / f"deep{number % 7}" / f"module_{number}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(block[at : at + wanted].split(b"\n", 1)[-1])
+        paths.append(str(path))
+    return paths
+
+
+def run(bench: Bench) -> Report:
+    """Measure captures."""
+    report = Report()
+    files = 1_000 if bench.quick else 10_000
+    project = bench.directory / "project"
+    paths = _project(project, files, 10_000)
+    size = sum(os.path.getsize(path) for path in paths)
+    selection, around = Selection(total_bytes=10**9), Surroundings()
+
+    def read() -> None:
+        for path in paths:
+            with open(path, "rb") as file:
+                hashlib.sha256(file.read()).hexdigest()
+
+    def take() -> Capture:
+        return capture(str(project), selection, around)
+
+    Store.init(bench.directory / "store")
+    rounds = bench.rounds(15, 5)
+    with Store.open(bench.directory / "store", keep_locks=False) as store:
+        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "look at this"}])
+        made = take()
+        assert len(made.files) == files
+        assert not made.findings
+        store.set_context("plan", made)
+        context = store.context("plan")
+        assert check(context, around).is_current
+        with bench.progress(f"capturing {files:,} files", rounds + 3) as step:
+            samples = interleave(
+                [
+                    Contestant(_CAPTURE, lambda: store.set_context("plan", take())),
+                    Contestant(_READ, read),
+                    Contestant(_LIST, lambda: candidates(str(project), selection, around)),
+                    Contestant(_TAKE, take),
+                    Contestant(_ENCODE, lambda: sum(map(len, made.encoded()))),
+                    Contestant(_WRITE, lambda: store.set_context("plan", made)),
+                    Contestant(_CHECK, lambda: check(context, around)),
+                ],
+                rounds,
+                tick=step,
+            )
+    us, bare = samples[_CAPTURE], samples[_READ]
+    label = f"{files:,} files, {size / 1e6:,.0f} MB"
+    report.tables.append(
+        Table(
+            "Capturing a project",
+            _COLUMNS,
+            sample_rows(label, samples.values(), us),
+            f"{len(made.document()) / 1e6:,.0f} MB of document, {made.tokens:,} tokens.",
+        )
+    )
+    ratio = us.median / bare.median
+    report.bars.append(
+        Bar(
+            f"capturing {label}",
+            f"under {_BAR:g}x of reading and hashing them",
+            f"{times(ratio)} ({micro(us.median)} and {micro(bare.median)})",
+            ratio < _BAR,
+            f"reading and hashing is 1x, composing and writing {times(samples[_WRITE].median / bare.median)}; "
+            "the rest is mostly the search for secrets, in Python, on one core",
+        )
+    )
+    report.data["capture"] = {"files": files, "bytes": size} | {name: one.as_json() for name, one in samples.items()}
+    return report

@@ -1,0 +1,7 @@
+"""Project context: what a conversation is told of the files it is about.
+
+from capsule.context.capture import capture
+from capsule.context.files import Selection, Surroundings
+
+store.set_context(id, capture("path/to/project", Selection(), Surroundings()))
+"""

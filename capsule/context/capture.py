@@ -1,0 +1,251 @@
+"""Capturing a project: its files read, sorted out, and made into a context.
+
+What must stay true: the same project and the same selection give the same bytes; each file is read once, and what is
+said of it (digest, size, tokens, secrets) is said of the very bytes that are taken; a token that was found goes into
+no context unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from capsule.context import document, secrets
+from capsule.context.files import LeftOut, Selection, Surroundings, candidates, within
+from capsule.context.reading import read_regular
+from capsule.context.tokens import estimate
+from capsule.errors import InvalidInput, Refused
+from capsule.format import codec
+
+__all__ = ["Capture", "Progress", "Taken", "capture", "examine"]
+
+Progress = Callable[[int, int], None]
+
+#: What the beginning of the document takes, in tokens: no more, as long as the project's name is a name.
+_HEADING_TOKENS = 40
+#: The document is encoded and written in pieces of this size, in bytes: so large that a call costs nothing, so small
+#: that they stay in the processor's cache.
+_PIECE = 128 << 10
+_TELL_EVERY = 50
+
+
+class Taken(NamedTuple):
+    """One file as it was read.
+
+    Attributes:
+        data: Its text, as UTF-8.
+        tokens: Those of the text, estimated.
+        overhead: Those of what stands around it in the document: mostly a path, of which 3 bytes take one or less.
+        before, behind: What stands around it.
+    """
+
+    path: str
+    data: bytes
+    sha256: str
+    tokens: int
+    overhead: int
+    before: bytes
+    behind: bytes
+
+
+@dataclass(slots=True)
+class Capture:
+    """What was captured of a project; `Store.set_context` takes it.
+
+    Attributes:
+        root: The project's directory, absolute.
+        selection: What was asked for.
+        files: What is in the context, sorted by path.
+        left_out: What is not, sorted by path, and why.
+        beyond: The paths of those that would be, were there no limit to the whole.
+        findings: Tokens in `files`.
+        secrets_allowed: Whether the context may be made though there are any.
+    """
+
+    root: str
+    selection: Selection
+    files: list[Taken] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    beyond: list[str] = field(default_factory=list)
+    findings: list[secrets.Finding] = field(default_factory=list)
+    secrets_allowed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the project is called."""
+        return os.path.basename(self.root) or self.root
+
+    @property
+    def tokens(self) -> int:
+        """What the document takes, estimated."""
+        return _HEADING_TOKENS + sum(file.tokens + file.overhead for file in self.files)
+
+    def encoded(self) -> Iterator[bytes]:
+        """The context as `Store.set_context` wants it.
+
+        Raises:
+            Refused: There are tokens in it, and they are not allowed.
+        """
+        self.ensure_no_secrets()
+        digest = hashlib.sha256()
+        yield b'{\n  "fullContext": "'
+        for piece in self._pieces():
+            digest.update(piece)
+            yield orjson.dumps(piece.decode())[1:-1]
+        about = codec.encode(self._metadata(digest.hexdigest()))[:-1]
+        yield b'",\n  "metadata": ' + about.replace(b"\n", b"\n  ") + b"\n}"
+
+    def document(self) -> bytes:
+        """The document, as UTF-8. Raises as `encoded`."""
+        self.ensure_no_secrets()
+        return b"".join(self._pieces())
+
+    def ensure_no_secrets(self) -> None:
+        """Raise `Refused` when there are tokens in it, and they are not allowed."""
+        if self.findings and not self.secrets_allowed:
+            shown = [f"  {finding}" for finding in self.findings[:10]]
+            more = [f"  ... and {len(self.findings) - 10} more"] if len(self.findings) > 10 else []
+            many = "what looks like a secret" if len(self.findings) == 1 else f"{len(self.findings)} secrets, it seems"
+            lines = [f"{self.root} holds {many}; nothing was written:", *shown, *more]
+            way_out = "leave such files out with --exclude, or take them as they are with --allow-secrets"
+            raise Refused("\n".join([*lines, way_out]), path=self.root)
+
+    def _pieces(self) -> Iterator[bytes]:
+        """The document, cut between texts."""
+        pending = [document.heading(self.name, len(self.files), self.tokens)]
+        size = len(pending[0])
+        for file in self.files:
+            pending += (file.before, file.data, file.behind)
+            size += len(file.data)
+            if size >= _PIECE:
+                yield b"".join(pending)
+                pending, size = [], 0
+        yield b"".join(pending)
+
+    def _metadata(self, digest: str) -> dict[str, Any]:
+        selection = self.selection.as_json()
+        return {
+            "projectPath": self.root,
+            "filesIncluded": len(self.files),
+            "estimatedTokens": self.tokens,
+            "contextHash": f"sha256:{digest}",
+            "files": [
+                {"path": file.path, "sha256": file.sha256, "bytes": len(file.data), "tokens": file.tokens}
+                for file in self.files
+            ],
+            "selection": selection | {"leftOut": self.beyond} if self.beyond else selection,
+        }
+
+
+def capture(root: str, selection: Selection, surroundings: Surroundings, progress: Progress | None = None) -> Capture:
+    """Capture the project in the directory `root`.
+
+    Args:
+        root: The directory.
+        selection: What to take of it.
+        surroundings: What it is looked at from.
+        progress: Told how much is done, and of how much: each file is read, and searched for secrets.
+
+    Raises:
+        NotFound: There is no such directory.
+        InvalidInput: A pattern can't be understood, or there is nothing to take.
+
+    Cost: reading every file, once; all that are taken are in memory.
+    """
+    root = os.path.abspath(root)
+    try:
+        root.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{root!a} is no UTF-8 text, which a capsule is; rename the directory") from None
+    found = candidates(root, selection, surroundings)
+    files, too_much = within(_not_secret(found.files, selection, found.left_out), selection.total_bytes)
+    made = Capture(root, selection, left_out=[*found.left_out, *too_much], beyond=[one.path for one in too_much])
+    for number, (path, _) in enumerate(files):
+        if progress is not None and number % _TELL_EVERY == 0:
+            progress(number, 2 * len(files))
+        got = examine(root, path, selection.file_bytes)
+        if isinstance(got, LeftOut):
+            made.left_out.append(got)
+        else:
+            made.files.append(got)
+    if selection.budget is not None:
+        _fit(made, selection.budget)
+    if not made.files:
+        why = f"; {len(made.left_out)} were left out: {_reasons(made.left_out)}" if made.left_out else ""
+        raise InvalidInput(f"{root}: there is no text file to take that git would track{why}")
+    for number, file in enumerate(made.files):
+        if progress is not None and number % _TELL_EVERY == 0:
+            progress(len(files) + number, 2 * len(files))
+        made.findings += secrets.tokens_in(file.path, file.data)
+    if progress is not None:
+        progress(2 * len(files), 2 * len(files))
+    made.left_out.sort(key=lambda one: one.path)
+    made.beyond.sort()
+    return made
+
+
+def examine(root: str, path: str, most: int) -> Taken | LeftOut:
+    """Read one file, and say what it is."""
+    data = read_regular(f"{root}/{path}", most)
+    if data is None:
+        return LeftOut(path, "can't be read")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return LeftOut(path, "UTF-16; save it as UTF-8")
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return LeftOut(path, "binary, or a text that is no UTF-8")
+    if b"\0" in data:
+        return LeftOut(path, "binary")
+    before, behind = document.block_around(path, data)
+    digest = hashlib.sha256(data).hexdigest()
+    return Taken(path, data, digest, estimate(data), (len(before) + len(behind)) // 3, before, behind)
+
+
+def not_secret(selection: Selection, path: str) -> bool:
+    """Whether a file may be taken: it isn't there to hold secrets, or was asked for by its name."""
+    return path in selection.named or not secrets.holds_secrets(path)
+
+
+def _not_secret(files: list[tuple[str, int]], selection: Selection, left_out: list[LeftOut]) -> list[tuple[str, int]]:
+    named, kept = selection.named, []
+    for file in files:
+        if file[0] not in named and secrets.holds_secrets(file[0]):
+            left_out.append(LeftOut(file[0], f"looks like it holds secrets; to take it: --include {file[0]}"))
+        else:
+            kept.append(file)
+    return kept
+
+
+def _fit(made: Capture, budget: int) -> None:
+    """Leave out files until the document fits into so many tokens.
+
+    What tells most of a project stays: what is called README, then what stands highest, of these the smallest first;
+    one that doesn't fit any more is passed over.
+    """
+    left = budget - _HEADING_TOKENS
+    kept = set()
+    for file in sorted(made.files, key=_importance):
+        if file.tokens + file.overhead <= left:
+            left -= file.tokens + file.overhead
+            kept.add(file.path)
+        else:
+            why = f"about {file.tokens:,} tokens, for which the budget of {budget:,} has no room"
+            made.left_out.append(LeftOut(file.path, why))
+            made.beyond.append(file.path)
+    made.files = [file for file in made.files if file.path in kept]
+
+
+def _importance(file: Taken) -> tuple[bool, int, int, str]:
+    name = file.path.rpartition("/")[2].lower()
+    return not name.startswith("readme"), file.path.count("/"), file.tokens, file.path
+
+
+def _reasons(left_out: list[LeftOut]) -> str:
+    reasons = sorted({one.why for one in left_out})
+    return "; ".join(reasons[:3]) + ("; ..." if len(reasons) > 3 else "")

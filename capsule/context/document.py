@@ -1,0 +1,144 @@
+"""The Markdown document of a context: made of files, and taken apart again.
+
+What must stay true: the same files give the same bytes; no content can close its fence, so that the document can be
+taken apart again exactly; and it reads well in any Markdown viewer.
+
+    # Context: name
+
+    3 files, about 1200 tokens.
+
+    ## src/app.py
+
+    ```python
+    print("hello")
+    ```
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["Part", "block_around", "compose", "heading", "take_apart"]
+
+_RUN = re.compile(rb"`{3,}")
+_TITLE = re.compile(r"# Context: [^\n]*\n\n[0-9]+ files?, about [0-9]+ tokens\.\n")
+_BEGIN = re.compile(r"\n## ([^\n]+)\n\n(`{3,})([^`\n]*)\n")
+_ESCAPE = re.compile(r"\\u\{([0-9a-f]{1,6})\}")
+_CUT_SHORT = " no-newline-at-end"
+
+#: What a fence says of the language of a file, by its name's ending; a viewer colours it by that.
+_LANGUAGES = {
+    "bash": "bash",
+    "c": "c",
+    "cc": "cpp",
+    "cpp": "cpp",
+    "cs": "csharp",
+    "css": "css",
+    "go": "go",
+    "h": "c",
+    "hpp": "cpp",
+    "html": "html",
+    "java": "java",
+    "js": "javascript",
+    "json": "json",
+    "jsx": "jsx",
+    "kt": "kotlin",
+    "md": "markdown",
+    "mjs": "javascript",
+    "php": "php",
+    "py": "python",
+    "pyi": "python",
+    "rb": "ruby",
+    "rs": "rust",
+    "scala": "scala",
+    "sh": "bash",
+    "sql": "sql",
+    "swift": "swift",
+    "toml": "toml",
+    "ts": "typescript",
+    "tsx": "tsx",
+    "xml": "xml",
+    "yaml": "yaml",
+    "yml": "yaml",
+}
+
+
+class Part(NamedTuple):
+    """One file in the document: its path below the project, and its text as UTF-8."""
+
+    path: str
+    data: bytes
+
+
+def heading(name: str, files: int, tokens: int) -> bytes:
+    """The beginning of the document.
+
+    Args:
+        name: What the project is called.
+        files: How many files follow.
+        tokens: How many tokens they take, estimated.
+    """
+    count = f"{files} file" + ("" if files == 1 else "s")
+    return f"# Context: {_one_line(name)}\n\n{count}, about {tokens} tokens.\n".encode()
+
+
+def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
+    """What stands before a file's text in the document, and behind it.
+
+    Args:
+        path: The file, below the project.
+        data: Its text, as UTF-8.
+    """
+    # Longer than any run of backticks in the text, wherever that stands: what begins a line is not the same for all
+    # viewers.
+    longest = max(map(len, _RUN.findall(data)), default=2) if b"`" in data and b"```" in data else 2
+    fence = b"`" * max(3, longest + 1)
+    name = path.rpartition("/")[2]
+    language = _LANGUAGES.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
+    ends = not data or data.endswith(b"\n")
+    info = (language + ("" if ends else _CUT_SHORT)).encode()
+    before = b"\n## %s\n\n%s%s\n" % (_one_line(path).encode(), fence, info)
+    return before, (b"" if ends else b"\n") + fence + b"\n"
+
+
+def compose(name: str, parts: list[Part], tokens: int) -> bytes:
+    """The document of these files, in the order given, as UTF-8."""
+    pieces = [heading(name, len(parts), tokens)]
+    for part in parts:
+        before, behind = block_around(part.path, part.data)
+        pieces += (before, part.data, behind)
+    return b"".join(pieces)
+
+
+def take_apart(document: str) -> list[Part] | None:
+    """The files in a document that `compose` made, in its order; None for one that it did not make."""
+    title = _TITLE.match(document)
+    if title is None:
+        return None
+    parts, at = [], title.end()
+    while at < len(document):
+        begin = _BEGIN.match(document, at)
+        if begin is None:
+            return None
+        path, fence, info = begin.groups()
+        start = begin.end()
+        # One character before: of an empty file the closing fence stands right behind the opening one.
+        end = document.find(f"\n{fence}\n", start - 1)
+        if end < 0:
+            return None
+        text = document[start : end + 1]
+        parts.append(Part(_unescaped(path), (text[:-1] if info.endswith(_CUT_SHORT) else text).encode()))
+        at = end + len(fence) + 2
+    return parts
+
+
+def _one_line(text: str) -> str:
+    r"""A name in one line: a control character, which a file's name may hold, and a backslash as `\u{1b}`."""
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(one if one.isprintable() and one != "\\" else f"\\u{{{ord(one):x}}}" for one in text)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(min(int(match[1], 16), 0x10FFFF)), text) if "\\" in text else text

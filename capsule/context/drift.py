@@ -1,0 +1,207 @@
+"""Whether a project has moved on since its context was captured, and how.
+
+What must stay true: what is compared is the content, by its digest; a file counts as new only when the same selection
+would take it now; and a context that some other program wrote, or a person by hand, gets an answer, not a crash.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capsule.context.capture import Progress, Taken, examine, not_secret
+from capsule.context.document import take_apart
+from capsule.context.files import Inside, Selection, Surroundings, candidates
+from capsule.context.reading import read_regular
+from capsule.errors import CapsuleError
+
+__all__ = ["Drift", "check", "diff", "is_empty"]
+
+_TELL_EVERY = 50
+#: Characters of a text that are encoded at once.
+_PIECE = 1 << 20
+#: Comparing line by line takes a time that may grow with the square of the lines.
+_MOST_LINES = 20_000
+_DEV_NULL = "/dev/null"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How a project differs from a context that was captured of it.
+
+    Attributes:
+        project: Where the project is now; empty when that isn't known.
+        changed, gone, new: The paths of files, sorted.
+        edited: Whether the context's text is not the one that was captured: somebody edited it.
+        problem: What keeps it from being told, in words; empty when nothing does.
+    """
+
+    project: str
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    edited: bool = False
+    problem: str = ""
+
+    @property
+    def has_drifted(self) -> bool:
+        return bool(self.changed or self.gone or self.new)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it could be told, and nothing differs."""
+        return not (self.has_drifted or self.edited or self.problem)
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"projectPath": self.project, "drifted": self.has_drifted, "edited": self.edited}
+        told |= {"changed": list(self.changed), "gone": list(self.gone), "new": list(self.new)}
+        return told | {"problem": self.problem} if self.problem else told
+
+
+def is_empty(context: Mapping[str, Any]) -> bool:
+    """Whether there is no context: nothing was captured."""
+    return not context.get("fullContext") and not _metadata(context).get("files")
+
+
+def check(
+    context: Mapping[str, Any],
+    surroundings: Surroundings,
+    project: str | None = None,
+    progress: Progress | None = None,
+) -> Drift:
+    """Compare a context with the project it was captured of.
+
+    Args:
+        context: As it stands in a capsule.
+        surroundings: What the project is looked at from.
+        project: Where the project is now; None: where it was captured.
+        progress: Told how many files were read, and of how many.
+
+    Cost: reading every file of the context, and those that are new.
+    """
+    metadata = _metadata(context)
+    root = os.path.abspath(project) if project else str(metadata.get("projectPath") or "")
+    edited = _is_edited(context)
+    files, odd = _manifest(metadata)
+    if not files:
+        problem = "the context has no list of files, as one that another program made; capture it anew"
+        return Drift(root, edited=edited, problem=problem)
+    if not os.path.isdir(root):
+        problem = "the context doesn't say of which project it is" if not root else f"{root} is not here"
+        return Drift(root, edited=edited, problem=f"{problem}; say where the project is with --project DIR")
+    selection = Selection.of(metadata.get("selection"))
+    try:
+        found = candidates(root, selection, surroundings)
+    except CapsuleError as error:
+        return Drift(root, edited=edited, problem=error.message)
+    fresh = _fresh(found.files, files, selection, metadata)
+    changed, gone, new = [], [], []
+    total, inside = len(files) + len(fresh), Inside(root)
+    for number, (path, digest) in enumerate(files.items()):
+        if progress is not None and number % _TELL_EVERY == 0:
+            progress(number, total)
+        data = _current(inside, path)
+        if data is None:
+            gone.append(path)
+        elif hashlib.sha256(data).hexdigest() != digest:
+            changed.append(path)
+    for path in fresh:
+        if isinstance(examine(root, path, selection.file_bytes), Taken):
+            new.append(path)
+    problem = f"{odd} entries of its list of files can't be read; capture it anew" if odd else ""
+    return Drift(root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem)
+
+
+def diff(context: Mapping[str, Any], drift: Drift) -> Iterator[str]:
+    """The differences as lines of a unified diff, without newlines, from the context to the project."""
+    parts = take_apart(str(context.get("fullContext") or ""))
+    before = {part.path: part.data for part in parts or ()}
+    inside = Inside(drift.project)
+    for path in sorted({*drift.changed, *drift.gone, *drift.new}):
+        old = None if path in drift.new else before.get(path)
+        new = None if path in drift.gone else _current(inside, path)
+        if old is None and path not in drift.new:
+            what = "is gone" if path in drift.gone else "differs"
+            yield f"{path}: {what}; the context's text has no part of its own for it"
+            continue
+        yield from _diff_of(path, old, new)
+
+
+def _diff_of(path: str, old: bytes | None, new: bytes | None) -> Iterator[str]:
+    one, other = (_DEV_NULL if old is None else f"a/{path}"), (_DEV_NULL if new is None else f"b/{path}")
+    before, after = _lines(old), _lines(new)
+    if len(before) + len(after) > _MOST_LINES:
+        yield from (
+            f"--- {one}",
+            f"+++ {other}",
+            f"@@ {len(before):,} lines and {len(after):,}: too many to compare @@",
+        )
+        return
+    for line in difflib.unified_diff(before, after, one, other, lineterm=""):
+        text, newline = (line[:-1], True) if line.endswith("\n") else (line, False)
+        yield text
+        if not newline and not line.startswith(("---", "+++", "@@")):
+            yield "\\ No newline at end of file"
+
+
+def _lines(data: bytes | None) -> list[str]:
+    """The lines of a text with their newlines, as a diff counts them."""
+    return [] if not data else [line + "\n" for line in _decoded(data).split("\n")[:-1]] + _rest(data)
+
+
+def _rest(data: bytes) -> list[str]:
+    rest = _decoded(data).rpartition("\n")[2]
+    return [rest] if rest else []
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _metadata(context: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = context.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:
+    """The files with their digests, and how many entries can't be used: without a digest, or leading elsewhere."""
+    files, odd = {}, 0
+    for entry in metadata.get("files") or ():
+        path, digest = entry.get("path"), entry.get("sha256")
+        if not path or not digest or "\0" in path or path.startswith("/") or ".." in path.split("/"):
+            odd += 1
+        else:
+            files[path] = digest.removeprefix("sha256:").lower()
+    return files, odd
+
+
+def _is_edited(context: Mapping[str, Any]) -> bool:
+    """Whether the text is not the one of the digest; a digest that was cut short, as in examples, says what it can."""
+    algorithm, _, digest = str(_metadata(context).get("contextHash") or "").partition(":")
+    digest = digest.rstrip(".").lower()
+    if algorithm != "sha256" or not digest:
+        return False
+    text, found = str(context.get("fullContext") or ""), hashlib.sha256()
+    for at in range(0, len(text), _PIECE):
+        found.update(text[at : at + _PIECE].encode())
+    return not found.hexdigest().startswith(digest)
+
+
+def _fresh(
+    found: list[tuple[str, int]], files: Mapping[str, str], selection: Selection, metadata: Mapping[str, Any]
+) -> list[str]:
+    """The files that would be taken now, and were not there to be taken."""
+    told = metadata.get("selection")
+    left_out = told.get("leftOut") if isinstance(told, dict) else None
+    known = {*files, *(one for one in left_out or () if isinstance(one, str))} if isinstance(left_out, list) else files
+    return [path for path, _ in found if path not in known and not_secret(selection, path)]
+
+
+def _current(inside: Inside, path: str) -> bytes | None:
+    """What is in the file now; None when there is none that no symlink leads to."""
+    size = inside.size(path)
+    return None if size is None else read_regular(f"{inside.root}/{path}", 2 * size + 1)

@@ -1,0 +1,253 @@
+"""Which files of a project belong into a context: those that git would track.
+
+In a work tree git is asked; elsewhere the same rules are applied: `.gitignore` in every directory, the nearest
+one first, and the user's global one. What must stay true: the same project gives the same list, sorted, on every
+machine; nothing outside the project's directory is read, so that no symlink is followed; and a file that is left
+out is left out by a rule that can be told. What is in the files is not looked at here.
+
+The rules of `.gitignore` are those of gitignore(5); pathspec implements them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from capsule.context.ignoring import walk
+from capsule.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+__all__ = [
+    "FILE_BYTES",
+    "TOTAL_BYTES",
+    "Candidates",
+    "Inside",
+    "LeftOut",
+    "Selection",
+    "Surroundings",
+    "candidates",
+    "within",
+]
+
+FILE_BYTES = 1_000_000
+TOTAL_BYTES = 100_000_000
+_GIT_TIMEOUT_S = 60
+_WILD = frozenset("*?[\\")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to take of a project; it is kept with the context, so that it can be taken again.
+
+    Attributes:
+        include: Patterns as in `.gitignore`; a file must match one of them. One without a wildcard that is the path
+            of a file names it: it is then taken even when git ignores it or it looks like a secret. Empty: all files.
+        exclude: Patterns as in `.gitignore`; a file that matches one is left out.
+        file_bytes: Files larger than this many bytes are left out.
+        total_bytes: Files are left out, the largest first, until those that stay are no more than this many bytes.
+        budget: The document is to have no more than this many tokens, estimated; None: as many as there are.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    file_bytes: int = FILE_BYTES
+    total_bytes: int = TOTAL_BYTES
+    budget: int | None = None
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The paths that `include` names without a wildcard.
+
+        Raises:
+            InvalidInput: One leads out of the project.
+        """
+        found = set()
+        for one in self.include:
+            if one.startswith("!") or _WILD & set(one) or one.endswith("/"):
+                continue
+            parts = one.removeprefix("./").lstrip("/").split("/")
+            if ".." in parts:
+                raise InvalidInput(
+                    f"--include {one}: names what is outside the project; capture that directory instead"
+                )
+            found.add("/".join(parts))
+        return frozenset(found)
+
+    def as_json(self) -> dict[str, Any]:
+        """What stands in the capsule."""
+        told: dict[str, Any] = {"include": list(self.include), "exclude": list(self.exclude)}
+        told |= {"fileBytes": self.file_bytes, "totalBytes": self.total_bytes}
+        return told if self.budget is None else told | {"budget": self.budget}
+
+    @classmethod
+    def of(cls, told: Any) -> Selection:
+        """The selection that stands in a capsule; what is missing or odd there is as if it weren't given."""
+        get = told.get if isinstance(told, dict) else {}.get
+        include, exclude = (
+            tuple(str(one) for one in got if isinstance(one, str)) if isinstance(got := get(name), list) else ()
+            for name in ("include", "exclude")
+        )
+        sizes = {
+            name: int(got)
+            for name, key in (("file_bytes", "fileBytes"), ("total_bytes", "totalBytes"), ("budget", "budget"))
+            if type(got := get(key)) is int and got >= 0
+        }
+        return cls(include, exclude, **sizes)
+
+
+def _nothing() -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a project is looked at from: values that only a door finds out.
+
+    Attributes:
+        environment: What git runs in; None: what this process runs in, with the variables that a hook of git sets.
+        global_ignore: Gives the text of the user's global ignore file, for a project that git can't be asked about.
+        never: Directories that are never taken, absolute paths: the store's own.
+    """
+
+    environment: Mapping[str, str] | None = None
+    global_ignore: Callable[[], str] = _nothing
+    never: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file that is not taken, and why, in words."""
+
+    path: str
+    why: str
+
+
+@dataclass(slots=True)
+class Candidates:
+    """What was found: relative POSIX paths, sorted, with their sizes in bytes; and what was left out so far."""
+
+    files: list[tuple[str, int]] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+
+def candidates(root: str, selection: Selection, surroundings: Surroundings) -> Candidates:
+    """The files of the project at `root` that `selection` takes, judged by their names and sizes alone.
+
+    Raises:
+        NotFound: There is no such directory.
+        InvalidInput: A pattern can't be understood.
+
+    Cost: a `git ls-files`, or a walk through the project; an `lstat` for each file and directory.
+    """
+    if not os.path.isdir(root):
+        raise NotFound(f"{root}: there is no such directory to capture", id=root)
+    include, exclude = _spec(selection.include), _spec(selection.exclude)
+    named, found = selection.named, Candidates()
+    tracked = _git_files(root, surroundings.environment)
+    paths = set(walk(root, surroundings.global_ignore()) if tracked is None else tracked) | named
+    never = _below(root, surroundings.never)
+    inside = Inside(root)
+    for path in sorted(paths):
+        if never and any(path.startswith(directory) for directory in never):
+            continue
+        if path not in named and include is not None and not include.match_file(path):
+            continue
+        if exclude is not None and exclude.match_file(path):
+            continue
+        size = inside.size(path)
+        if size is None:
+            continue  # Gone meanwhile, a symlink, a submodule: nothing that has a text of its own.
+        if not _is_utf8(path):
+            found.left_out.append(LeftOut(path, "its name is no UTF-8"))
+        elif size > selection.file_bytes:
+            found.left_out.append(LeftOut(path, f"{size:,} bytes, more than {selection.file_bytes:,}"))
+        else:
+            found.files.append((path, size))
+    return found
+
+
+def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int]], list[LeftOut]]:
+    """The files without the largest, so that all together they have no more than `most` bytes; and the others."""
+    total = sum(size for _, size in files)
+    dropped: dict[str, LeftOut] = {}
+    for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
+        if total <= most:
+            break
+        total -= size
+        dropped[path] = LeftOut(path, f"{size:,} bytes, and all files together have more than {most:,}")
+    return [file for file in files if file[0] not in dropped], list(dropped.values())
+
+
+class Inside:
+    """Tells the sizes of regular files that no symlink leads to."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._directories = {"": True}
+
+    def size(self, path: str) -> int | None:
+        """The size of a regular file, in bytes; None for everything else."""
+        if not self._is_real(path.rpartition("/")[0]):
+            return None
+        try:
+            found = os.lstat(f"{self.root}/{path}")
+        except (OSError, ValueError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def _is_real(self, directory: str) -> bool:
+        known = self._directories.get(directory)
+        if known is None:
+            try:
+                known = self._is_real(directory.rpartition("/")[0]) and stat.S_ISDIR(
+                    os.lstat(f"{self.root}/{directory}").st_mode
+                )
+            except (OSError, ValueError):
+                known = False
+            self._directories[directory] = known
+        return known
+
+
+def _below(root: str, directories: tuple[str, ...]) -> list[str]:
+    """Those of the directories that lie below `root`, relative to it and with a slash at the end."""
+    root = os.path.realpath(root)
+    found = (os.path.relpath(os.path.realpath(one), root) for one in directories)
+    return ["" if one == "." else f"{one}/" for one in found if one != ".." and not one.startswith("../")]
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _spec(patterns: Iterable[str]) -> GitIgnoreSpec | None:
+    patterns = tuple(patterns)
+    if not patterns:
+        return None
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(patterns)
+    except ValueError as error:
+        raise InvalidInput(f"a pattern can't be understood: {error}; patterns are those of .gitignore") from None
+
+
+def _git_files(root: str, environment: Mapping[str, str] | None) -> list[str] | None:
+    """The files that git tracks or would track below `root`, relative to it; None outside a work tree."""
+    command = ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_TIMEOUT_S, check=False, env=environment)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")]

@@ -1,0 +1,115 @@
+"""The project context of a conversation, read and written as a whole.
+
+What must stay true: a context is written under the rules of every other write; messages are neither parsed nor written
+anew for it, and it goes to the disk piece by piece, as it may be larger than all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import orjson
+
+from capsule import timestamps
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule.format import anatomy, canonical, codec, new, validation
+from capsule.holding import Holder
+from capsule.reading import KIND, Reading
+from capsule.writing import Conversation
+
+if TYPE_CHECKING:
+    from capsule.head import Head
+
+__all__ = ["Contexts", "Encoded"]
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Encoded(Protocol):
+    """A context that encodes itself."""
+
+    def encoded(self) -> Iterable[bytes]:
+        """The context as a JSON object in the canonical layout, piece by piece; `anatomy.context_lines` says how."""
+
+
+class Contexts(Reading, ABC):
+    """What an open store does with contexts. A base of `Store`, which sets the holder and knows how to write."""
+
+    _holder: Holder
+
+    @abstractmethod
+    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
+        """Run `action` on the conversation, settled and under its mutex."""
+
+    @abstractmethod
+    def _head_of(self, id: str, head: dict[str, Any]) -> Head:
+        """The head as written."""
+
+    def context(self, id: str) -> dict[str, Any]:
+        """The context of a conversation, as it stands in its file. Raises as `load`. Costs reading the file."""
+        data, is_canonical = self._bytes(id)
+        span = anatomy.context_in(data) if is_canonical else None
+        if span is not None:
+            return _decoded(data, span, self.storage.path(KIND, id))
+        context: dict[str, Any] = self.document(id)["context"]
+        return context
+
+    def set_context(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
+        """Give a conversation another context, in place of the one it has.
+
+        Args:
+            id: The conversation.
+            context: As it is to stand in the file (`fullContext`, `metadata`), or what was captured of a project.
+
+        Raises as `append`. Cost: writing the context, and copying the rest of the file, in the kernel.
+        """
+        encoded = context.encoded if isinstance(context, Encoded) else _encoded(id, context)
+
+        def act(conversation: Conversation) -> dict[str, Any]:
+            lock = self._holder.admit(conversation)
+
+            def change(head: dict[str, Any]) -> None:
+                if lock is not None:
+                    head["metadata"]["lock"] = lock
+
+            head = conversation.set_context(encoded, change)
+            self._holder.now_held(id, lock)
+            return head
+
+        return self._head_of(id, self._write(id, act))
+
+    def clear_context(self, id: str) -> Head:
+        """Take a conversation's context away. Raises and costs as `set_context`."""
+        return self.set_context(id, new.new_capsule(id, "", timestamps.now())["context"])
+
+
+_TEXT_FIRST = b'{\n    "fullContext": "'
+
+
+def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
+    """The context at a place in a canonical capsule.
+
+    Its text, which may be large, is read by the faster reader; the rest by the one that keeps every number's digits.
+    """
+    start, end = span
+    if not data.startswith(_TEXT_FIRST, start):
+        return codec.decode(data[start:end], path)
+    line = data.index(b"\n", start + len(_TEXT_FIRST))
+    last = line - 1 if data.startswith(b",", line - 1) else line
+    text = orjson.loads(memoryview(data)[start + len(_TEXT_FIRST) - 1 : last])
+    return {"fullContext": text, **codec.decode(b"{" + data[line:end], path)}
+
+
+def _encoded(id: str, context: Mapping[str, Any]) -> Callable[[], Iterable[bytes]]:
+    """What gives the bytes of a checked context. Raises InvalidInput when it is none."""
+    document = new.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
+    data = codec.encode(canonical.in_order(document))
+    try:
+        validation.check(document, data, "context")
+    except InvalidDocument as error:
+        raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None
+    ordered = codec.encode(canonical.in_order(document)["context"])[:-1]
+    return lambda: (ordered,)

@@ -1,0 +1,208 @@
+"""`capsule context`: what is said, what is asked, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOKEN = "ghp_" + "a1B2" * 9
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "my pröject"
+    (root / "src").mkdir(parents=True)
+    (root / "README.md").write_text("# Shop\n")
+    (root / "src" / "app.py").write_text("print('hello')\n")
+    (root / ".env").write_text("A=1\n")
+    return root
+
+
+def test_capture_says_what_was_taken_and_left_out(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    answer = capsule("context", "capture", id, str(project))
+    assert answer.stdout.startswith(f"{id}: captured {project}: 2 files, about ")
+    assert "left out: .env: looks like it holds secrets; to take it: --include .env" in answer.stderr
+    assert capsule("context", "show", id).stdout == capsule.json("context", "show", id)["fullContext"]
+    assert [file["path"] for file in capsule.json("context", "show", id, "--files")["files"]] == [
+        "README.md",
+        "src/app.py",
+    ]
+    assert capsule("context", "show", id, "--files").stdout.splitlines()[1].endswith("\tsrc/app.py")
+
+
+def test_capture_takes_the_working_directory_when_none_is_named(
+    capsule: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = capsule.new("Plan")
+    monkeypatch.chdir(project)
+    told = capsule.json("context", "capture", id)
+    assert told["projectPath"] == str(project) and told["filesIncluded"] == 2 and told["written"] is True
+    assert told["leftOut"] == [{"path": ".env", "why": "looks like it holds secrets; to take it: --include .env"}]
+
+
+def test_a_dry_run_writes_nothing_and_lists_the_files(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    (project / "t.py").write_text(f"T = '{TOKEN}'\n")
+    before = capsule.file(id).read_bytes()
+    answer = capsule("context", "capture", id, str(project), "--dry-run")
+    assert "\tsrc/app.py\n" in answer.stdout and answer.line.startswith(f"{id}: would capture")
+    assert "looks like a secret: t.py:1: GitHub Token" in answer.stderr
+    assert capsule.json("context", "capture", id, str(project), "--dry-run")["written"] is False
+    assert capsule.file(id).read_bytes() == before
+
+
+def test_a_token_is_an_error_that_says_where_and_the_way_out(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    (project / "t.py").write_text(f"\n\nT = '{TOKEN}'\n")
+    before = capsule.file(id).read_bytes()
+    answer = capsule("context", "capture", id, str(project), expect=6)
+    assert "t.py:3: GitHub Token" in answer.stderr and "--allow-secrets" in answer.stderr
+    assert TOKEN not in answer.stderr and capsule.file(id).read_bytes() == before
+    failed = json.loads(capsule("context", "capture", id, str(project), "--json", expect=6).stderr)
+    assert failed["error"]["kind"] == "Refused"
+    capsule("context", "capture", id, str(project), "--exclude", "t.py")
+    told = capsule.json("context", "capture", id, str(project), "--allow-secrets")
+    assert told["secrets"] == [{"path": "t.py", "line": 3, "kind": "GitHub Token", "begins": ""}]
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 6)])
+def test_in_a_terminal_a_token_is_asked_about(capsule: Any, project: Path, typed: str, code: int) -> None:
+    id = capsule.new("Plan")
+    (project / "t.py").write_text(f"T = '{TOKEN}'\n")
+    screen = capsule.terminal("context", "capture", id, str(project), typed=typed, expect=code)
+    assert "t.py:1: GitHub Token" in screen and "Take these files as they are?" in screen and TOKEN not in screen
+    assert (TOKEN in capsule.file(id).read_text()) is (code == 0)
+
+
+def test_check_exits_1_when_the_project_has_drifted(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    capsule("context", "capture", id, str(project))
+    assert capsule("context", "check", id).stdout == f"{id}: {project} is as it was captured\n"
+    (project / "README.md").write_text("# Shop 2\n")
+    (project / "src" / "app.py").unlink()
+    (project / "new.py").write_text("")
+    assert capsule("context", "check", id, expect=1).stdout == (
+        f"changed\tREADME.md\ngone\tsrc/app.py\nnew\tnew.py\n{id}: {project} has drifted: 1 changed, 1 gone, 1 new\n"
+    )
+    assert capsule.json("context", "check", id, expect=1) == {
+        "id": id,
+        "projectPath": str(project),
+        "drifted": True,
+        "edited": False,
+        "changed": ["README.md"],
+        "gone": ["src/app.py"],
+        "new": ["new.py"],
+    }
+    capsule("context", "capture", id, str(project))
+    assert capsule.json("context", "check", id)["drifted"] is False
+
+
+def test_check_all_looks_at_every_conversation_that_has_a_context(capsule: Any, project: Path) -> None:
+    first, second = capsule.new("One"), capsule.new("Two")
+    capsule.new("Without")
+    assert capsule.json("context", "check", "--all") == []
+    for id in (first, second):
+        capsule("context", "capture", id, str(project))
+    assert {told["id"] for told in capsule.json("context", "check", "--all")} == {first, second}
+    (project / "README.md").write_text("other")
+    assert capsule("context", "check", "--all", expect=1).stdout.count("has drifted") == 2
+    capsule.file(second).write_text("{")
+    os.utime(capsule.file(second), (1, 1))
+    answer = capsule("context", "check", "--all", expect=5)
+    assert answer.stdout.count("has drifted") == 1 and second in answer.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("@last", "--all"), ("--all", "--project", ".")])
+def test_check_wants_a_conversation_or_all(capsule: Any, words: tuple[str, ...]) -> None:
+    capsule.new("Plan")
+    capsule("context", "check", *words, expect=2)
+
+
+def test_a_conversation_without_a_context_is_an_error_with_the_way_out(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    for command in ("check", "show", "diff"):
+        assert f"capsule context capture {id}" in capsule("context", command, id, expect=3).stderr
+    assert "no context" in capsule("context", "clear", id).stdout
+    assert capsule.json("context", "clear", id) == {"id": id, "cleared": False}
+
+
+def test_the_context_of_another_program_gets_an_answer(capsule: Any, samples: Path) -> None:
+    for sample in sorted(samples.glob("*.json")):
+        document = json.loads(sample.read_bytes())
+        if not document.get("context", {}).get("fullContext"):
+            continue
+        capsule.file(document["id"]).write_bytes(sample.read_bytes())
+        answer = capsule("context", "check", document["id"], expect=1)
+        assert "capture it anew" in answer.stderr
+        capsule("context", "diff", document["id"], expect=1)
+        assert document["context"]["fullContext"].strip()[:40] in capsule("context", "show", document["id"]).stdout
+
+
+def test_diff_shows_what_changed_and_follows_a_project_that_moved(capsule: Any, project: Path, tmp_path: Path) -> None:
+    id = capsule.new("Plan")
+    capsule("context", "capture", id, str(project))
+    project.rename(tmp_path / "moved")
+    assert "--project" in capsule("context", "diff", id, expect=1).stderr
+    (tmp_path / "moved" / "README.md").write_text("# Shop \x1b[31m\n")
+    shown = capsule("context", "diff", id, "--project", str(tmp_path / "moved")).stdout
+    assert shown == "--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-# Shop\n+# Shop \\x1b[31m\n"
+    told = capsule.json("context", "diff", id, "--project", str(tmp_path / "moved"))
+    assert told["changed"] == ["README.md"] and "+# Shop \x1b[31m\n" in told["diff"]
+
+
+def test_clear_takes_the_context_and_leaves_the_messages(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    capsule("append", id, "hello")
+    capsule("context", "capture", id, str(project))
+    assert capsule("context", "clear", id).stdout == f"{id}: its context is cleared\n"
+    assert [message["content"] for message in capsule.history(id)] == ["hello"]
+    assert "hello" in capsule("show", id).stdout
+    capsule("doctor")
+
+
+def test_a_budget_and_limits_are_kept(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    (project / "long.py").write_text("value = call(argument)\n" * 300)
+    told = capsule.json("context", "capture", id, str(project), "--budget", "200")
+    assert told["estimatedTokens"] <= 200 and [one["path"] for one in told["leftOut"]] == [".env", "long.py"]
+    assert capsule.json("context", "check", id)["new"] == []
+    told = capsule.json("context", "capture", id, str(project), "--max-file-bytes", "1000", "--max-bytes", "10")
+    assert [file["path"] for file in told["files"]] == ["README.md"]
+    capsule("context", "capture", id, str(project), "--budget", "0", expect=2)
+    capsule("context", "capture", id, str(project / "nowhere"), expect=3)
+    capsule("context", "capture", id, str(project), "--include", "../x", expect=2)
+
+
+def test_the_users_own_ignore_file_holds_outside_git(
+    capsule: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = capsule.new("Plan")
+    home = Path(os.environ["HOME"])
+    (home / ".config" / "git").mkdir(parents=True)
+    (home / ".config" / "git" / "ignore").write_text("src/\n")
+    assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["README.md"]
+    (home / ".gitconfig").write_text("[core]\n\texcludesFile = ~/mine\n")
+    (home / "mine").write_text("*.md\n")
+    assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["src/app.py"]
+    monkeypatch.setenv("GIT_DIR", str(home / "elsewhere"))
+    assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["src/app.py"]
+
+
+def test_the_store_itself_can_be_the_project_and_is_not_in_it(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    (capsule.root / "notes.md").write_text("x\n")
+    told = capsule.json("context", "capture", id, str(capsule.root))
+    assert [file["path"] for file in told["files"]] == ["capsule.toml", "notes.md"]
+    assert capsule.json("context", "check", id)["drifted"] is False
+
+
+def test_a_terminal_sees_a_bar_and_the_document_can_not_command_it(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    (project / "evil.txt").write_text("\x1b]0;owned\x07")
+    capsule("context", "capture", id, str(project))
+    assert "\x1b]0;owned" not in capsule.terminal("context", "show", id)

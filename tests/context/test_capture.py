@@ -1,0 +1,179 @@
+"""Capturing: the same project gives the same context, of texts only, within the limits that were set."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule import Store
+from capsule.context.capture import Capture, capture
+from capsule.context.document import take_apart
+from capsule.context.files import Selection, Surroundings
+from capsule.context.tokens import estimate
+from capsule.errors import InvalidInput, Refused
+from capsule.format import codec
+
+
+def captured(root: Path, **selection: object) -> Capture:
+    return capture(str(root), Selection(**selection), Surroundings())  # type: ignore[arg-type]
+
+
+def context_of(made: Capture) -> dict[str, object]:
+    return codec.decode(b"".join(made.encoded()), "context")
+
+
+def reasons(made: Capture) -> dict[str, str]:
+    return {one.path: one.why for one in made.left_out}
+
+
+def lay_out(root: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+
+
+def test_the_context_says_what_the_format_wants(tmp_path: Path) -> None:
+    files = {"b.py": b"print()\n", "a/c.md": "# \u00e9\n\n```\nx\n```\n".encode(), "empty": b""}
+    lay_out(tmp_path, files)
+    made = captured(tmp_path)
+    context = context_of(made)
+    text, about = str(context["fullContext"]), context["metadata"]
+    assert isinstance(about, dict)
+    assert about["contextHash"] == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    assert about["projectPath"] == str(tmp_path) and about["filesIncluded"] == 3
+    assert [(file["path"], file["bytes"], file["sha256"]) for file in about["files"]] == [
+        (path, len(files[path]), hashlib.sha256(files[path]).hexdigest()) for path in sorted(files)
+    ]
+    assert about["selection"] == Selection().as_json()
+    parts = take_apart(text)
+    assert parts is not None and {part.path: part.data for part in parts} == files
+    assert made.document().decode() == text
+
+
+def test_it_stands_in_the_file_as_the_encoder_would_write_it(tmp_path: Path) -> None:
+    lay_out(
+        tmp_path / "project", {f"f{n}.py": f"x = '{n}\\t\u00e9\u20ac\x1b\x7f'\r\n".encode() * 90 * n for n in range(30)}
+    )
+    Store.init(tmp_path / "store")
+    with Store.open(tmp_path / "store") as store:
+        store.create(id="plan", messages=[{"role": "user", "content": "one"}])
+        made = captured(tmp_path / "project")
+        store.set_context("plan", made)
+        assert codec.encode(store.document("plan")) == store.read("plan")
+        assert store.context("plan") == context_of(made)
+        assert store.load("plan").context.metadata.files_included == 30
+
+
+def test_the_same_project_gives_the_same_bytes(tmp_path: Path) -> None:
+    files = {f"{n % 7}/f{n}": f"{n}\n".encode() * n for n in range(60)}
+    for name, order in (("one", list(files)), ("two", list(reversed(files)))):
+        lay_out(tmp_path / name / "project", {path: files[path] for path in order})
+    one, two = (captured(tmp_path / name / "project", budget=900) for name in ("one", "two"))
+    assert one.document() == two.document()
+    assert reasons(one) == reasons(two)
+
+
+def test_what_is_no_text_is_left_out_and_why_is_told(tmp_path: Path) -> None:
+    lay_out(
+        tmp_path,
+        {
+            "a.txt": b"text\r\nof Windows\r\n",
+            "bom.txt": "\ufefftext".encode(),
+            "latin.txt": "caf\u00e9".encode("latin-1"),
+            "nul.bin": b"a\0b",
+            "png.png": b"\x89PNG\r\n\x1a\n\0\0",
+            "utf16.txt": "text".encode("utf-16"),
+            "large.txt": b"x" * 2000,
+            ".env": b"A=1",
+            "key.pem": b"x",
+        },
+    )
+    made = captured(tmp_path, file_bytes=1000)
+    assert {file.path: file.data for file in made.files} == {
+        "a.txt": b"text\r\nof Windows\r\n",
+        "bom.txt": "\ufefftext".encode(),
+    }
+    told = reasons(made)
+    assert list(told) == sorted(told)
+    assert "no UTF-8" in told["latin.txt"] and told["nul.bin"] == "binary" and "UTF-16" in told["utf16.txt"]
+    assert "binary" in told["png.png"] and "more than 1,000" in told["large.txt"]
+    assert "--include .env" in told[".env"] and "secrets" in told["key.pem"]
+
+
+def test_a_file_that_looks_like_a_secret_is_taken_when_it_is_named(tmp_path: Path) -> None:
+    lay_out(tmp_path, {".env": b"A=1", "deep/.env": b"B=1", "a.py": b""})
+    assert [file.path for file in captured(tmp_path, include=(".env", "*.py")).files] == [".env", "a.py"]
+    assert [file.path for file in captured(tmp_path, include=("*.env", "*.py")).files] == ["a.py"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable for root")
+def test_an_unreadable_file_is_left_out(tmp_path: Path) -> None:
+    lay_out(tmp_path, {"a": b"x", "b": b"y"})
+    (tmp_path / "b").chmod(0)
+    assert reasons(captured(tmp_path)) == {"b": "can't be read"}
+
+
+def test_a_token_refuses_the_whole_until_it_is_allowed(tmp_path: Path) -> None:
+    token = "ghp_" + "a1B2" * 9
+    lay_out(tmp_path / "project", {"a.py": f"x = 1\nTOKEN = '{token}'\n".encode(), "b.py": b""})
+    made = captured(tmp_path / "project")
+    Store.init(tmp_path / "store")
+    with Store.open(tmp_path / "store") as store:
+        store.create(id="plan")
+        before = store.read("plan")
+        with pytest.raises(Refused, match=r"a\.py:2: GitHub Token") as refused:
+            store.set_context("plan", made)
+        assert token not in str(refused.value) and "--allow-secrets" in str(refused.value)
+        assert store.read("plan") == before
+        assert not [name for name in os.listdir(tmp_path / "store" / "conversations") if name.endswith(".tmp")]
+        made.secrets_allowed = True
+        store.set_context("plan", made)
+        assert token in store.context("plan")["fullContext"]
+
+
+@given(st.integers(100, 3000))
+def test_a_budget_is_kept_and_filled_from_the_top(tmp_path_factory: pytest.TempPathFactory, budget: int) -> None:
+    root = tmp_path_factory.mktemp("project")
+    lay_out(root, {f"{'deep/' * (n % 3)}f{n}.py": b"value = call(argument)\n" * n for n in range(1, 25)})
+    lay_out(root, {"deep/deep/README.md": b"Read me.\n"})
+    made = captured(root, budget=budget)
+    assert made.tokens <= budget and estimate(made.document()) <= budget * 1.1
+    taken = {file.path for file in made.files}
+    assert "deep/deep/README.md" in taken
+    assert {one.path for one in made.left_out} == set(made.beyond) and not taken & set(made.beyond)
+    room = budget - made.tokens
+    whole = captured(root)
+    assert all(file.tokens + file.overhead > room for file in whole.files if file.path not in taken)
+
+
+def test_a_budget_prefers_what_stands_high_and_is_small(tmp_path: Path) -> None:
+    line = b"value = call(argument)\n"
+    lay_out(tmp_path, {"z.py": line * 5, "a.py": line * 60, "sub/b.py": line, "README": line * 9})
+    whole = {file.path: file.tokens + file.overhead for file in captured(tmp_path).files}
+    budget = 40 + whole["README"] + whole["z.py"] + whole["sub/b.py"]
+    assert [file.path for file in captured(tmp_path, budget=max(budget, 100)).files] == ["README", "sub/b.py", "z.py"]
+
+
+def test_nothing_to_take_is_an_error_that_says_why(tmp_path: Path) -> None:
+    lay_out(tmp_path, {"a.bin": b"\0"})
+    with pytest.raises(InvalidInput, match=r"no text file to take.*1 were left out: binary"):
+        captured(tmp_path)
+
+
+def test_progress_ends_when_all_is_done(tmp_path: Path) -> None:
+    lay_out(tmp_path, {f"f{n}": b"x" for n in range(120)})
+    told: list[tuple[int, int]] = []
+    capture(str(tmp_path), Selection(), Surroundings(), lambda done, total: told.append((done, total)))
+    assert told[0] == (0, 240) and told[-1] == (240, 240) and told == sorted(told)
+
+
+def test_the_project_is_the_nearest_name_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_out(tmp_path / "shop", {"a": b"x"})
+    monkeypatch.chdir(tmp_path / "shop")
+    made = capture(".", Selection(), Surroundings())
+    assert made.root == str(tmp_path / "shop") and made.document().startswith(b"# Context: shop\n")

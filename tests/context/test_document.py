@@ -1,0 +1,66 @@
+"""The document: no content can close its fence, and what was put together is taken apart again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from capsule.context.document import Part, compose, take_apart
+
+#: Of what might be taken for the document's own.
+_PIECES = ["`", "``", "```", "````", "\n", "\r\n", "\r", "## a\n\n```\n", "```\n\n## b\n\n```python\n", "text", " "]
+_NASTY = st.lists(st.sampled_from([*_PIECES, "\\", "~~~", "> ```\n"]), max_size=25).map("".join)
+TEXTS = st.one_of(_NASTY, st.text(st.characters(exclude_categories=["Cs"])))
+PATHS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+PARTS = st.lists(st.tuples(PATHS, TEXTS.map(str.encode)).map(lambda pair: Part(*pair)), max_size=6)
+
+
+@given(PATHS, PARTS)
+@example("p", [Part("a", b""), Part("b", b""), Part("c", b"```\n")])
+@example("p", [Part("\U0001d173f", b"x"), Part("\\u{1d173}", b"y"), Part("\u1d173", b"z"), Part("a\nb", b"")])
+def test_what_was_put_together_is_taken_apart_again(name: str, parts: list[Part]) -> None:
+    document = compose(name, parts, 7)
+    assert take_apart(document.decode()) == parts
+    assert compose(name, parts, 7) == document
+
+
+@given(PARTS, TEXTS)
+def test_no_content_closes_its_fence(parts: list[Part], text: str) -> None:
+    """By the rule of CommonMark: a line of at least as many backticks, indented by whatever."""
+    document = compose("p", [*parts, Part("last", text.encode())], 0).decode()
+    begin = document.rindex("\n## last\n\n") + len("\n## last\n\n")
+    fence = document[begin : len(document) - len(document[begin:].lstrip("`"))]
+    inside = document[document.index("\n", begin) + 1 :].removesuffix(f"{fence}\n")
+    assert len(fence) >= 3 and fence not in inside
+
+
+def test_the_document_reads_as_its_docstring_says() -> None:
+    parts = [Part("README.md", b"Use:\n\n```sh\nmake\n```\n"), Part("src/app.py", b"print()"), Part("Makefile", b"")]
+    assert compose("shop", parts, 12).decode() == (
+        "# Context: shop\n\n3 files, about 12 tokens.\n"
+        "\n## README.md\n\n````markdown\nUse:\n\n```sh\nmake\n```\n````\n"
+        "\n## src/app.py\n\n```python no-newline-at-end\nprint()\n```\n"
+        "\n## Makefile\n\n```\n```\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# Project context\n\n...",
+        "# Context: x\n\n1 file, about 2 tokens.\n\n## a\n\n```\nno end",
+        "# Context: x\n",
+    ],
+)
+def test_a_document_that_another_made_is_not_taken_apart(text: str) -> None:
+    assert take_apart(text) is None
+
+
+@given(PARTS, st.integers(0, 200), TEXTS)
+def test_an_edited_document_is_no_crash(parts: list[Part], at: int, text: str) -> None:
+    document = compose("p", parts, 0).decode()
+    found = take_apart(document[:at] + text + document[at:])
+    assert found is None or all(isinstance(part.data, bytes) for part in found)
+    assert take_apart(document[:at]) is None or at >= len("# Context: p\n\n")

@@ -1,0 +1,171 @@
+"""Whether a project has moved on: by content, under the same selection, and with an answer for every context."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule.context import drift
+from capsule.context.capture import capture
+from capsule.context.drift import Drift
+from capsule.context.files import Selection, Surroundings
+from capsule.format import codec
+
+FILES = {"a.py": b"one\ntwo\n", "b.py": b"x\n", "sub/c.md": b"# C\n", ".env": b"A=1\n", "d.bin": b"\0"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name, data in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def context_of(root: Path, **selection: Any) -> dict[str, Any]:
+    made = capture(str(root), Selection(**selection), Surroundings())
+    made.secrets_allowed = True
+    return codec.decode(b"".join(made.encoded()), "context")
+
+
+def check(context: dict[str, Any], project: Path | None = None) -> Drift:
+    return drift.check(context, Surroundings(), None if project is None else str(project))
+
+
+def test_a_project_that_was_left_alone_has_not_drifted(project: Path) -> None:
+    context = context_of(project)
+    os.utime(project / "a.py", (1, 1))
+    assert check(context) == Drift(str(project))
+    assert check(context).is_current
+
+
+def test_what_changed_is_gone_and_is_new_is_told(project: Path) -> None:
+    context = context_of(project)
+    (project / "a.py").write_bytes(b"one\n2\n")
+    (project / "b.py").unlink()
+    (project / "new.txt").write_bytes(b"new")
+    found = check(context)
+    assert (found.changed, found.gone, found.new) == (("a.py",), ("b.py",), ("new.txt",))
+    assert found.has_drifted and not found.is_current and not found.edited
+
+
+def test_what_the_selection_would_not_take_is_not_new(project: Path) -> None:
+    context = context_of(project, include=("*.py", "*.txt"), exclude=("*.log.txt",), file_bytes=100)
+    for name, data in {
+        "x.md": b"x",
+        "a.log.txt": b"x",
+        "big.txt": b"x" * 101,
+        "e.bin.txt": b"\0",
+        "p.env": b"x",
+    }.items():
+        (project / name).write_bytes(data)
+    assert check(context).is_current
+    (project / "y.txt").write_bytes(b"x")
+    assert check(context).new == ("y.txt",)
+
+
+def test_what_the_budget_left_out_is_not_new(project: Path) -> None:
+    (project / "large.py").write_bytes(b"value = call(argument)\n" * 400)
+    context = context_of(project, budget=300)
+    assert context["metadata"]["selection"]["leftOut"] == ["large.py"]
+    assert check(context).is_current
+
+
+def test_a_file_that_became_something_else_is_gone(project: Path, tmp_path: Path) -> None:
+    context = context_of(project)
+    (project / "a.py").unlink()
+    (project / "a.py").symlink_to(tmp_path / "elsewhere")
+    (project / "b.py").unlink()
+    os.mkfifo(project / "b.py")
+    assert check(context).gone == ("a.py", "b.py")
+
+
+def test_a_project_that_moved_is_found_where_it_is_said_to_be(project: Path, tmp_path: Path) -> None:
+    context = context_of(project)
+    project.rename(tmp_path / "moved")
+    assert "--project" in check(context).problem and not check(context).is_current
+    assert check(context, tmp_path / "moved").is_current
+
+
+def test_a_text_that_was_edited_is_told_and_a_digest_cut_short_says_what_it_can(project: Path) -> None:
+    context = context_of(project)
+    digest = context["metadata"]["contextHash"]
+    for known in (digest, digest[:20], digest[:20] + "...", None, "", "md5:x"):
+        context["metadata"]["contextHash"] = known
+        assert check(context).is_current
+    context["metadata"]["contextHash"] = digest
+    context["fullContext"] += "by hand\n"
+    assert check(context).edited and not check(context).is_current and not check(context).has_drifted
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"projectPath": "C:\\Users\\username\\project", "filesIncluded": 37, "contextHash": "sha256:abcdef123456..."},
+        {"files": []},
+        {"files": [{}], "projectPath": "/"},
+        {"files": [{"path": "../../etc/passwd", "sha256": "0"}], "projectPath": "/usr"},
+        {"files": [{"path": "/etc/passwd", "sha256": "0"}, {"path": "a\0b", "sha256": "0"}], "projectPath": "/usr"},
+        {"files": [{"path": "a"}], "projectPath": None},
+        {"files": [{"path": "a", "sha256": "x"}], "projectPath": "/nowhere"},
+        {"files": [{"path": "a", "sha256": "x"}]},
+    ],
+)
+def test_a_foreign_context_gets_a_clear_answer(metadata: dict[str, Any]) -> None:
+    found = check({"fullContext": "# Project context\n\n...", "metadata": metadata})
+    assert found.problem and not found.is_current and not found.has_drifted
+    assert list(drift.diff({"fullContext": "..."}, found)) == []
+
+
+@pytest.mark.parametrize("selection", [None, {"include": ["[", 1], "leftOut": [1, None]}, {"include": ["../x"]}])
+def test_a_selection_that_was_edited_by_hand_is_no_crash(project: Path, selection: Any) -> None:
+    context = context_of(project)
+    context["metadata"]["selection"] = selection
+    found = check(context)
+    assert found.is_current or found.problem or found.new
+
+
+def test_a_list_of_files_that_leads_elsewhere_reads_nothing_there(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (project / "link").symlink_to(tmp_path)
+    context = context_of(project)
+    context["metadata"]["files"] += [{"path": "link/secret", "sha256": "0"}, {"path": "../secret", "sha256": "0"}]
+    found = check(context)
+    assert found.gone == ("link/secret",) and "1 entries" in found.problem
+    assert "secret\n" not in "\n".join(drift.diff(context, found)).replace("link/secret", "")
+
+
+def test_the_diff_is_what_a_patch_program_takes(project: Path, tmp_path: Path) -> None:
+    import subprocess
+
+    context = context_of(project)
+    (project / "a.py").write_bytes(b"one\n2\nthree")
+    (project / "b.py").unlink()
+    (project / "new.txt").write_bytes(b"new\r\nlines\n\n")
+    text = "".join(f"{line}\n" for line in drift.diff(context, check(context)))
+    assert text.startswith(
+        "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,3 @@\n one\n-two\n+2\n+three\n\\ No newline at end of file\n"
+    )
+    before = tmp_path / "before"
+    for name in ("a.py", "b.py"):
+        before.mkdir(exist_ok=True)
+        (before / name).write_bytes(FILES[name])
+    subprocess.run(["git", "apply", "--whitespace=nowarn"], input=text.encode(), cwd=before, check=True)
+    assert (before / "a.py").read_bytes() == b"one\n2\nthree"
+    assert (before / "new.txt").read_bytes() == b"new\r\nlines\n\n"
+    assert not (before / "b.py").exists()
+
+
+def test_what_cannot_be_compared_line_by_line_is_named(project: Path) -> None:
+    context = context_of(project)
+    (project / "a.py").write_bytes(b"line\n" * 30_000)
+    assert "too many to compare" in "\n".join(drift.diff(context, check(context)))
+    context["fullContext"] = "by hand"
+    assert list(drift.diff(context, check(context))) == [
+        "a.py: differs; the context's text has no part of its own for it"
+    ]

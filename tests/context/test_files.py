@@ -1,0 +1,217 @@
+"""Which files are taken: those that git would track, whether git is there to be asked or not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from capsule.context.files import Selection, Surroundings, candidates, within
+from capsule.context.ignoring import walk
+from capsule.errors import InvalidInput, NotFound
+
+NAMES = st.sampled_from(["a", "b", "ab", "foo", "foo.py", "bar.txt", "build", "x y", ".hid", "#c", "!d", "ü", "tr "])
+PATTERNS = st.sampled_from(
+    [
+        "*", "a", "/a", "a/", "*.py", "!*.py", "foo", "!foo", "foo/", "!foo/", "foo/*", "!foo/bar.txt", "build/",
+        "**/a", "a/**", "a/**/b", "# comment", "", "  ", "\\#c", "\\!d", "x y", "x\\ y", "[ab]", "[!a]", "?", "*.txt",
+        "b*", "/*", "!/a", "!a/", "ü", ".hid", ".*", "!.gitignore", "a/b", "**/foo/*", "/**", "**", "tr ", "tr\\ ",
+        "foo.py\r", "[", "a/*/b", "!**/b", "**/", "*/", "a/**/", "foo/**/", "!foo/**", "*/a", "a*", "\\*", "[a-c]*",
+    ]
+)  # fmt: skip
+PATHS = st.lists(st.lists(NAMES, min_size=1, max_size=4).map("/".join), min_size=1, max_size=25)
+IGNORES = st.dictionaries(
+    st.one_of(st.just(""), st.lists(NAMES, min_size=1, max_size=3).map("/".join)),
+    st.lists(PATTERNS, min_size=1, max_size=5),
+    max_size=4,
+)
+
+
+def lay_out(root: Path, paths: Iterable[str], ignores: dict[str, list[str]]) -> None:
+    """Files of these paths, as far as no other file is in the way; and ignore files in these directories."""
+    wanted = [*paths, *(f"{directory}/.gitignore" for directory in ignores)]
+    for path in wanted:
+        place = root / path.lstrip("/")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lines = ignores[path.removesuffix("/.gitignore")] if path.endswith("/.gitignore") else ["text"]
+            place.write_bytes("\n".join(lines).encode())
+        except OSError:
+            continue
+
+
+def git(root: Path, *words: str) -> bytes:
+    return subprocess.run(["git", "-C", root, *words], check=True, capture_output=True).stdout
+
+
+def as_git_says(root: Path) -> set[str]:
+    told = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return {os.fsdecode(path) for path in told.split(b"\0") if path and not path.endswith(b"/")}
+
+
+def taken(root: Path, selection: Selection | None = None, **around: object) -> list[str]:
+    found = candidates(str(root), selection or Selection(), Surroundings(**around))  # type: ignore[arg-type]
+    return [path for path, _ in found.files]
+
+
+@given(PATHS, IGNORES)
+@example(["ü"], {"": ["[!a]"]})
+@example(["foo.py/!d/a"], {"": ["\\!d", "!*.py"]})
+@example(["ü/a", "ü/ü/b.py"], {"ü": ["/a", "ü/*.py"]})
+def test_the_walk_gives_what_git_would_track(paths: list[str], ignores: dict[str, list[str]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        lay_out(root, paths, ignores)
+        walked = set(walk(str(root), ""))
+        git(root, "init", "-q")
+        assert walked == as_git_says(root)
+        assert set(taken(root)) == walked
+
+
+@given(PATHS, IGNORES, st.lists(PATTERNS, max_size=3), st.lists(PATTERNS, max_size=3))
+def test_the_walk_through_a_part_of_a_repository_knows_the_rules_around_it(
+    paths: list[str], ignores: dict[str, list[str]], excluded: list[str], everywhere: list[str]
+) -> None:
+    """Where git can't be asked: the rules of the directories above, of `info/exclude`, and the user's own hold too."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        git(root, "init", "-q")
+        lay_out(root, [*paths, "foo/a/file", "foo/a/foo.py"], ignores)
+        part = root / "foo" / "a"
+        if not part.is_dir():
+            return
+        (root / ".git" / "info").mkdir(exist_ok=True)
+        (root / ".git" / "info" / "exclude").write_text("\n".join(excluded))
+        (root / ".git" / "global").write_text("\n".join(everywhere))
+        git(root, "config", "core.excludesFile", str(root / ".git" / "global"))
+        if b"foo/a/" in git(root, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
+            return  # All of it is ignored: git then gives nothing, and the walk what the rules below leave.
+        ignored = subprocess.run(["git", "-C", root, "check-ignore", "-q", "foo/a"], check=False).returncode == 0
+        if not ignored:
+            assert set(walk(str(part), "\n".join(everywhere))) == as_git_says(part)
+
+
+def test_tracked_files_are_taken_though_a_rule_ignores_them(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    lay_out(tmp_path, ["kept.log", "other.log", "a.py"], {"": ["*.log"]})
+    git(tmp_path, "add", "-f", "kept.log")
+    assert taken(tmp_path) == [".gitignore", "a.py", "kept.log"]
+
+
+def test_a_repository_within_and_what_belongs_to_version_control_is_left_alone(tmp_path: Path) -> None:
+    lay_out(tmp_path, ["a", "sub/b", ".hg/c", ".svn/d", ".jj/e"], {})
+    git(tmp_path, "init", "-q")
+    git(tmp_path / "sub", "init", "-q")
+    git(tmp_path / "sub", "commit", "-q", "--allow-empty", "-m", "x")
+    assert "sub/b" not in taken(tmp_path)
+    assert set(walk(str(tmp_path), "")) == {"a"}
+
+
+def test_the_users_own_rules_hold_outside_git(tmp_path: Path) -> None:
+    lay_out(tmp_path, ["a.py", "a.log", "keep/a.log"], {"keep": ["!*.log"]})
+    assert taken(tmp_path, global_ignore=lambda: "*.log\n") == ["a.py", "keep/.gitignore", "keep/a.log"]
+
+
+def test_include_and_exclude_are_patterns_as_in_gitignore(tmp_path: Path) -> None:
+    lay_out(tmp_path, ["a.py", "b.md", "src/c.py", "src/d.txt", "tests/e.py"], {})
+    assert taken(tmp_path, Selection(include=("*.py",))) == ["a.py", "src/c.py", "tests/e.py"]
+    assert taken(tmp_path, Selection(include=("/src",), exclude=("*.txt",))) == ["src/c.py"]
+    assert taken(tmp_path, Selection(exclude=("/tests/", "*.md"))) == ["a.py", "src/c.py", "src/d.txt"]
+
+
+def test_a_file_that_include_names_is_taken_though_it_is_ignored(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    lay_out(tmp_path, ["a.py", "out/result.txt", "out/more.txt"], {"": ["out/"]})
+    assert taken(tmp_path, Selection(include=("out/result.txt", "*.py"))) == ["a.py", "out/result.txt"]
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/../../secret", ".."])
+def test_a_name_that_leads_out_of_the_project_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="outside the project"):
+        taken(tmp_path, Selection(include=(name,)))
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_no_symlink_is_followed(tmp_path: Path, in_git: bool) -> None:
+    root = tmp_path / "project"
+    lay_out(root, ["a"], {})
+    lay_out(tmp_path, ["outside/secret"], {})
+    (root / "link").symlink_to(tmp_path / "outside" / "secret")
+    (root / "directory").symlink_to(tmp_path / "outside")
+    (root / "loop").symlink_to(".")
+    if in_git:
+        git(root, "init", "-q")
+    named = Selection(include=("a", "link", "directory/secret", "loop/a"))
+    assert taken(root) == taken(root, named) == ["a"]
+
+
+def test_a_tracked_file_whose_directory_became_a_symlink_is_not_read_through_it(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    lay_out(root, ["sub/secret", "a"], {})
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    lay_out(tmp_path, ["outside/secret"], {})
+    shutil.rmtree(root / "sub")
+    (root / "sub").symlink_to(tmp_path / "outside")
+    assert "sub/secret" in as_git_says(root)
+    assert taken(root) == ["a"]
+
+
+def test_fifos_and_unreadable_ignore_files_stop_nothing(tmp_path: Path) -> None:
+    lay_out(tmp_path, ["a", "sub/b"], {})
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / ".gitignore")
+    (tmp_path / "sub" / ".gitignore").mkdir()
+    assert taken(tmp_path) == ["a", "sub/b"]
+
+
+def test_a_name_that_is_no_utf_8_is_left_out_and_told(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    found = candidates(str(tmp_path), Selection(), Surroundings())
+    assert [path for path, _ in found.files] == ["a"]
+    assert [one.why for one in found.left_out] == ["its name is no UTF-8"]
+
+
+def test_the_stores_own_directories_are_never_taken(tmp_path: Path) -> None:
+    lay_out(tmp_path, ["capsule.toml", "conversations/x.json", "agents/a.json", ".capsule/y", "src/a.py"], {})
+    own = tuple(str(tmp_path / name) for name in ("conversations", "agents", ".capsule"))
+    assert taken(tmp_path, never=own) == ["capsule.toml", "src/a.py"]
+    assert taken(tmp_path, Selection(include=("conversations/x.json", "*.py")), never=own) == ["src/a.py"]
+    assert taken(tmp_path / "conversations", never=own) == []
+    assert taken(tmp_path / "src", never=own) == ["a.py"]
+
+
+def test_large_files_are_left_out_and_the_largest_first_when_all_are_too_much(tmp_path: Path) -> None:
+    for name, size in {"a": 10, "b": 50, "c": 200, "d": 40}.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    found = candidates(str(tmp_path), Selection(file_bytes=100), Surroundings())
+    assert found.files == [("a", 10), ("b", 50), ("d", 40)]
+    assert [one.path for one in found.left_out] == ["c"]
+    kept, too_much = within(found.files, 60)
+    assert kept == [("a", 10), ("d", 40)] and [one.path for one in too_much] == ["b"]
+
+
+def test_what_is_no_directory_and_no_pattern_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no such directory"):
+        taken(tmp_path / "nowhere")
+    with pytest.raises(InvalidInput, match="pattern"):
+        taken(tmp_path, Selection(include=("!",)))
+
+
+def test_a_selection_is_kept_as_json_and_odd_ones_are_read_as_far_as_they_go() -> None:
+    one = Selection(("a", "*.py"), ("b",), 10, 20, 30)
+    assert Selection.of(one.as_json()) == one
+    assert Selection.of(Selection().as_json()) == Selection()
+    for odd in (None, [], "x", {"include": "a", "exclude": [1, "b"], "fileBytes": -1, "budget": True}):
+        assert Selection.of(odd).file_bytes == Selection().file_bytes
