@@ -1,6 +1,6 @@
 """Measure the store, side by side with what one would use instead.
 
-A whole run takes about ten minutes, and writes RESULTS.md and results.json here and the plots into docs/.
+A whole run takes about a quarter of an hour, and writes RESULTS.md and results.json here and the plots into docs/.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from benchmarks import environment, plot, tables
 from benchmarks.report import Bench, Report
 
 #: The measurements by name, in the order of the report: each is a module with a `run`.
-WORKS = ("append", "contention", "amplification", "reading", "heads", "startup", "memory")
+WORKS = (
+    "append", "contention", "amplification", "reading", "heads", "startup", "memory",
+    "indexing", "search", "watch", "mcp", "context",
+)  # fmt: skip
 _HERE = Path(__file__).parent
 
 
@@ -47,13 +50,15 @@ def main() -> int:
     progress = tables.progress(quiet=not sys.stderr.isatty())
     reports: dict[str, Report] = {}
     start = time.monotonic()
-    for name in works:
-        directory = Path(tempfile.mkdtemp(prefix=f"capsule-bench-{name}-", dir=parent))
-        try:
-            bench = Bench(directory, asked.quick, progress, asked.basic_memory)
+    shared = Path(tempfile.mkdtemp(prefix="capsule-bench-", dir=parent))
+    try:
+        for name in works:
+            directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shared))
+            bench = Bench(directory, shared, asked.quick, progress, asked.basic_memory)
             reports[name] = import_module(f"benchmarks.{name}").run(bench)
-        finally:
             shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
     about = environment.record(parent, quick=asked.quick, seconds=time.monotonic() - start)
     if asked.json:
         sys.stdout.write(tables.as_json(about, reports))

@@ -26,12 +26,14 @@ class Bench:
 
     Attributes:
         directory: An empty directory on a real disk, its own.
+        shared: One on the same disk for what several measurements of a run use.
         quick: Fewer rounds and smaller sizes.
         progress: Shows a piece of work, and gives the function that moves it on by one.
         basic_memory: What pip is to install as basic-memory; empty: leave it out.
     """
 
     directory: Path
+    shared: Path
     quick: bool
     progress: Progress
     basic_memory: str = ""

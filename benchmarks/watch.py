@@ -1,0 +1,214 @@
+"""How soon one process hears of what another one appended.
+
+What must stay true: the writer is a process of its own, and both read one clock, the system's monotonic one. The time
+runs from before the writer's append is called, so that the append with its sync is part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import corpus
+from benchmarks.fixtures import texts
+from benchmarks.harness import Samples
+from benchmarks.report import Bar, Bench, Report, Table, micro, times
+from capsule import Store
+
+__all__ = ["run"]
+
+_BAR_S = 0.01
+_WHAT, _BAR = "append in one process to the watch event in another", "median under 10 ms while someone waits"
+_CAPSULE, _AWATCH = "Store.watch", "watchfiles.awatch as it comes"
+_QUICK_PAUSES, _LONG_PAUSES = (0.03, 0.13), (2.5, 3.0)
+
+#: What was heard, the id of a message or the path of a file, and when, in nanoseconds.
+Heard = AsyncIterator[tuple[str, int]]
+Hear = Callable[[Path], Heard]
+#: For each case and listener: from the beginning of an append, and from its end.
+Found = dict[str, dict[str, tuple[Samples, Samples]]]
+
+
+def run(bench: Bench) -> Report:
+    """Measure how soon changes are heard of."""
+    report = Report()
+    made = corpus.ensure(bench)
+    with Store.open(made.root) as store:
+        ids = [head.id for head in store.heads()][:8]
+        for id in ids:  # Settled, so that an append is an append.
+            store.append(id, content="settled")
+    busy, calm = f"appends {_pause(_QUICK_PAUSES)} apart", f"appends {_pause(_LONG_PAUSES)} apart"
+    # watchfiles by itself listens as closely after a pause as before.
+    plan: list[tuple[str, str, Hear, tuple[float, float], int]] = [
+        (busy, _CAPSULE, _watch, _QUICK_PAUSES, bench.rounds(60, 30)),
+        (busy, _AWATCH, _awatch, _QUICK_PAUSES, bench.rounds(60, 30)),
+        (calm, _CAPSULE, _watch, _LONG_PAUSES, bench.rounds(4, 3)),
+    ]
+    found: Found = {}
+    blocks = bench.rounds(4, 1)
+    with bench.progress("watching", blocks * len(plan)) as step:
+        for block in range(blocks):
+            for case, name, hear, pauses, count in plan:
+                took = asyncio.run(_block(made.root, hear, ids, pauses, count, block))
+                samples = found.setdefault(case, {}).setdefault(name, (Samples(name), Samples(name)))
+                for one, seconds in zip(samples, zip(*took, strict=True), strict=True):
+                    one.seconds += seconds
+                step()
+    _tell(report, found, made)
+    return report
+
+
+def _pause(between: tuple[float, float]) -> str:
+    return " to ".join(f"{seconds:g}" for seconds in between) + " s"
+
+
+async def _watch(root: Path) -> Heard:
+    with Store.open(root) as store:
+        async with store.watch() as changes:
+            yield "", 0  # It listens.
+            async for change in changes:
+                now = time.monotonic_ns()
+                for message in change.messages:
+                    yield message, now
+
+
+async def _awatch(root: Path) -> Heard:
+    from watchfiles import awatch
+
+    stop = asyncio.Event()
+    try:
+        # With yield_on_timeout it tells that it has begun to listen.
+        async for changes in awatch(root / "conversations", stop_event=stop, yield_on_timeout=True, rust_timeout=200):
+            now = time.monotonic_ns()
+            if not changes:
+                yield "", 0
+            for _, path in changes:
+                yield Path(path).stem, now
+    finally:
+        stop.set()
+
+
+async def _block(
+    root: Path, hear: Hear, ids: list[str], pauses: tuple[float, float], count: int, seed: int
+) -> list[tuple[float, float]]:
+    """The seconds from each append's beginning, and from its end, until it was heard of."""
+    heard: list[tuple[str, int]] = []
+    listening, woken = asyncio.Event(), asyncio.Event()
+
+    async def listen() -> None:
+        async for what, when in hear(root):
+            if what:
+                heard.append((what, when))
+                woken.set()
+            listening.set()
+
+    task = asyncio.create_task(listen())
+    await listening.wait()
+    words = [sys.executable, "-m", "benchmarks.watch", str(root), json.dumps([ids, pauses, count, seed])]
+    where, env = Path(__file__).parent.parent, os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    writer = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, cwd=where, env=env)
+    out, _ = await writer.communicate()
+    if writer.returncode:
+        raise RuntimeError("the writer failed")
+    written: list[tuple[str, str, int, int]] = json.loads(out)
+    # The last one may still be on its way.
+    async with asyncio.timeout(30):
+        while (took := _matched(written, heard)) is None:
+            woken.clear()
+            await woken.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return took
+
+
+def _matched(
+    written: list[tuple[str, str, int, int]], heard: list[tuple[str, int]]
+) -> list[tuple[float, float]] | None:
+    """When each append was heard of; None while one wasn't. A message is known by its id, else by its file and time."""
+    took = []
+    for id, message, begin, end in written:
+        at = next((when for what, when in heard if what == message or (what == id and when >= begin)), None)
+        if at is None:
+            return None
+        took.append(((at - begin) / 1e9, (at - end) / 1e9))
+    return took
+
+
+def _tell(report: Report, found: Found, made: corpus.Corpus) -> None:
+    rows = []
+    for case, by in found.items():
+        ours = by[_CAPSULE][0].median
+        rows += [
+            (
+                case,
+                name,
+                str(len(begun.seconds)),
+                *(micro(begun.quantile(q)) for q in (0.5, 0.95, 0.99, 1.0)),
+                micro(returned.median),
+                times(ours / begun.median),
+            )
+            for name, (begun, returned) in by.items()
+        ]
+    columns = (
+        "writer",
+        "listener",
+        "appends",
+        "median",
+        "p95",
+        "p99",
+        "max",
+        "median from the append's return",
+        "capsule / it",
+    )
+    report.tables.append(
+        Table(
+            f"From an append to the event in another process, in a store of {made.conversations:,} conversations",
+            columns,
+            rows,
+            "In blocks that take turns. watchfiles tells the file and no more; Store.watch tells which message.",
+        )
+    )
+    case, us = max(((case, by[_CAPSULE][0]) for case, by in found.items()), key=lambda one: one[1].median)
+    report.bars.append(
+        Bar(
+            _WHAT,
+            _BAR,
+            f"{micro(us.median)} ({case}), the append included",
+            us.median < _BAR_S,
+            "the append, the step at which the listener looks, and bringing the index up to date",
+        )
+    )
+    report.data["watch"] = {
+        case: {
+            name: {"from_call": begun.as_json(), "from_return": returned.as_json()}
+            for name, (begun, returned) in by.items()
+        }
+        for case, by in found.items()
+    }
+
+
+def _write(root: str, asked: Any) -> list[tuple[str, str, int, int]]:
+    """Run in a process of its own: append now and then; for each conversation, message, and when it began and ended."""
+    ids, (shortest, longest), count, seed = asked
+    draw, text, done = random.Random(seed), texts()[0], []
+    with Store.open(root) as store:
+        store.append(ids[-1], content=text)  # The first one of a process imports what it needs.
+        for number in range(count):
+            time.sleep(draw.uniform(shortest, longest))
+            id = ids[number % len(ids)]
+            begin = time.monotonic_ns()
+            message = store.append(id, content=text)
+            done.append((id, str(message.id), begin, time.monotonic_ns()))
+    return done
+
+
+if __name__ == "__main__":
+    print(json.dumps(_write(sys.argv[1], json.loads(sys.argv[2]))))
