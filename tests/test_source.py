@@ -17,7 +17,7 @@ LAYERS = (
     {"capsule", "errors", "ids", "timestamps", "settings"},
     {"format"},
     {"storage"},
-    {"head", "locks", "index", "watch"},
+    {"head", "locks", "changes", "index", "watch", "settling"},
     {"store"},
     {"messaging", "transfer", "context", "git"},
     {"mcp_server", "capsule_cli"},

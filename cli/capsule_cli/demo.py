@@ -32,13 +32,14 @@ NUMBER = "12345678901234567890123"
 AGENTS = ("ada", "bob", "cleo")
 EACH = 60  # messages of each agent's stream
 BY_HAND = "I typed this into the file with my editor, while the agents were writing."
+BY_AGENT = "Can you hear me from these pastures?"
 TITLE = "Release team (renamed by hand)"
 _DEADLINE_S = 60
 
 
 @commands.command("demo")
 def demo(ctx: typer.Context) -> None:
-    """Show the main job on a store of its own: many writers, a hand edit, a lock, a kill -9, and nothing lost."""
+    """Show the main job on a store of its own: many writers, a hand edit, a lock, a kill -9, an agent; nothing lost."""
     if os.name != "posix":
         raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
     directory = tempfile.mkdtemp(prefix="capsule demo ")
@@ -48,6 +49,7 @@ def demo(ctx: typer.Context) -> None:
             show.foreign_capsule()
             show.many_writers()
             show.lock_and_kill()
+            show.agent_and_listener()
             told = show.result()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -139,6 +141,28 @@ class _Show:
         self._must(there[1:] == [*holder.ids, mine], "the chat does not hold what was acknowledged")
         self._say("2 messages acknowledged in the chat, 2 in its file")
 
+    def agent_and_listener(self) -> None:
+        """An agent appends by MCP; another process hears of it at once; both find it by its words."""
+        self._scene("An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it")
+        since = self._run("watch", "--cursor")[1].strip()
+        listener = self._start("watch", "--json", "--since", since, self._team)
+        agent = _Agent(self._start("mcp"))
+        self._say(f"$ capsule watch {self._team[:8]}      (kept open: process {listener.pid})")
+        self._say(f"$ capsule mcp      (process {agent.process.pid}; an agent speaks with it over stdin and stdout)")
+        words = {"id": self._team, "content": BY_AGENT, "sender": "dora", "idempotencyKey": "the demo's"}
+        mine, again = (agent.call("append_message", words) for _ in range(2))
+        self._say("    append_message: " + json.dumps(mine))
+        self._say("    the same again: " + json.dumps(again))
+        self._must(mine["message"] == again["message"] and again.get("repeated") is True, "a retry was appended twice")
+        assert listener.stdout is not None
+        heard = json.loads(listener.stdout.readline() or "{}")
+        self._say(f"heard by process {listener.pid}: {heard.get('kind')} {', '.join(heard.get('messages', ()))}")
+        self._must(heard.get("messages") == [mine["message"]], "the listener heard of something else")
+        self._must(agent.end() == 0, "the MCP server failed")
+        self._acknowledged.append(mine["message"])
+        answer = self._capsule("search", "hear* pastures")
+        self._must(answer.count("\n") == 1 and mine["message"] in answer, "the search did not find the one message")
+
     def result(self) -> dict[str, Any]:
         """Print the conversation and the doctor's word, and count. Returns: the numbers."""
         self._scene("What is in the file")
@@ -155,7 +179,7 @@ class _Show:
         self._capsule("doctor")
         self._say(f"the person's title: {title}\nthe person's message: {'there' if by_hand == 1 else 'MISSING'}")
         self._say(f"{len(self._acknowledged)} messages acknowledged, {there} in the file")
-        self._must(len(wanted) == len(self._acknowledged) == len(AGENTS) * EACH + 2, "an id was given twice")
+        self._must(len(wanted) == len(self._acknowledged) == len(AGENTS) * EACH + 3, "an id was given twice")
         self._must(there == len(wanted), "acknowledged messages are missing, or stand there twice")
         self._must(title == TITLE and by_hand == 1, "the person's edit was lost")
         self._must(len(history) == there + 1, "there are messages nobody wrote")
@@ -284,6 +308,44 @@ class _Stream:
     def end(self) -> int:
         """Close the stream. Returns: the exit code."""
         self.warnings = self.process.communicate(timeout=_DEADLINE_S)[1]
+        return self.process.returncode
+
+
+class _Agent:
+    """The client's side of the MCP server, in its own words: a line of JSON each."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._asked = 0
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "demo", "version": "1"}}
+        self._ask("initialize", client)
+        self._write({"method": "notifications/initialized"})
+
+    def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool. Returns: what it answered, as data."""
+        found: dict[str, Any] = self._ask("tools/call", {"name": tool, "arguments": arguments})["structuredContent"]
+        return found
+
+    def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self._asked += 1
+        self._write({"id": self._asked, "method": method, "params": params})
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            answer = json.loads(line)
+            if answer.get("id") == self._asked:
+                if "result" not in answer:
+                    break
+                found: dict[str, Any] = answer["result"]
+                return found
+        raise Stopped(f"the demo failed: the MCP server did not answer {method}")
+
+    def _write(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+
+    def end(self) -> int:
+        """Close the connection. Returns: the exit code."""
+        self.process.communicate(timeout=_DEADLINE_S)
         return self.process.returncode
 
 

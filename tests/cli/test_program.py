@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,23 +21,28 @@ import capsule as package
 from capsule import errors
 from capsule.format import fields
 from capsule_cli import options, reference
-from capsule_cli.app import SECTIONS, app
+from capsule_cli.app import GROUPS, SECTIONS, app
+from tests.processes import ROOT, Child
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
+#: With those of the groups, as one types them.
+ALL = [*COMMANDS, *(f"{group} {name}" for group, names in GROUPS.items() for name in names)]
 
 
 def test_the_commands_are_those_that_the_modules_declare() -> None:
-    declared = {
-        info.name
-        for module in {module for section in SECTIONS.values() for module in section.values()}
-        for info in importlib.import_module(f"capsule_cli.{module}").commands.registered_commands
-    }
-    assert sorted(COMMANDS) == sorted(map(str, declared))
+    places = {name: module for section in SECTIONS.values() for name, module in section.items() if name not in GROUPS}
+    for names in (places, *GROUPS.values()):
+        declared = {
+            info.name
+            for module in set(names.values())
+            for info in importlib.import_module(f"capsule_cli.{module}").commands.registered_commands
+        }
+        assert sorted(names) == sorted(map(str, declared))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_command_takes_json_and_store_and_instance_and_says_so(capsule: Any, name: str) -> None:
-    told = capsule(name, "--help").stdout
+    told = capsule(*name.split(), "--help").stdout
     assert all(option in told for option in ("--json", "--store DIR", "--instance NAME", "-h, --help"))
 
 
@@ -56,6 +62,23 @@ def test_the_help_names_every_command_in_its_section(capsule: Any) -> None:
     for title, names in SECTIONS.items():
         section = told[told.index(title + ":") :]
         assert all(re.search(rf"^  {name} ", section, re.M) for name in names)
+    for group, below in GROUPS.items():
+        told = capsule(group, "--help").stdout
+        assert all(re.search(rf"^  {name} ", told, re.M) for name in below)
+
+
+def test_options_stand_anywhere_in_the_words_of_a_command_of_a_group(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CAPSULE_STORE")
+    root = str(capsule.root)
+    made = capsule("--store", root, "--json", "tokens", "add", "anna")
+    assert json.loads(made.stdout)["name"] == "anna"
+    for words in (("tokens", "--store", root, "list", "--json"), ("tokens", "--json", "list", "--store", root)):
+        assert [one["name"] for one in json.loads(capsule(*words).stdout)] == ["anna"]
+    assert "No such command 'lisst'" in capsule("tokens", "lisst", expect=2).stderr
+    assert json.loads(capsule("tokens", "lisst", "--json", expect=2).stderr)["error"]["kind"] == "Usage"
+    assert "Usage:" in "".join([*vars(capsule("tokens", expect=2)).values()][1:])
 
 
 def test_no_command_at_all_is_a_usage_error_that_shows_the_help(capsule: Any) -> None:
@@ -141,7 +164,7 @@ def test_the_choices_are_those_of_the_format() -> None:
 
 
 def test_a_bug_stays_a_traceback(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.store.Store.heads", lambda self: 1 / 0)
+    monkeypatch.setattr("capsule.store.Store.heads", lambda self, progress: 1 / 0)
     result = CliRunner().invoke(app, ["list"])
     assert isinstance(result.exception, ZeroDivisionError)
 
@@ -197,6 +220,7 @@ _ALLOWED = {"typer", "shellingham", "orjson", "platformdirs", "annotated_doc"}
 )
 def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed: set[str]) -> None:
     capsule.new("A")
+    capsule.process("list")  # The index is built once, under a lock.
     script = (
         "import sys; from capsule_cli.app import main\n"
         f"sys.argv = ['capsule', *{words!r}]\n"
@@ -209,7 +233,8 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed:
     own = {"capsule", "capsule_cli"}
     foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - own - {"__main__"}
     assert {name for name in foreign if not name.startswith("_")} <= allowed
-    assert not loaded & {"capsule.format.models", "capsule.format.schema", "capsule.doctor", "sqlite3", "asyncio"}
+    assert not loaded & {"capsule.format.models", "capsule.format.schema", "capsule.doctor", "asyncio"}
+    assert "sqlite3" not in loaded or words != ["--version"]
     if words == ["--version"]:
         assert not [
             name
@@ -243,3 +268,25 @@ def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
 def test_completion_in_no_store_offers_nothing_and_says_nothing(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPSULE_STORE", "/nowhere")
     assert _complete(capsule, "capsule show al", 2) == []
+
+
+def test_a_signal_whose_exception_python_drops_is_raised_once_more(child: Callable[..., Child]) -> None:
+    process = child(
+        """
+        import signal, threading
+        sys.path[:0] = [sys.argv[1]]
+        from capsule_cli.boundary import unwound_by_signals
+
+        class Dropped:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGTERM)  # The exception of its handler is dropped, as this is a callback.
+
+        with unwound_by_signals():
+            Dropped()
+            say("still here")
+            threading.Event().wait(60)
+        """,
+        ROOT / "cli",
+    )
+    assert process.hear() == "still here"
+    assert process.end() == 143
