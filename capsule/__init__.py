@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from capsule.branches import Alternatives, Removal, Slot, Switched
     from capsule.changes import Change, Changes
     from capsule.errors import (
         CapsuleError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from capsule.index.hits import Found, Hit
     from capsule.index.stats import Stats
     from capsule.locks import LockState
+    from capsule.standing import Mark, Standing, Summary
     from capsule.storage.interface import Trashed
     from capsule.store import Store
 
@@ -38,6 +40,7 @@ __version__ = "0.1.0"
 
 #: Where each public name lives. Loaded when asked for: the validation library alone takes 50 ms to import.
 _HOMES = {
+    "Alternatives": "capsule.branches",
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",
     "Change": "capsule.changes",
@@ -51,18 +54,25 @@ _HOMES = {
     "LockLost": "capsule.errors",
     "LockState": "capsule.locks",
     "Locked": "capsule.errors",
+    "Mark": "capsule.standing",
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
     "Problem": "capsule.errors",
     "Refused": "capsule.errors",
+    "Removal": "capsule.branches",
+    "Slot": "capsule.branches",
+    "Standing": "capsule.standing",
     "Stats": "capsule.index.stats",
     "StorageFailed": "capsule.errors",
     "Store": "capsule.store",
     "StoreBusy": "capsule.errors",
+    "Summary": "capsule.standing",
+    "Switched": "capsule.branches",
     "Trashed": "capsule.storage.interface",
 }
 
 __all__ = [
+    "Alternatives",
     "Capsule",
     "CapsuleError",
     "Change",
@@ -76,14 +86,20 @@ __all__ = [
     "LockLost",
     "LockState",
     "Locked",
+    "Mark",
     "Message",
     "NotFound",
     "Problem",
     "Refused",
+    "Removal",
+    "Slot",
+    "Standing",
     "Stats",
     "StorageFailed",
     "Store",
     "StoreBusy",
+    "Summary",
+    "Switched",
     "Trashed",
 ]
 

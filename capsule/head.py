@@ -37,6 +37,7 @@ class Head:
     is_summary: bool = False
     source_conversation_id: str | None = None
     title_set_by: str | None = None
+    forked_from: str | None = None
     lock: dict[str, Any] | None = None
     path: str = ""
     bytes: int = 0
@@ -59,7 +60,7 @@ class Head:
             version,
             more("mode", "api"),
         )
-        optional = (more("sourceConversationId"), more("titleSetBy"))
+        optional = (more("sourceConversationId"), more("titleSetBy"), more("forkedFrom"))
         if (
             not all(type(text) is str for text in texts)
             or not str(version).startswith("2.")
@@ -83,10 +84,16 @@ class Head:
             is_summary=more("isSummary") is True,
             source_conversation_id=optional[0],
             title_set_by=optional[1],
+            forked_from=optional[2],
             lock=lock if lock and lock.get("active") is True else None,
             path=path,
             bytes=size,
         )
+
+    @property
+    def named(self) -> bool:
+        """Whether a person gave the title, as far as can be told: files of version 2.0 don't say who did."""
+        return bool(self.title) and self.title_set_by != "auto"
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints: the names of the format, where it has them."""
@@ -97,6 +104,7 @@ class Head:
             "is_summary": "isSummary",
             "source_conversation_id": "sourceConversationId",
             "title_set_by": "titleSetBy",
+            "forked_from": "forkedFrom",
         }
         shown = {names.get(name, name): value for name, value in told.items()}
         if not self.damaged:

@@ -117,6 +117,10 @@ class Holder:
         lock = self._take() if self._keep_locks and locks.is_exclusive(conversation.head.type) else None
         return inactive_lock() if lock is None and orphan else lock
 
+    def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
+        """As `admit`, for a write in passing, which locks nothing."""
+        return inactive_lock() if self._admitted(conversation) else None
+
     def _admitted(self, conversation: Conversation) -> dict[str, Any] | None:
         """As `locks.admit`, for this store; a takeover is said."""
         me, id = self.me(), conversation.id

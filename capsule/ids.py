@@ -10,10 +10,20 @@ import re
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 
 from capsule.errors import InvalidInput
 
-__all__ = ["check_id", "is_id", "keyed_message_id", "message_id_for", "named_instance_id", "new_id", "new_message_id"]
+__all__ = [
+    "check_id",
+    "is_id",
+    "keyed_message_id",
+    "message_id_for",
+    "message_ids_at",
+    "named_instance_id",
+    "new_id",
+    "new_message_id",
+]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _MAX_BYTES = 128
@@ -72,9 +82,13 @@ class _MessageIds:
             else:
                 self._ms, self._counter = self._ms + 1, entropy & 0x7FF
             high = (self._ms << 16) | 0x7000 | self._counter
-        low = (0b10 << 62) | (entropy >> 18)
-        text = f"{(high << 64) | low:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return _uuid7(high, entropy)
+
+
+def _uuid7(high: int, entropy: int) -> str:
+    low = (0b10 << 62) | (entropy >> 18)
+    text = f"{(high << 64) | low:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 _message_ids = _MessageIds()
@@ -85,6 +99,21 @@ os.register_at_fork(after_in_child=_message_ids.__init__) if hasattr(os, "regist
 def new_message_id() -> str:
     """A new message id: a UUIDv7, so that ids sort by the time they were made."""
     return _message_ids.new()
+
+
+def message_ids_at(times_ms: Iterable[int]) -> list[str]:
+    """New message ids for messages of these times (milliseconds since 1970), which sort in this very order."""
+    made, now, counter = [], 0, 0
+    for ms in times_ms:
+        entropy = int.from_bytes(os.urandom(10), "big")
+        if ms > now:
+            now, counter = ms, entropy & 0x7FF
+        elif counter < 0xFFF:
+            counter += 1
+        else:
+            now, counter = now + 1, entropy & 0x7FF
+        made.append(_uuid7((now & (1 << 48) - 1) << 16 | 0x7000 | counter, entropy))
+    return made
 
 
 def message_id_for(conversation: str, position: int, role: str, timestamp: str, content: str) -> str:

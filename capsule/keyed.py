@@ -61,7 +61,8 @@ class Keyed:
         if found is None:
             return None
         at, entry = found
-        if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in _SAME):
+        same = _SAME if "parent" in message else _SAME[:-1]  # The store names a parent by itself, on another branch.
+        if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
             raise InvalidInput(
                 f"this idempotency key was used before in conversation {conversation.id}, for another message (@{at}); "
                 "nothing was written. Use a new key for a new message"

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capsule import discovery, timestamps
+from capsule.branching import Branching
 from capsule.choosing import find_message
 from capsule.contexts import Contexts
-from capsule.discarding import Discarding
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, StoreBusy
+from capsule.forking import Forking
 from capsule.format import anatomy, canonical, codec, migrations, new, validation
 from capsule.format.message import check_message
 from capsule.format.titles import check_tags, check_title, title_from
@@ -26,11 +27,14 @@ from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id, new_id
 from capsule.keyed import Keyed, keyed_message
 from capsule.locks import LockState
+from capsule.naming import Naming
+from capsule.overrides import Overriding
 from capsule.reading import KIND
 from capsule.searching import Searching
 from capsule.settling import settle
 from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Displaced, Interfered, Storage
+from capsule.summaries import Summarizing
 from capsule.updating import head_change
 from capsule.watching import Watching
 from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
@@ -45,7 +49,7 @@ T = TypeVar("T")
 _TRIES = 50
 
 
-class Store(Watching, Searching, Contexts, Discarding):
+class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overriding, Summarizing):
     """An open store: one instance, which several threads may use.
 
     Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `unlock`, the end of
@@ -205,31 +209,40 @@ class Store(Watching, Searching, Contexts, Discarding):
             messages: Its first messages, as `append_many` takes them.
             created_by: The agent that makes it.
 
+        It begins with the overrides of MCP servers that wait for it (`set_mcp_servers` of None), which are then gone.
+
         Raises:
             InvalidInput: An argument can't be accepted, or the id is taken.
+            InvalidDocument: The document of what waits does not parse.
             Refused, StorageFailed: The system did not let it.
         """
         id = new_id() if id is None else check_id(id)
         stamp = timestamps.now()
         entries = [complete(check_message(message), stamp) for message in messages]
-        for entry in entries:
-            encoded_within(entry, self.settings.message_bytes)
         named = title is not None
         if title is None:
             title = next((title_from(entry["content"]) for entry in entries if entry["role"] == "user"), "")
         lock = self._holder.lock_for_new(type)
-        document = new.new_capsule(
-            id,
-            check_title(title) if named else title,
-            stamp,
-            mode,
-            type,
-            check_tags(tags),
-            "user" if named else "auto",
-            lock,
-            entries,
-            metadata={"createdBy": created_by},
-        )
+        with self._pending_overrides() as overrides:
+            document = new.new_capsule(
+                id,
+                check_title(title) if named else title,
+                stamp,
+                mode,
+                type,
+                check_tags(tags),
+                "user" if named else "auto",
+                lock,
+                entries,
+                metadata={"createdBy": created_by, "mcpServers": overrides},
+            )
+            return self._make(document)
+
+    def _make(self, document: dict[str, Any]) -> Head:
+        """Write a new conversation, whose lock, if it has one, is this instance's. Raises as `create`."""
+        id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
+        for entry in entries:
+            encoded_within(entry, self.settings.message_bytes)
         data = codec.encode(document)
         _check_new(document, data)
         with self.storage.mutex(KIND, id) as held:
@@ -256,19 +269,21 @@ class Store(Watching, Searching, Contexts, Discarding):
             id: The conversation.
             role: `user`, `assistant`, `system` or `tool`.
             content: The text.
-            fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`).
+            fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`). `parent` is
+                the id of the message it answers (None: it answers none); without it, the end of the active branch.
 
         Returns:
             The message as written, with its id, its time, and `at`, its position.
 
         Raises:
             NotFound: There is no such conversation.
-            InvalidInput: The message can't be accepted.
+            InvalidInput: The message can't be accepted, or its parent is no message there.
             Locked, LockLost: Another instance holds the conversation, or took it.
             InvalidDocument: The file does not parse; it is left as it is.
             StoreBusy, Refused, StorageFailed: The system did not let it.
 
-        Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile.
+        Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile. Where somebody
+            switched to another branch, also a look back to where its own messages begin, once for each open store.
         """
         return self.append_many(id, [{"role": role, "content": content, **fields}])[0]
 
@@ -355,8 +370,9 @@ class Store(Watching, Searching, Contexts, Discarding):
 
         Args:
             id: The conversation.
-            changes: `title` (and `by`, as `rename`), `tags` (all of them), `pinned`, `archived`, `mcp_servers` (names
-                of the servers this conversation is to have); what is None or left out stays as it is.
+            changes: `title` (`by`: as `rename`; `instead_of`: refused when somebody gave another title), `tags` (all of
+                them), `pinned`, `archived`, `mcp_servers` (as `set_mcp_servers` takes them); what is None or left out
+                stays as it is.
         """
         return self._change_head(id, head_change(**changes))
 
@@ -420,11 +436,13 @@ class Store(Watching, Searching, Contexts, Discarding):
 
             def change(document: dict[str, Any]) -> None:
                 message = document["history"][place]
+                made_before = title_from(message["content"])
                 message["content"] = content
                 message["editedAt"] = timestamps.now(document["updatedAt"])
                 encoded_within(message, self.settings.message_bytes)
                 first = next((i for i, entry in enumerate(document["history"]) if entry["role"] == "user"), -1)
-                if document["metadata"].get("titleSetBy") == "auto" and place == first:
+                made = document["metadata"].get("titleSetBy") == "auto" and document["title"] == made_before
+                if made and place == first:
                     document["title"] = title_from(content)
                 if lock is not None:
                     document["metadata"]["lock"] = lock

@@ -21,6 +21,7 @@ from capsule.settling import decoded
 from capsule.storage.interface import Held, Interfered, Known
 
 if TYPE_CHECKING:
+    from capsule.format.lines import Searched, Strand
     from capsule.own import Own
 
 __all__ = ["Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
@@ -40,9 +41,12 @@ class ParsedHead:
         type: The conversation's type.
         lock: The lock, when it is active.
         untitled: Whether the first user message gives it its title.
+        current: The `currentNode`; None: the last message is the end of the active branch.
+        strand: The active branch from there on, once an append has asked for it.
+        searched: What was found in the history, once a switch has asked for it.
     """
 
-    __slots__ = ("document", "lock", "metadata", "tag", "type", "untitled")
+    __slots__ = ("current", "document", "lock", "metadata", "searched", "strand", "tag", "type", "untitled")
 
     def __init__(self, tag: str, document: Document) -> None:
         self.tag = tag
@@ -53,6 +57,10 @@ class ParsedHead:
         lock = self.metadata.get("lock")
         self.lock: Document | None = lock if isinstance(lock, dict) and lock.get("active") is True else None
         self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
+        current = self.metadata.get("currentNode")
+        self.current: str | None = current if isinstance(current, str) else None
+        self.strand: Strand | None = None
+        self.searched: Searched | None = None
 
 
 class HeadCache:
@@ -143,39 +151,54 @@ class Conversation:
             return timestamps.now(str(self.document()["updatedAt"]))
         return timestamps.now(self.known.stamp)
 
-    def append(self, messages: list[Document], *, lock: Document | None) -> tuple[int, list[Document]]:
-        """Append checked messages, durably.
+    def append(
+        self, messages: list[Document], *, lock: Document | None, move: bool = False
+    ) -> tuple[int, list[Document]]:
+        """Append checked messages, durably; one that names no parent to the end of the active branch.
 
         Args:
             messages: As `check_message` gives them; at least one.
             lock: The lock to record in the same write; None: as it is.
+            move: Whether the active branch is to end in the last of them.
 
         Returns:
             The position of the first, and the messages as written.
 
         Raises:
-            InvalidInput: One is too large; nothing was written.
+            InvalidInput: One is too large, or names a parent that isn't there; nothing was written.
             Interfered: Another program wrote the file meanwhile; nothing was written.
         """
         stamp = self._stamp()
         entries = [complete(message, stamp) for message in messages]
+        strand = None
+        if self.head.current is not None or any("parent" in message for message in messages):
+            from capsule.continuing import continued
+
+            entries, is_active = continued(self, entries)
+            strand, move = self.head.strand, move and not is_active
+        else:
+            move = False
         encoded = [encoded_within(entry, self._message_bytes) for entry in entries]
         if self._own is not None:
             self._own.appended(self.id, entries)
         at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
         title = self._title_by_rule(entries) if self.head.untitled else ""
-        if self.known.anatomy is None or lock is not None or title:
+        if self.known.anatomy is None or lock is not None or title or move:
 
             def change(head: Document) -> None:
                 if lock is not None:
                     head["metadata"]["lock"] = lock
                 if title:
                     head["title"] = title
+                if move:
+                    head["metadata"]["currentNode"] = entries[-1]["id"]
 
             self._rehead(change, stamp, entries, encoded)
         else:
             record = append_record(stamp, entries, at + len(entries))
             self.known = self.held.splice(self.known, encoded, stamp, [record])
+        if strand is not None and not move and self.known.anatomy is not None:
+            self.head.strand = strand  # What was appended is taken in when it is asked for next.
         return at, entries
 
     def _title_by_rule(self, entries: list[Document]) -> str:
@@ -236,7 +259,9 @@ class Conversation:
         lines = None if context is None else anatomy.context_lines(context())
         self.known = self.held.rehead(self.known, anatomy.joined(codec.encode(head)), encoded, together(records), lines)
         self._whole = None
+        searched = self.head.searched
         self.head = self._heads.put(self.id, self.known.tag, head)
+        self.head.searched = searched  # The history is as it was, and longer maybe.
 
     def rewrite(self, change: Callable[[Document], Document | None], stamp: str | None = "") -> Document:
         """Change anything, by writing the whole file anew.

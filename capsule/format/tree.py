@@ -1,59 +1,241 @@
-"""The tree of messages: which of them lie on the active branch.
+"""The tree of messages: who answers whom, and which of them lie on the active branch.
 
-What must stay true: a conversation in which nobody branched off costs nothing here; and whatever stands in the file
-(a parent that isn't there, a circle), there is an answer, the same for the same file. Pure.
+What must stay true: a conversation in which nobody branched off costs nothing here; whatever stands in the file (a
+parent that isn't there, a circle, an id twice), there is an answer, the same for the same file, in a time that grows
+with the file's length and no faster; and nothing here goes by times, so that an edited message does not move. Pure.
+
+Messages are known by their places in `history`, as an id may be missing or stand twice; then the first is meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-__all__ = ["ROOT", "active"]
+from capsule.errors import NotFound
+
+__all__ = ["ROOT", "Link", "Siblings", "Tree", "active", "link_of"]
 
 #: Stands for `"parent": null`.
 ROOT = ""
 
+#: Id and parent of a message. A parent of None: the message before; `ROOT`: none.
+Link = tuple[str | None, str | None]
 
-def active(messages: Sequence[tuple[str, str | None]], current: str | None) -> list[bool]:
+
+def link_of(message: Mapping[str, Any]) -> Link:
+    """Id and parent of a message as it stands in a file."""
+    if "parent" not in message:
+        return message.get("id"), None
+    return message.get("id"), message["parent"] or ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """The messages that answer the same one.
+
+    Attributes:
+        places: They, in the order of the history.
+        index: Which of them was asked for, from 0.
+        leaves: For each, where one lands who goes there.
+    """
+
+    places: list[int]
+    index: int
+    leaves: list[int]
+
+
+class Tree:
+    """The messages of one conversation as a tree.
+
+    Attributes:
+        ids: The messages' ids, by their places.
+        places: The place of each id.
+        parents: The place of the message that each answers; -1: none.
+
+    Args:
+        history: The messages; ids that are missing can't be named as a parent.
+    """
+
+    def __init__(self, history: Iterable[Mapping[str, Any]]) -> None:
+        self._set([link_of(message) for message in history])
+
+    @classmethod
+    def of_links(cls, links: Sequence[Link]) -> Tree:
+        """The tree of messages of which no more is known than this."""
+        tree = cls.__new__(cls)
+        tree._set(links)
+        return tree
+
+    def _set(self, links: Sequence[Link]) -> None:
+        self._links = links
+        self.ids = [id for id, _ in links]
+        self.places = _places(self.ids)
+        self.parents = _parents(links, self.places)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        """The messages that answer each, in the order of the history; under -1 those that answer none."""
+        found: dict[int, list[int]] = {}
+        for place, parent in enumerate(self.parents):
+            if parent in found:
+                found[parent].append(place)
+            else:
+                found[parent] = [place]
+        return found
+
+    @cached_property
+    def forks(self) -> dict[int, tuple[int, int]]:
+        """Of each message that has siblings: which of them it is, from 1, and how many they are."""
+        return {
+            place: (number, len(places))
+            for places in self.children.values()
+            if len(places) > 1
+            for number, place in enumerate(places, 1)
+        }
+
+    def place(self, id: str) -> int:
+        """The place of a message. Raises NotFound."""
+        try:
+            return self.places[id]
+        except KeyError:
+            raise NotFound(f"no message {id[:130]} in this conversation", id=id) from None
+
+    def leaf_at(self, place: int) -> int:
+        """The leaf that is reached by following the newest child, which is the last in the history."""
+        children, seen = self.children, set[int]()
+        while place in children and place not in seen:
+            seen.add(place)
+            place = children[place][-1]
+        return place
+
+    def leaf(self, id: str) -> int:
+        """As `leaf_at`, of a message by its id. Raises NotFound."""
+        return self.leaf_at(self.place(id))
+
+    def active_leaf(self, current: str | None) -> int:
+        """The end of the active branch: the leaf under `current`, or the last message; -1: there is none."""
+        if current is not None and current in self.places:
+            return self.leaf_at(self.places[current])
+        return len(self.ids) - 1
+
+    def path_to(self, place: int) -> list[int]:
+        """The messages from the root to this one; of a circle, each once."""
+        path, seen = [], set[int]()
+        while place >= 0 and place not in seen:
+            seen.add(place)
+            path.append(place)
+            place = self.parents[place]
+        path.reverse()
+        return path
+
+    def path(self, current: str | None = None) -> list[int]:
+        """The active branch, from its root to its leaf.
+
+        Args:
+            current: `metadata.currentNode`; one that is no message here counts as none.
+        """
+        return self.path_to(self.active_leaf(current))
+
+    def descendants_at(self, place: int) -> list[int]:
+        """All that answers this message, and what answers that, breadth first; it itself is not among them."""
+        found, seen, at = [place], {place}, 0
+        while at < len(found):
+            for child in self.children.get(found[at], ()):
+                if child not in seen:
+                    seen.add(child)
+                    found.append(child)
+            at += 1
+        return found[1:]
+
+    def descendants(self, id: str) -> list[int]:
+        """As `descendants_at`, of a message by its id. Raises NotFound."""
+        return self.descendants_at(self.place(id))
+
+    def siblings_at(self, place: int) -> Siblings:
+        """The messages that answer the same one as this, itself among them."""
+        places = self.children[self.parents[place]]
+        return Siblings(places, places.index(place), [self.leaf_at(sibling) for sibling in places])
+
+    def siblings(self, id: str) -> Siblings:
+        """As `siblings_at`, of a message by its id. Raises NotFound."""
+        return self.siblings_at(self.place(id))
+
+    def nearest_fork(self, place: int) -> int:
+        """The nearest message that has siblings, from this one towards the root, itself among them; -1: none."""
+        return next((at for at in reversed(self.path_to(place)) if at in self.forks), -1)
+
+    def problems(self) -> list[tuple[int, str]]:
+        """What is odd about the parents, by place: unknown ones, and circles (each once, at its first message that
+        names its parent). What is odd counts as absent, but for a circle, which is walked once."""
+        found = []
+        for place, (id, parent) in enumerate(self._links):
+            if parent is None or parent == ROOT:
+                continue
+            if parent not in self.places:
+                found.append((place, f"{parent[:60]!r} is the id of no message here; correct or remove it"))
+            elif parent == id and self.places[parent] == place:
+                found.append((place, "is the message's own id; correct or remove it"))
+        return sorted(found + [(place, _CIRCLE) for place in self._circles()])
+
+    def _circles(self) -> list[int]:
+        """The first message of each circle that names its parent. Each message is passed twice at most."""
+        walk = [0] * len(self.parents)  # In which walk it was passed first, from 1.
+        found = []
+        for start in range(len(self.parents)):
+            place = start
+            while place >= 0 and not walk[place]:
+                walk[place] = start + 1
+                place = self.parents[place]
+            if place >= 0 and walk[place] == start + 1:
+                circle = [place]
+                while (before := self.parents[circle[-1]]) != place:
+                    circle.append(before)
+                found.append(min(place for place in circle if self._links[place][1] is not None))
+        return found
+
+
+_CIRCLE = "closes a circle of messages that answer each other; correct or remove it"
+
+
+def active(messages: Sequence[Link], current: str | None) -> list[bool]:
     """Which messages lie on the active branch.
 
     The active leaf is reached from `current` by following the newest child; without it, it is the last message. The
     branch is the leaf and all it answers, up to a root.
 
     Args:
-        messages: Id and parent of each, in the order of `history`. A parent of None: the message before; `ROOT`: none.
+        messages: Id and parent of each, in the order of `history`.
         current: `metadata.currentNode`; one that is no message here counts as none.
     """
-    places: dict[str, int] = {}
-    for at, (id, _) in enumerate(messages):
-        places.setdefault(id, at)
-    parents = [_parent(at, parent, places) for at, (_, parent) in enumerate(messages)]
     on = [False] * len(messages)
-    leaf = len(messages) - 1
-    if current is not None and current in places:
-        leaf = _newest_below(places[current], parents)
-    while leaf >= 0 and not on[leaf]:
-        on[leaf] = True
-        leaf = parents[leaf]
+    for place in Tree.of_links(messages).path(current):
+        on[place] = True
     return on
 
 
-def _parent(at: int, parent: str | None, places: dict[str, int]) -> int:
-    """The place of the message that the one at `at` answers; -1: none. An unknown one counts as absent."""
-    if parent == ROOT:
-        return -1
-    if parent is None or places.get(parent, at) == at:
-        return at - 1
-    return places[parent]
+def _places(ids: list[str | None]) -> dict[str, int]:
+    places = {id: at for at, id in enumerate(ids) if id}
+    if len(places) < len(ids):  # One has none, or it stands twice: the first is meant.
+        places = {id: at for at, id in reversed(list(enumerate(ids))) if id}
+    return places
 
 
-def _newest_below(at: int, parents: list[int]) -> int:
-    """The leaf that is reached from `at` by following the newest child, which is the last in the history."""
-    newest: dict[int, int] = {}
-    for child, parent in enumerate(parents):
-        newest[parent] = child
-    seen = set()
-    while at in newest and at not in seen:
-        seen.add(at)
-        at = newest[at]
-    return at
+def _parents(links: Sequence[Link], places: dict[str, int]) -> list[int]:
+    """The place of the message that each answers; -1: none. An unknown one counts as absent."""
+    parents = list(range(-1, len(links) - 1))
+    for at, (_, parent) in enumerate(links):
+        if parent is None:
+            continue
+        if parent == ROOT:
+            parents[at] = -1
+        else:
+            found = places.get(parent, at)
+            if found != at:
+                parents[at] = found
+    return parents

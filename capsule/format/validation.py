@@ -53,7 +53,9 @@ def check(document: dict[str, Any], data: bytes, path: str) -> None:
 def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
     """What is odd about a valid capsule, in the order of the file, though it can be read.
 
-    These are: two messages of one id (the second is named), times without a zone, a `parent` that is no message.
+    These are: two messages of one id (the second is named), times without a zone, a `parent` or a `currentNode` that
+    is no message, messages that answer each other in a circle,
+    `mcpServers` as a list of names.
     """
     return _placed(list(_oddities(document)), data, path)
 
@@ -137,18 +139,28 @@ def _oddities(document: dict[str, Any]) -> Iterator[_Found]:
     ):
         if isinstance(time, str) and _zoneless(time):
             yield where, _ZONELESS
+    if isinstance(document.get("metadata", {}).get("mcpServers"), list):
+        yield ("metadata", "mcpServers"), _LISTED
     ids = {entry["id"]: at for at, entry in reversed(list(enumerate(document["history"]))) if entry.get("id")}
     for at, entry in enumerate(document["history"]):
         for name in ("timestamp", "editedAt"):
             if isinstance(entry.get(name), str) and _zoneless(entry[name]):
                 yield ("history", at, name), _ZONELESS
-        own, parent = entry.get("id"), entry.get("parent")
+        own = entry.get("id")
         if own and ids[own] != at:
             yield ("history", at, "id"), f"the id of history[{ids[own]}] again; give it another, or remove it"
-        if parent is not None and parent not in ids:
-            yield ("history", at, "parent"), f"{parent[:60]!r} is the id of no message here; correct or remove it"
+    from capsule.format.tree import Tree  # What is odd is asked for by few.
+
+    for at, what in Tree(document["history"]).problems():
+        yield ("history", at, "parent"), what
+    current = document.get("metadata", {}).get("currentNode")
+    if current is not None and current not in ids:
+        yield ("metadata", "currentNode"), f"{current[:60]!r} is the id of no message here; correct or remove it"
 
 
+_LISTED = (
+    'a list of names, as drafts of 2.1 had it; it is read as servers that are on: write {"name": {"enabled": true}}'
+)
 _ZONELESS = "a time without a zone; it is read as UTC: write a Z behind it"
 
 

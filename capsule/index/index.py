@@ -63,6 +63,17 @@ class Index(Refreshing):
 
         return self._doing(ask)
 
+    def forks_of(self, id: str) -> list[str]:
+        """The ids of the conversations that say they were split off from this one, sorted."""
+
+        def ask() -> list[str]:
+            found = self._database.reader().execute(
+                "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id", (id,)
+            )
+            return [row[0] for row in found]
+
+        return self._doing(ask)
+
     def counts(self) -> dict[str, int]:
         """How many conversations, damaged ones, messages and words there are."""
 

@@ -35,11 +35,12 @@ _HEAD_FIELDS = (
     "is_summary",
     "source_conversation_id",
     "title_set_by",
+    "forked_from",
 )
 _COLUMNS = (
     "inode", "size", "mtime_ns", "ctime_ns", "racy", "tag", "head", "title", "version", "created_at", "updated_at",
-    "updated_ms", "mode", "type", "tags", "pinned", "archived", "lock", "current", "rest", "context", "damaged",
-    "digest", "history", "tail", "entries", "words", "linear", "gone",
+    "updated_ms", "mode", "type", "tags", "pinned", "archived", "lock", "current", "forked", "rest", "context",
+    "damaged", "digest", "history", "tail", "entries", "words", "linear", "gone",
 )  # fmt: skip
 _SELECT = f"SELECT num, {', '.join(_COLUMNS)} FROM capsules WHERE id = ?"
 _UPDATE = f"UPDATE capsules SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE num = ?"
@@ -72,7 +73,9 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
     path = f"{prefix}{id}.json"
     if damaged or head is None:
         return Head(id=id, path=path, bytes=size, damaged=damaged)
-    title, version, created_at, mode, type, tags, pinned, archived, is_summary, source, set_by = orjson.loads(head)
+    title, version, created_at, mode, type, tags, pinned, archived, is_summary, source, set_by, forked = orjson.loads(
+        head
+    )
     return Head(
         id,
         title,
@@ -87,6 +90,7 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
         is_summary,
         source,
         set_by,
+        forked,
         orjson.loads(lock) if lock else None,
         path,
         size,
@@ -139,7 +143,8 @@ class Rows:
         self._db.execute(
             "UPDATE capsules SET gone = 1, inode = 0, size = 0, mtime_ns = 0, ctime_ns = 0, racy = 0, tag = '',"
             " title = '', tags = '[]', head = NULL, lock = NULL, damaged = '', digest = NULL, history = NULL,"
-            " tail = NULL, entries = 0, words = 0, linear = 1, current = NULL WHERE num = ?",
+            " tail = NULL, entries = 0, words = 0, linear = 1, current = NULL,"
+            " forked = NULL WHERE num = ?",
             (row["num"],),
         )
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
@@ -240,6 +245,7 @@ class Rows:
             head.archived if head else None,
             orjson.dumps(head.lock).decode() if head and head.lock is not None else None,
             found.current,
+            head.forked_from if head else None,
             *found.rest,
             found.damaged,
             digest,

@@ -11,7 +11,7 @@ import sqlite3
 __all__ = ["VERSION", "create", "finish"]
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 3
+VERSION = 4
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -31,6 +31,7 @@ CREATE TABLE capsules(
     pinned INTEGER, archived INTEGER,
     lock TEXT,                            -- a JSON object, when it is active
     current TEXT,                         -- metadata.currentNode
+    forked TEXT,                          -- metadata.forkedFrom
     rest INTEGER, context INTEGER,        -- checksums of what else is in the head, and of the context
     damaged TEXT NOT NULL DEFAULT '',     -- what is wrong; the messages are then those of the last sound version
     digest INTEGER,                       -- checksum of the bytes from `history` to `tail`
@@ -67,6 +68,7 @@ CREATE TABLE changes(
 );
 """
 _INDEXES = (
+    "CREATE INDEX forks ON capsules(forked) WHERE forked IS NOT NULL",
     "CREATE INDEX messages_in_order ON messages(capsule, at)",
     # What a search asks of every match, without the texts that make the rows lie far apart.
     "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words)",

@@ -113,9 +113,9 @@ class HeldDocument:
             raise Interfered
         return head
 
-    def history(self, known: Known, start: int) -> bytes:
+    def history(self, known: Known, start: int, end: int | None = None) -> bytes:
         """See `Held.history`. Costs reading what is asked for."""
-        size = self._anatomy(known).tail - start
+        size = (self._anatomy(known).tail if end is None else end) - start
         data = files.pread_all(self._sys, self._fd, size, start)
         if len(data) != size:
             self._distrust(known.doubt)
@@ -345,8 +345,7 @@ class HeldDocument:
             files.ensure_regular(self._sys, self.path)
             path = self._storage.keeping.move(self.path, TRASH, self._kind, self.id)
         self.forget()
-        token = os.path.basename(path)
-        return next(trashed for trashed in self._storage.trash(self._kind) if trashed.token == token)
+        return self._storage.keeping.trashed_as(os.path.basename(path))
 
     def forget(self) -> None:
         """Drop the note: nothing is known of the document any more."""

@@ -125,8 +125,11 @@ class Held(Protocol):
     def head(self, known: Known) -> bytes:
         """The bytes before `context`, as a JSON document of its own."""
 
-    def history(self, known: Known, start: int) -> bytes:
-        """The bytes of `history` from an offset in the file to the end of its last entry. Raises `Interfered`."""
+    def history(self, known: Known, start: int, end: int | None = None) -> bytes:
+        """The bytes of `history` between two offsets in the file, by default to the end of its last entry.
+
+        Raises `Interfered`.
+        """
 
     def rebooted(self) -> bool:
         """Whether the machine was started anew since the store wrote last, or nothing is known of that.

@@ -77,12 +77,15 @@ class Keeping:
 
     def trashed(self, kind: str) -> list[Trashed]:
         """What lies in the trash, newest first."""
-        found = []
-        for name in self._names(TRASH):
-            parts = name.removesuffix(".json").split("~")
-            if len(parts) == 4 and parts[0] == kind:
-                found.append(Trashed(parts[1], _spread(parts[2]), name, self._layout.derived(TRASH, name)))
+        found = [
+            self.trashed_as(name) for name in self._names(TRASH) if name.count("~") == 3 and name.startswith(f"{kind}~")
+        ]
         return sorted(found, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
+
+    def trashed_as(self, name: str) -> Trashed:
+        """What lies in the trash under a name that `move` gave."""
+        _, id, compact, _ = name.split("~")
+        return Trashed(id, _spread(compact), name, self._layout.derived(TRASH, name))
 
     def _names(self, directory: str) -> list[str]:
         try:

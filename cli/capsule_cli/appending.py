@@ -41,6 +41,14 @@ def append(
     ] = None,
     role: Annotated[Role, typer.Option(help="Who says it.")] = "user",
     from_: Annotated[str | None, typer.Option("--from", metavar="AGENT", help="The agent that says it, by id.")] = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            "--parent",
+            metavar="MESSAGE",
+            help="The message it answers: its id, @N or @last; none: a first one. Else the end of the active branch.",
+        ),
+    ] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Take the text from it.")] = None,
     jsonl: Annotated[
         bool,
@@ -54,19 +62,27 @@ def append(
     """Append a message, and print its id. What is acknowledged is on the disk."""
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
     if jsonl:
-        if text is not None or file is not None:
-            raise usage("the messages come from standard input; give no text and no --file", "--jsonl")
+        if text is not None or file is not None or parent is not None:
+            raise usage("the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
         with store_of(ctx, keep_locks=True) as store, unwound_by_signals():
             for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
                 out_bytes(b"".join(map(_acknowledgement, batch)))
         return
     content = message_text(text, file)
     with store_of(ctx) as store:
-        message = store.append(store.resolve(id), **defaults, content=content)
+        id = store.resolve(id)
+        if parent is not None:
+            defaults["parent"] = None if parent == "none" else _parent(store, id, parent)
+        message = store.append(id, **defaults, content=content)
     if asked(ctx).json:
         out_json_line({"id": message.id, "at": message.at})
     else:
         out(str(message.id))
+
+
+def _parent(store: Store, id: str, wanted: str) -> str:
+    """The id of the message that is to be answered; a full one is left to the append to look for."""
+    return wanted if len(wanted) == 36 else str(store.find_message(id, wanted).id)
 
 
 def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[list[Message]]:

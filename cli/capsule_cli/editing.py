@@ -45,13 +45,19 @@ def edit(
         str | None,
         typer.Option("--message", "-m", metavar="MID", help="Edit one message: its id, @N (its place) or @last."),
     ] = None,
+    branch: Annotated[
+        bool,
+        typer.Option("--branch", help="With --message: leave it as it is, and put the new text beside it."),
+    ] = False,
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock; it is saved when it is valid."""
     with store_of(ctx) as store:
         id = store.resolve(id)
         if message is not None:
-            changed = _edit_message(store, id, message, text)
+            changed = _edit_message(store, id, message, text, branch=branch)
             _tell_message(ctx, id, changed)
+        elif branch:
+            raise usage("say which message gets another one beside it: --message MID", "--branch")
         elif text is not None:
             raise usage("a text changes a message: say which with --message MID", "TEXT")
         else:
@@ -77,10 +83,11 @@ def _edit_capsule(store: Store, id: str) -> Head | None:
                     raise wrong from error
 
 
-def _edit_message(store: Store, id: str, message_id: str, text: str | None) -> Message | None:
-    """One message changed. Returns: None when nothing changed."""
+def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, branch: bool) -> Message | None:
+    """One message changed, or another put beside it. Returns: None when nothing changed."""
+    save = store.branch if branch else store.edit_message
     if text is not None or not sys.stdin.isatty():
-        return store.edit_message(id, message_id, message_text(text, None))
+        return save(id, message_id, message_text(text, None))
     with _held(store, id):
         message = store.find_message(id, message_id)
         before = f"{message.content}\n".encode()
@@ -88,7 +95,7 @@ def _edit_message(store: Store, id: str, message_id: str, text: str | None) -> M
             _run_editor(path)
             if read_file(path) == before:
                 return None
-            return store.edit_message(id, str(message.id), message_text(None, path))
+            return save(id, str(message.id), message_text(None, path))
 
 
 @contextmanager

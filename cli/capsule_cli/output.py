@@ -63,6 +63,8 @@ def in_terminal() -> bool:
 
 def shown(text: str) -> str:
     """`text` as it may be shown: control characters and escape sequences as their escapes."""
+    if text.replace("\n", " ").replace("\t", " ").isprintable():  # Nearly all is, and this is quick to say.
+        return text
     return _CONTROL.sub(_escape, text.replace("\r\n", "\n"))
 
 

@@ -19,6 +19,7 @@ from capsule_cli.output import (
     one_line,
     out,
     out_bytes,
+    out_json,
     out_json_bytes,
     shown,
 )
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from capsule import Store
+    from capsule.format.tree import Tree
     from capsule.head import Head
 
 commands = typer.Typer()
 
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, Mapping[str, Any]]
+
+#: What stands beside the messages, by place: `2/3`.
+Marks = Mapping[int, str]
 
 #: How many messages stand about the one that is wanted, and among how many of the last it is looked for.
 CONTEXT, TAIL = 3, 256
@@ -56,21 +61,30 @@ def show(
     ] = CONTEXT,
     raw: Annotated[bool, typer.Option("--raw", help="The file's bytes, as they are.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Every branch, in the order of the file.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="The tree of branches, a line a message.")] = False,
 ) -> None:
-    """Show a conversation. With --json: the capsule, or with --last or --around a list of messages."""
+    """Show the active branch of a conversation; 2/3 beside a message: it is the second of three with one place.
+
+    With --json: the capsule, with --last or --around a list of messages, with --tree a list of who answers whom.
+    """
     as_json = asked(ctx).json
     if raw + markdown + as_json > 1 or (raw and last is not None):
         raise usage("--raw, --markdown and --json exclude each other, and --raw takes no --last")
     if around is not None and (raw or last is not None):
         raise usage("--around excludes --last and --raw")
+    if (all_ or tree) and (raw or last is not None or around is not None or (all_ and tree) or (tree and markdown)):
+        raise usage("--all and --tree exclude each other, --last, --around and --raw, and --tree takes no --markdown")
     with store_of(ctx) as store:
         id = store.resolve(id)
-        if around is not None:
-            messages = about(store, id, around, context)
+        if tree:
+            show_tree(store, id, as_json=as_json)
+        elif around is not None:
+            messages, marks = about(store, id, around, context)
             if as_json:
                 out_json_bytes(encoded([message for _, message in messages]))
             else:
-                render(store.head(id), messages, markdown=markdown)
+                render(store.head(id), messages, markdown=markdown, marks=marks)
         elif raw:
             out_bytes(store.read(id))
         elif as_json and last is None:
@@ -78,20 +92,43 @@ def show(
 
             out_json_bytes(encode(store.document(id)))
         elif as_json:
-            out_json_bytes(encoded([message for _, message in tail(store, id, last or 1)]))
+            out_json_bytes(encoded([message for _, message in tail(store, id, last or 1)[0]]))
         else:
-            messages = tail(store, id, last) if last else whole(store, id)
-            render(store.head(id), messages, markdown=markdown)
+            messages, marks = tail(store, id, last) if last else whole(store, id, all_=all_)
+            render(store.head(id), messages, markdown=markdown, marks=marks)
+        if not (raw or as_json or tree):
+            from capsule_cli.summaries import tell_standing
+
+            tell_standing(store, id)
 
 
-def tail(store: Store, id: str, n: int) -> list[Placed]:
-    """The last `n` messages."""
-    first, messages = store.tail_entries(id, n)
-    return list(enumerate(messages, first))
+def tail(store: Store, id: str, n: int) -> tuple[list[Placed], Marks]:
+    """The last `n` messages of the active branch."""
+    messages, tree = store.tail_of_path(id, n)
+    return list(messages), _marks(tree)
 
 
-def about(store: Store, id: str, wanted: str, context: int) -> list[Placed]:
-    """The message that is wanted, and so many before and behind it."""
+def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
+    if tree is None or not tree.forks:
+        return {}
+    from capsule_cli.trees import marks_of
+
+    return marks_of(tree, answers=answers)
+
+
+def show_tree(store: Store, id: str, *, as_json: bool) -> None:
+    """All messages, as they answer each other."""
+    from capsule_cli.trees import as_lines, as_objects
+
+    history, tree, current = store.branches(id)
+    if as_json:
+        out_json(as_objects(tree, history, current))
+    else:
+        out("\n".join(as_lines(history, tree, current)))
+
+
+def about(store: Store, id: str, wanted: str, context: int) -> tuple[list[Placed], Marks]:
+    """The message that is wanted, and so many before and behind it on its branch."""
     from capsule.choosing import find_message
 
     # Mostly it is one of the last; a beginning of an id may be that of another one anywhere.
@@ -100,12 +137,19 @@ def about(store: Store, id: str, wanted: str, context: int) -> list[Placed]:
     place = next((first + i for i, message in enumerate(messages) if message.get("id") == wanted), -1)
     if wanted == "@last" or (wanted.startswith("@") and wanted[1:].isdecimal() and int(wanted[1:]) < count):
         place = count - 1 if wanted == "@last" else int(wanted[1:])
-    if first and max(0, place - context) < first:
-        first, messages = 0, store.document(id)["history"]
+    if (first and max(0, place - context) < first) or not store.is_line(id, messages):
+        from capsule.format.tree import Tree
+
+        messages = store.document(id)["history"]
+        place = place if place >= 0 else find_message(messages, wanted, id)
+        tree = Tree(messages)
+        path = tree.path_to(tree.leaf_at(place))
+        at = path.index(place)
+        return [(on, messages[on]) for on in path[max(0, at - context) : at + context + 1]], _marks(tree)
     if place < 0:
         place = find_message(messages, wanted, id)
     begin = max(0, place - context)
-    return list(enumerate(messages[begin - first : place + context + 1 - first], begin))
+    return list(enumerate(messages[begin - first : place + context + 1 - first], begin)), {}
 
 
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:
@@ -118,43 +162,46 @@ def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     return b"[\n" + block + b"\n]\n"
 
 
-def whole(store: Store, id: str) -> list[Placed]:
-    """All messages."""
-    return list(enumerate(store.document(id)["history"]))
+def whole(store: Store, id: str, *, all_: bool) -> tuple[list[Placed], Marks]:
+    """All messages of the active branch, or of every one."""
+    history, tree, current = store.branches(id)
+    places: Iterable[int] = range(len(history)) if all_ else tree.path(current)
+    return [(place, history[place]) for place in places], _marks(tree, answers=all_)
 
 
-def render(head: Head, messages: list[Placed], *, markdown: bool) -> None:
+def render(head: Head, messages: list[Placed], *, markdown: bool, marks: Marks) -> None:
     """A conversation as text: drawn in a terminal, plain elsewhere, or as Markdown."""
     if markdown:
-        out("\n\n".join(as_markdown(head, messages)))
+        out("\n\n".join(as_markdown(head, messages, marks)))
     elif in_terminal():
-        draw(head, messages)
+        draw(head, messages, marks)
     else:
-        out("\n\n".join(as_plain(head, messages)))
+        out("\n\n".join(as_plain(head, messages, marks)))
 
 
-def as_plain(head: Head, messages: Iterable[Placed]) -> Iterator[str]:
+def as_plain(head: Head, messages: Iterable[Placed], marks: Marks) -> Iterator[str]:
     """The parts of a plain text; an empty line stands between them."""
     yield f"{one_line(head.title)}\n{_about(head)}"
     for at, message in messages:
-        yield plain_message(at, message)
+        yield plain_message(at, message, marks.get(at, ""))
 
 
-def plain_message(at: int, message: Mapping[str, Any]) -> str:
-    """One message as plain text."""
-    return f"{_speaker(message)}  {_when(message)}  @{at}\n{_content(message)}".rstrip()
+def plain_message(at: int, message: Mapping[str, Any], mark: str = "") -> str:
+    """One message as plain text, with its mark beside it."""
+    mark = f"  {mark}" if mark else ""
+    return f"{_speaker(message)}  {_when(message)}  @{at}{mark}\n{_content(message)}".rstrip()
 
 
-def as_markdown(head: Head, messages: Iterable[Placed]) -> Iterator[str]:
+def as_markdown(head: Head, messages: Iterable[Placed], marks: Marks) -> Iterator[str]:
     """The parts of a Markdown document; an empty line stands between them."""
     yield f"# {one_line(head.title)}"
     yield f"*{_about(head)}*"
-    for _, message in messages:
-        yield f"## {_speaker(message)}, {_when(message)}"
+    for at, message in messages:
+        yield f"## {_speaker(message)}, {_when(message)}" + (f", {marks[at]}" if at in marks else "")
         yield _content(message)
 
 
-def draw(head: Head, messages: Iterable[Placed]) -> None:
+def draw(head: Head, messages: Iterable[Placed], marks: Marks) -> None:
     """A conversation in the terminal: roles in colours, contents as Markdown."""
     from rich.text import Text
 
@@ -162,17 +209,19 @@ def draw(head: Head, messages: Iterable[Placed]) -> None:
     screen.print(Text(one_line(head.title), style="bold"))
     screen.print(Text(_about(head), style="dim"))
     for at, message in messages:
-        draw_message(screen, at, message)
+        draw_message(screen, at, message, marks.get(at, ""))
 
 
-def draw_message(screen: Console, at: int, message: Mapping[str, Any]) -> None:
-    """One message in the terminal."""
+def draw_message(screen: Console, at: int, message: Mapping[str, Any], mark: str = "") -> None:
+    """One message in the terminal, with its mark beside it."""
     from rich.markdown import Markdown
     from rich.padding import Padding
     from rich.text import Text
 
     line = Text(_speaker(message), style=COLOURS.get(str(message.get("role")), "bold"))
     line.append(f"  {_when(message)}  @{at}", style="dim not bold")
+    if mark:
+        line.append(f"  {mark}", style="bold")
     screen.print()
     screen.print(line)
     screen.print(Padding(Markdown(_content(message), hyperlinks=False), (0, 0, 0, 2)))

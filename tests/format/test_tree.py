@@ -1,11 +1,17 @@
-"""Which messages lie on the active branch."""
+"""Who answers whom, which messages lie on the active branch, and what stays when some go."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format.tree import ROOT, active
+from capsule.errors import InvalidInput, NotFound
+from capsule.format.pruning import kept_current, without
+from capsule.format.tree import ROOT, Tree, active
 
 LINE: list[tuple[str, str | None]] = [("a", None), ("b", None), ("c", None)]
 FORK: list[tuple[str, str | None]] = [("a", None), ("b", None), ("c", "a"), ("d", None)]  # a - b, and a - c - d
@@ -55,3 +61,193 @@ def test_whatever_stands_there_gives_an_answer_that_holds_the_leaf(
 ) -> None:
     found = active(messages, current)
     assert len(found) == len(messages) and any(found) == bool(messages)
+
+
+# -- Any array of parents, however it came about: None is the one before, -1 a root, beyond the end an unknown id.
+
+PARENTS = st.lists(st.one_of(st.none(), st.integers(-1, 40)), max_size=30)
+
+
+def links_of(parents: list[int | None]) -> list[tuple[str, str | None]]:
+    return [(f"m{at}", _named(parent)) for at, parent in enumerate(parents)]
+
+
+def _named(parent: int | None) -> str | None:
+    return None if parent is None else ROOT if parent < 0 else f"m{parent}"
+
+
+def trees(parents: list[int | None]) -> Tree:
+    return Tree.of_links(links_of(parents))
+
+
+def is_sound(tree: Tree) -> bool:
+    """Whether every message hangs on a root: nobody answers himself by way of others."""
+    return not any("circle" in what for _, what in tree.problems())
+
+
+@given(PARENTS)
+def test_a_path_leads_from_a_root_down_and_names_nobody_twice(parents: list[int | None]) -> None:
+    tree = trees(parents)
+    for place in range(len(tree)):
+        path = tree.path_to(place)
+        assert path[-1] == place and len(set(path)) == len(path)
+        assert all(tree.parents[below] == above for above, below in pairwise(path))
+        assert tree.parents[path[0]] == -1 or tree.parents[path[0]] in path
+
+
+@given(PARENTS)
+def test_every_message_is_a_child_once_and_siblings_are_the_children_of_one(parents: list[int | None]) -> None:
+    tree = trees(parents)
+    assert sorted(place for places in tree.children.values() for place in places) == list(range(len(tree)))
+    for place in range(len(tree)):
+        found = tree.siblings_at(place)
+        assert found.places[found.index] == place and found.places == sorted(found.places)
+        assert {tree.parents[sibling] for sibling in found.places} == {tree.parents[place]}
+        assert [tree.siblings_at(sibling).places for sibling in found.places] == [found.places] * len(found.places)
+        assert tree.forks.get(place, (1, 1)) == (found.index + 1, len(found.places))
+
+
+@given(PARENTS)
+def test_the_leaf_is_the_same_for_all_on_the_way_of_the_newest_children(parents: list[int | None]) -> None:
+    tree = trees(parents)
+    if not is_sound(tree):
+        return
+    for place in range(len(tree)):
+        leaf = tree.leaf_at(place)
+        assert leaf not in tree.children and place in tree.path_to(leaf)
+        below = tree.path_to(leaf)[tree.path_to(leaf).index(place) :]
+        assert all(tree.children[above][-1] == child for above, child in pairwise(below))
+        assert {tree.leaf_at(one) for one in below} == {leaf}
+
+
+@given(PARENTS)
+def test_descendants_are_those_whose_path_leads_through_breadth_first(parents: list[int | None]) -> None:
+    tree = trees(parents)
+    for place in range(len(tree)):
+        found = tree.descendants_at(place)
+        assert len(set(found)) == len(found) and place not in found
+        if is_sound(tree):
+            assert set(found) == {one for one in range(len(tree)) if place in tree.path_to(one)[:-1]}
+            depths = [len(tree.path_to(one)) for one in found]
+            assert depths == sorted(depths)
+
+
+@given(PARENTS)
+def test_what_is_active_is_the_path_to_the_active_leaf(parents: list[int | None]) -> None:
+    tree = trees(parents)
+    for current in (None, "m0", "m5", "nobody"):
+        on = [place for place, is_on in enumerate(active(links_of(parents), current)) if is_on]
+        assert on == sorted(tree.path(current))
+
+
+@given(PARENTS)
+def test_the_problems_are_the_unknown_parents_and_one_for_each_circle(parents: list[int | None]) -> None:
+    tree = trees(parents)
+    told = dict(tree.problems())
+    for at, parent in enumerate(parents):
+        if parent is not None and parent >= len(parents):
+            assert "is the id of no message here" in told[at]
+        if parent == at:
+            assert "own id" in told[at]
+    circles = set()
+    for place in range(len(tree)):
+        seen: list[int] = []
+        while place >= 0 and place not in seen:
+            seen.append(place)
+            place = tree.parents[place]
+        if place >= 0:
+            circles.add(frozenset(seen[seen.index(place) :]))
+    assert sum("circle" in what for what in told.values()) == len(circles)
+    assert all(sum("circle" in told.get(place, "") for place in circle) == 1 for circle in circles)
+
+
+def test_a_very_long_line_and_a_very_wide_fork_are_no_matter() -> None:
+    count = 20_000
+    line, wide = trees([None] * count), trees([-1] + [0] * count)
+    assert line.leaf("m0") == count - 1 and len(line.descendants("m0")) == count - 1
+    assert len(line.path()) == count and len(wide.siblings("m7").leaves) == count
+    circle = trees([count - 1] + [None] * (count - 1))
+    assert len(circle.path("m5")) == count and circle.problems()[0][0] == 0
+
+
+def test_an_unknown_message_is_an_error() -> None:
+    for ask in (trees([None]).leaf, trees([None]).siblings, trees([None]).descendants):
+        with pytest.raises(NotFound):
+            ask("nobody")
+
+
+def test_the_nearest_fork_is_looked_for_towards_the_root() -> None:
+    tree = trees([None, None, 0, None, None])  # 0 - 1, and 0 - 2 - 3 - 4
+    assert tree.nearest_fork(4) == 2 and tree.nearest_fork(1) == 1 and tree.nearest_fork(0) == -1
+
+
+# -- Taking messages out.
+
+
+def entries(parents: list[int | None]) -> list[dict[str, Any]]:
+    found = []
+    for id, parent in links_of(parents):
+        entry: dict[str, Any] = {"role": "user", "content": id, "id": id}
+        found.append(entry if parent is None else entry | {"parent": parent or None})
+    return found
+
+
+def named_parents(history: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Whom each message answers, by ids."""
+    tree = Tree(history)
+    return {str(tree.ids[at]): str(tree.ids[up]) if up >= 0 else None for at, up in enumerate(tree.parents)}
+
+
+@given(PARENTS, st.integers(0, 29), st.sampled_from([None, "m0", "m3", "m9", "nobody"]))
+def test_what_stays_answers_whom_it_answered(parents: list[int | None], place: int, current: str | None) -> None:
+    history = entries(parents)
+    tree = Tree(history)
+    if place >= len(tree):
+        return
+    gone = {place, *tree.descendants_at(place)}
+    left = without(history, tree, gone)
+    assert [entry["id"] for entry in left] == [f"m{at}" for at in range(len(tree)) if at not in gone]
+    before = named_parents(history)
+    assert named_parents(left) == {id: before[id] for id in (entry["id"] for entry in left)}
+    node = kept_current(tree, current, gone, place, left)
+    now = Tree(left)
+    leaf = tree.active_leaf(current)
+    if not left:
+        assert node is None
+    elif leaf not in gone:
+        assert now.ids[now.active_leaf(node)] == f"m{leaf}"
+    elif siblings := [at for at in tree.siblings_at(place).places if at not in gone]:
+        assert now.active_leaf(node) == now.leaf(f"m{siblings[-1]}")
+    elif tree.parents[place] >= 0 and tree.parents[place] not in gone:
+        assert now.active_leaf(node) == now.leaf(f"m{tree.parents[place]}")
+
+
+@given(PARENTS, st.integers(0, 29))
+def test_the_answers_to_what_goes_alone_move_up(parents: list[int | None], place: int) -> None:
+    history = entries(parents)
+    tree = Tree(history)
+    if place >= len(tree) or not is_sound(tree):
+        return
+    before, after = named_parents(history), named_parents(without(history, tree, {place}))
+    assert after == {
+        id: before[f"m{place}"] if up == f"m{place}" else up for id, up in before.items() if id != f"m{place}"
+    }
+
+
+@given(PARENTS, st.sampled_from([None, "m0", "m3", "m9"]))
+def test_pruning_leaves_the_active_path_as_it_was(parents: list[int | None], current: str | None) -> None:
+    history = entries(parents)
+    tree = Tree(history)
+    path = tree.path(current)
+    gone = set(range(len(tree))) - set(path)
+    left = without(history, tree, gone)
+    node = kept_current(tree, current, gone, None, left)
+    assert [Tree(left).ids[at] for at in Tree(left).path(node)] == [f"m{at}" for at in path]
+
+
+def test_an_answer_to_a_message_that_cannot_be_named_is_refused() -> None:
+    twice = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}, {"id": "d", "parent": "c"}]
+    tree = Tree(twice)
+    assert [entry["id"] for entry in without(twice, tree, {1})] == ["a", "a", "c", "d"]
+    with pytest.raises(InvalidInput, match="doctor --repair"):
+        without([*twice, {"id": "e", "parent": "c"}], Tree([*twice, {"id": "e", "parent": "c"}]), {3})

@@ -1,0 +1,232 @@
+"""What branches cost: drawing the active path of a large tree, switching, and appending to a branch.
+
+Every store is opened anew for a switch and an append that say "first": what an open one remembers doesn't help them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.fixtures import STAMP, history, texts
+from benchmarks.harness import Contestant, interleave
+from benchmarks.peers.limit import SplicedFile
+from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
+from capsule import Store
+from capsule.format import codec
+from capsule.format.new import new_capsule
+from capsule_cli.showing import as_plain, whole
+
+__all__ = ["run"]
+
+_COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capsule / it")
+_MESSAGES, _BRANCHES, _MESSAGES_50_MB = 100_000, 1000, 90_000
+BAR_RATIO, BAR_US = 1.3, 80.0
+
+
+def run(bench: Bench) -> Report:
+    """Measure trees."""
+    report = Report()
+    _draw(bench, report)
+    _switch(bench, report)
+    _append(bench, report)
+    return report
+
+
+def write_tree(root: Path, id: str, messages: int, branches: int) -> list[str]:
+    """Write a canonical capsule with branches that go off the newest one, not far from its end; the ids."""
+    draw = random.Random(7)
+    entries = [dict(entry) for entry in history(messages)]
+    for place in draw.sample(range(1, messages), branches):
+        entries[place]["parent"] = entries[draw.randrange(max(0, place - 20), place)]["id"]
+    document = new_capsule(id, "Tree", STAMP, type="group", title_set_by="user", messages=entries)
+    (root / "conversations" / f"{id}.json").write_bytes(codec.encode(document))
+    return [entry["id"] for entry in entries]
+
+
+def _drawn(store: Store) -> int:
+    """What `capsule show` does with a conversation, up to the writing."""
+    messages, marks = whole(store, "c", all_=False)
+    return len("\n\n".join(as_plain(store.head("c"), messages, marks)))
+
+
+def _draw(bench: Bench, report: Report) -> None:
+    root = bench.directory / "draw"
+    Store.init(root)
+    scale = 10 if bench.quick else 1
+    write_tree(root, "c", _MESSAGES // scale, _BRANCHES // scale)
+    rounds = bench.rounds(30, 10)
+    with Store.open(root) as store, bench.progress("drawing a tree", rounds) as step:
+        shown = len(store.path_entries("c"))
+        samples = interleave(
+            [
+                Contestant("capsule show, drawn", lambda: _drawn(store)),
+                Contestant("Store.path_entries", lambda: store.path_entries("c")),
+                Contestant("Store.load", lambda: store.load("c")),
+            ],
+            rounds,
+            warm_up=1,
+            tick=step,
+        )
+    us = samples["capsule show, drawn"]
+    ratio = us.median / samples["Store.load"].median
+    label = f"{_MESSAGES // scale:,} messages, {_BRANCHES // scale:,} branches, {shown:,} messages active"
+    report.tables.append(Table("The active path of a large tree", _COLUMNS, sample_rows(label, samples.values(), us)))
+    report.bars.append(
+        Bar(
+            f"drawing the active path of a tree of {label}",
+            "under 1.5x of load",
+            times(ratio),
+            ratio < 1.5,
+            "the text of each message is made in Python",
+        )
+    )
+    report.data["draw"] = {name: one.as_json() for name, one in samples.items()}
+
+
+def _copy(source: Path, target: Path) -> None:
+    """cp and fsync, in the kernel."""
+    read = os.open(source, os.O_RDONLY)
+    written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    left = os.fstat(read).st_size
+    while left:
+        left -= os.copy_file_range(read, written, left)
+    os.fsync(written)
+    os.close(written)
+    os.close(read)
+
+
+def _switch(bench: Bench, report: Report) -> None:
+    root = bench.directory / "switch"
+    Store.init(root)
+    write_tree(root, "c", _MESSAGES_50_MB // (5 if bench.quick else 1), 20)
+    path, copy = root / "conversations" / "c.json", root / "copy"
+    with Store.open(root) as store:
+        store.append("c", content="settled")
+        _, tree, _ = store.branches("c")
+    forks = sorted(places for places in tree.children.values() if len(places) > 1)
+    places = {"near the end": -1, "halfway": len(forks) // 2, "at the beginning": 0}
+    pairs = {name: itertools.cycle([str(tree.ids[place]) for place in forks[at][:2]]) for name, at in places.items()}
+    elsewhere, numbers = str(tree.ids[forks[1][0]]), itertools.count()
+    kept = Store.open(root)
+
+    def once(act: Callable[[Store], object], store: Store | None) -> None:
+        if store is not None:
+            act(store)
+            return
+        with Store.open(root) as opened:
+            act(opened)
+
+    def contestants(store: Store | None) -> list[Contestant]:
+        def away() -> None:
+            once(lambda store: store.switch("c", elsewhere), store)
+            os.sync()
+
+        def clear() -> None:
+            copy.unlink(missing_ok=True)
+            os.sync()
+
+        def to(name: str) -> Contestant:
+            act = lambda store: store.switch("c", next(pairs[name]))  # noqa: E731
+            return Contestant(f"Store.switch, to a message {name}", lambda: once(act, store), prepare=away)
+
+        rename = lambda store: store.rename("c", f"Title {next(numbers)}")  # noqa: E731
+        return [
+            *map(to, pairs),
+            Contestant("Store.rename", lambda: once(rename, store), prepare=os.sync),
+            Contestant("cp + fsync", lambda: _copy(path, copy), prepare=clear),
+        ]
+
+    rounds = bench.rounds(30, 10)
+    label = f"{path.stat().st_size / 1e6:.0f} MB"
+    told, ratios = [], []
+    for how, store in (("a Store opened for it", None), ("an open Store that did it before", kept)):
+        with bench.progress(f"switch on {label}, {how}", rounds) as step:
+            samples = interleave(contestants(store), rounds, warm_up=2, tick=step)
+        cp = samples["cp + fsync"]
+        found = [samples[f"Store.switch, to a message {name}"].median / cp.median for name in pairs]
+        told.append(f"{how}: " + ", ".join(f"{times(ratio)} {name}" for ratio, name in zip(found, pairs, strict=True)))
+        ratios += found
+        us = samples["Store.switch, to a message near the end"]
+        report.tables.append(
+            Table(
+                f"Switching to another branch: {how}",
+                _COLUMNS,
+                sample_rows(f"switch, {label}", samples.values(), us),
+                "By the id of a message. All copy in the kernel. What stands behind the message is looked through for "
+                "answers, once by a Store that stays open.",
+            )
+        )
+        report.data[f"switch, {how}"] = {name: one.as_json() for name, one in samples.items()}
+    kept.close()
+    report.bars.append(
+        Bar(
+            f"switch on a {label} capsule",
+            "at most 1.5x of cp + fsync of that file",
+            "; ".join(told),
+            max(ratios) <= 1.5,
+            "what stands behind the message is searched for answers, at some gigabytes a second; the copying alone is "
+            "that of a rename",
+        )
+    )
+
+
+def _append(bench: Bench, report: Report) -> None:
+    root = bench.directory / "append"
+    Store.init(root)
+    ids, others = (write_tree(root, id, 10_000, 100) for id in ("c", "other"))
+    pool = itertools.cycle(texts())
+    path = root / "conversations" / "c.json"
+    rounds = bench.rounds(600, 150)
+    with Store.open(root) as store, bench.progress("append to a branch", rounds) as step:
+        store.switch("c", ids[5000])
+        store.append("c", content=next(pool))
+        before = path.stat().st_size
+        store.append("c", content=next(pool))
+        limit = SplicedFile(path, bench.directory / "limit", path.stat().st_size - before)
+
+        def first() -> None:
+            with Store.open(root) as other:
+                other.append("other", content=next(pool))
+
+        def plain() -> None:
+            with Store.open(root) as other:
+                other.append("line", content=next(pool))
+
+        write_tree(root, "line", 10_000, 0)
+        store.switch("other", others[5000])
+        plain()
+        samples = interleave(
+            [
+                Contestant("Store.append", lambda: store.append("c", content=next(pool))),
+                Contestant("2 pwrite + fdatasync", limit.append),
+                Contestant("a Store opened for it", first),
+                Contestant("the same, to a conversation without branches", plain),
+            ],
+            rounds,
+            warm_up=10,
+            tick=step,
+        )
+        limit.close()
+    us, bare = samples["Store.append"], samples["2 pwrite + fdatasync"]
+    allowed = BAR_RATIO * bare.median + BAR_US / 1e6
+    report.tables.append(
+        Table(
+            "Appending to the branch that was switched to",
+            _COLUMNS,
+            sample_rows("10,000 messages, 100 branches", samples.values(), us),
+        )
+    )
+    report.bars.append(
+        Bar(
+            "durable append to the active branch, another one being the last",
+            f"median at most {BAR_RATIO}x of the same two pwrites + fdatasync, plus {BAR_US:.0f} µs",
+            f"{micro(us.median)} of {micro(allowed)} allowed (the bare calls: {micro(bare.median)})",
+            us.median <= allowed,
+            "what Python does around the calls",
+        )
+    )
+    report.data["append"] = {name: one.as_json() for name, one in samples.items()}

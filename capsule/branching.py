@@ -1,0 +1,317 @@
+"""The branches of a conversation: read, switched, made, and taken out.
+
+What must stay true: a message that stays goes on answering whom it answered, whatever goes; the active branch is made
+good in the write that needs it; and each write is one write, admitted by the same rule as all others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from capsule.choosing import find_message
+from capsule.errors import InvalidInput
+from capsule.format import anatomy, codec
+from capsule.format.message import check_message
+from capsule.reading import KIND, Reading
+
+if TYPE_CHECKING:
+    from capsule.branches import Alternatives, Removal, Slot, Switched
+    from capsule.format.models import Message
+    from capsule.format.tree import Tree
+    from capsule.holding import Holder
+    from capsule.writing import Conversation
+
+__all__ = ["Branching"]
+
+T = TypeVar("T")
+Entry = dict[str, Any]
+#: Chooses the places of the messages to take out, and says which of them was asked for, if one was.
+Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
+#: What a new version of a message takes over from the old one.
+_SAME_IN_A_BRANCH = ("from", "toolCallId", "attachments")
+
+
+class Branching(Reading, ABC):
+    """What an open store does with branches. A base of `Store`, which sets the holder and knows how to write."""
+
+    _holder: Holder
+
+    @abstractmethod
+    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
+        """Run `action` on the conversation, settled and under its mutex."""
+
+    # -- Reading --------------------------------------------------------------------------------------------------
+
+    def branches(self, id: str) -> tuple[list[Entry], Tree, str | None]:
+        """The messages, their tree, and the `currentNode`. Raises as `load`, and costs less.
+
+        The messages are for showing: numbers in fields that nobody knows are as JSON libraries have them.
+        """
+        from capsule.format.tree import Tree
+
+        data, is_canonical = self._bytes(id)
+        document = orjson.loads(data) if is_canonical else self.document(id)
+        return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
+
+    def path_entries(self, id: str, message_id: str | None = None) -> list[tuple[int, Entry]]:
+        """As `path`, as they stand in the file, each with its place."""
+        history, tree, current = self.branches(id)
+        if message_id is None:
+            path = tree.path(current)
+        else:
+            path = tree.path_to(tree.leaf_at(find_message(history, message_id, id)))
+        return [(place, history[place]) for place in path]
+
+    def tail_of_path(self, id: str, n: int) -> tuple[list[tuple[int, Entry]], Tree | None]:
+        """The last `n` messages of the active branch, oldest first, as they stand in the file, each with its place.
+
+        Returns:
+            The messages, and the tree of all; None: none of them has another beside it.
+
+        Raises as `load`. Costs reading these messages where the file ends in them, as it does unless somebody branched
+        off; else reading the file.
+        """
+        first, entries = self.tail_entries(id, n)
+        if self.is_line(id, entries):
+            return list(enumerate(entries, first)), None
+        from capsule.format.tree import Tree
+
+        document = self.document(id)
+        history = document["history"]
+        tree = Tree(history)
+        path = tree.path(document["metadata"].get("currentNode"))
+        return [(place, history[place]) for place in path[-n:]], tree
+
+    def is_line(self, id: str, entries: list[Entry]) -> bool:
+        """Whether the last messages of a file are the end of the active branch, and none has another beside it."""
+        return not any("parent" in entry for entry in entries) and self._current_node(id) is None
+
+    def _current_node(self, id: str) -> str | None:
+        """The `currentNode` in the head of a file."""
+        beginning = anatomy.head_of(self.storage.beginning(self.storage.path(KIND, id))[0])
+        try:
+            head = orjson.loads(beginning or b"")
+            return head["metadata"].get("currentNode")  # type: ignore[no-any-return]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return self.document(id)["metadata"].get("currentNode")  # type: ignore[no-any-return]
+
+    def path(self, id: str, message_id: str | None = None) -> list[Message]:
+        """The messages of the active branch in the order in which they answer each other, from the first to the leaf.
+
+        Args:
+            id: The conversation.
+            message_id: Of the branch through this message instead, as `find_message` takes it; it ends where a switch
+                to it leads.
+
+        Raises as `load`, and costs about as much; also
+            NotFound, InvalidInput: No message is meant, or several are.
+        """
+        from capsule.format.models import messages_in
+        from capsule.format.tree import Tree
+
+        document = self.document(id)
+        history, tree = document["history"], Tree(document["history"])
+        if message_id is None:
+            path = tree.path(document["metadata"].get("currentNode"))
+        else:
+            path = tree.path_to(tree.leaf_at(find_message(history, message_id, id)))
+        found = messages_in(b"[" + b",".join(codec.encode_entry(history[place]) for place in path) + b"]")
+        return [message.placed(place) for message, place in zip(found, path, strict=True)]
+
+    def alternatives(self, id: str, message_id: str) -> Alternatives:
+        """A message and those that answer the same one. Raises and costs as `path`."""
+        from capsule.branches import Alternatives
+
+        history, tree, _ = self.branches(id)
+        place = find_message(history, message_id, id)
+        siblings = tree.siblings_at(place)
+        return Alternatives(
+            history[place]["id"],
+            siblings.index,
+            tuple(history[at]["id"] for at in siblings.places),
+            tuple(history[at]["id"] for at in siblings.leaves),
+        )
+
+    def slot(self, id: str, message_id: str | None = None) -> Slot:
+        """Where another answer belongs, for `append` with its `parent`. Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: The answer that there is, of role `assistant`; None: the last one of the active branch.
+        """
+        from capsule.branches import Slot, answer_at, parent_id
+
+        history, tree, current = self.branches(id)
+        place = answer_at(id, history, tree, current, message_id)
+        return Slot(history[place]["id"], parent_id(history, tree, place))
+
+    # -- Switching ------------------------------------------------------------------------------------------------
+
+    def switch(self, id: str, message_id: str | None = None, *, step: int = 0) -> Switched:
+        """Make another branch the active one: that which leads to a message, and on to the newest answers.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it; None: the last of the active branch that has others
+                beside it, which needs a `step`.
+            step: Not to this message, but so many further among those that answer the same one: 1: the next.
+
+        Raises as `append`; also
+            NotFound: There is no such message.
+            InvalidInput: There is no message so many steps further, or several are meant.
+
+        Cost: copying the file, in the kernel, and a search through what stands behind the message; when that is not
+            named by its full id, or not named at all, reading the file.
+        """
+        if message_id is None and not step:
+            raise InvalidInput("say which message to switch to, or which step to take from the one that is active")
+        from capsule.branches import Switched, target
+
+        def act(conversation: Conversation) -> Switched:
+            lock = self._holder.admit(conversation)
+            message, leaf, is_active = target(conversation, message_id, step)
+            if lock is None and is_active:
+                return Switched(message, leaf, False)
+
+            def change(head: Entry) -> None:
+                head["metadata"]["currentNode"] = leaf
+                if lock is not None:
+                    head["metadata"]["lock"] = lock
+
+            conversation.change_head(change)
+            self._holder.now_held(id, lock)
+            return Switched(message, leaf, not is_active)
+
+        return self._write(id, act)
+
+    # -- Branching off --------------------------------------------------------------------------------------------
+
+    def branch(self, id: str, message_id: str, content: str) -> Message:
+        """Put a new version of a message beside it, and make that the end of the active branch.
+
+        The new version answers what the old one answers, and has its role, its sender and its attachments; what
+        answered the old one goes on doing so.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+            content: The text of the new one.
+
+        Raises as `append`. Cost: reading the file; then as `append`, or as `switch` where another branch was active.
+        """
+        check_message({"role": "user", "content": content})
+        from capsule.branches import parent_id
+
+        def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
+            place = find_message(history, message_id, id)
+            old = history[place]
+            kept = {name: old[name] for name in _SAME_IN_A_BRANCH if name in old}
+            return {"role": old["role"], "content": content, "parent": parent_id(history, tree, place), **kept}
+
+        return self._beside(id, made)
+
+    def regenerate(self, id: str, content: str, message_id: str | None = None, **fields: Any) -> Message:
+        """Put another answer beside one that there is, and make it the end of the active branch.
+
+        Args:
+            id: The conversation.
+            content: The text of the new answer.
+            message_id: The answer that there is, of role `assistant`; None: the last one of the active branch.
+            fields: Further fields of the new one, as `append` takes them.
+
+        Raises as `append`; also
+            NotFound: There is no such message, or no answer at all.
+            InvalidInput: The message is no answer.
+
+        Cost: as `branch`.
+        """
+        message = {"role": "assistant", "content": content, **fields}
+        check_message(message)
+        from capsule.branches import answer_at, parent_id
+
+        def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
+            place = answer_at(id, history, tree, current, message_id)
+            return {**message, "parent": parent_id(history, tree, place)}
+
+        return self._beside(id, made)
+
+    def _beside(self, id: str, made: Callable[[list[Entry], Tree, str | None], Entry]) -> Message:
+        """Append the message that `made` gives, and have the active branch end in it."""
+        from capsule.format.tree import Tree
+
+        def act(conversation: Conversation) -> tuple[int, Entry]:
+            lock = self._holder.admit(conversation)
+            history = conversation.document()["history"]
+            message = check_message(made(history, Tree(history), conversation.head.current))
+            at, entries = conversation.append([message], lock=lock, move=True)
+            self._holder.now_held(id, lock)
+            return at, entries[0]
+
+        at, entry = self._write(id, act)
+        from capsule.format.models import Message
+
+        return Message.model_validate(entry).placed(at)
+
+    # -- Taking out -----------------------------------------------------------------------------------------------
+
+    def delete_message(
+        self, id: str, message_id: str, *, keep_children: bool = False, dry_run: bool = False
+    ) -> Removal:
+        """Take a message out, and all that answers it, for good.
+
+        When the active branch ended there, it then ends where the newest message beside it leads, else at the message
+        that it answered.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+            keep_children: Take out this message alone; what answered it then answers what it answered.
+            dry_run: Only say what would go.
+
+        Raises as `append`; also
+            NotFound: There is no such message.
+
+        Cost: reading and writing the whole file.
+        """
+
+        def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
+            place = find_message(history, message_id, id)
+            return {place} if keep_children else {place, *tree.descendants_at(place)}, place
+
+        return self._remove(id, chosen, dry_run=dry_run)
+
+    def prune(self, id: str, *, dry_run: bool = False) -> Removal:
+        """Take out every message that is not on the active branch, for good. Raises and costs as `delete_message`."""
+
+        def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
+            return set(range(len(history))) - set(tree.path(current)), None
+
+        return self._remove(id, chosen, dry_run=dry_run)
+
+    def _remove(self, id: str, chosen: Choose, *, dry_run: bool) -> Removal:
+        from capsule.branches import Without
+
+        if dry_run:
+            return Without(self.document(id), chosen).removal
+
+        def act(conversation: Conversation) -> Removal:
+            lock = self._holder.admit(conversation)
+            planned = Without(conversation.document(), chosen)
+            if not planned.removal.ids and lock is None:
+                return planned.removal
+
+            def change(document: Entry) -> Entry:
+                after = planned.applied(document)
+                if lock is not None:
+                    after["metadata"]["lock"] = lock
+                return after
+
+            conversation.rewrite(change)
+            self._holder.now_held(id, lock)
+            return planned.removal
+
+        return self._write(id, act)

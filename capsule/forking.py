@@ -1,0 +1,223 @@
+"""Forks: conversations split off from another one, and what becomes of them when that goes.
+
+What must stay true: a fork shares nothing with its source but the words: its messages have ids of their own; and
+deleting a conversation takes no fork with it unasked.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.choosing import find_message
+from capsule.discarding import Discarding
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
+from capsule.format import new
+from capsule.format.titles import MAX, check_title, title_from
+from capsule.head import Head
+from capsule.ids import check_id, message_ids_at, new_id
+from capsule.locks import describe
+from capsule.reading import KIND
+from capsule.storage.interface import Trashed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capsule.writing import Conversation
+
+__all__ = ["Forking"]
+
+_log = logging.getLogger("capsule")
+_TITLE = "Fork of "
+#: What a fork has of its source's metadata.
+_COPIED = ("mcpServers", "participants", "description")
+
+
+class Forking(Discarding):
+    """What an open store does with forks. A base of `Store`, which knows how to make a conversation."""
+
+    @abstractmethod
+    def _make(self, document: dict[str, Any]) -> Head:
+        """Write a new conversation."""
+
+    def fork(
+        self,
+        id: str,
+        *,
+        at: str | None = None,
+        title: str | None = None,
+        attachments: bool = True,
+        new_id: str | None = None,
+        created_by: str | None = None,
+    ) -> Head:
+        """Make a conversation of a branch of another one; it is durable when this returns.
+
+        It has the messages that lead to one of them, with new ids and their times; and the source's mode, type, tags,
+        MCP servers, participants, description and project context. `forkedFrom` names the source.
+
+        Args:
+            id: The source; it is not changed, nor need it be free.
+            at: The last message to take along, as `find_message` takes it; None: the end of the active branch.
+            title: The title; None: "Fork of " and that of the source.
+            attachments: Whether the messages keep theirs.
+            new_id: The new conversation's id; None: a new one.
+            created_by: The agent that makes it.
+
+        Raises as `load` and `create`; also
+            NotFound: There is no such message.
+
+        Cost: reading the source, and writing what is taken along.
+        """
+        from capsule.format.tree import Tree
+
+        source = self.document(check_id(id))
+        history, about = source["history"], source["metadata"]
+        tree = Tree(history)
+        place = tree.active_leaf(about.get("currentNode")) if at is None else find_message(history, at, id)
+        path = [history[place] for place in tree.path_to(place)]
+        ids = message_ids_at([_ms(entry) for entry in path])
+        left_out = {"parent"} if attachments else {"parent", "attachments"}
+        type = str(about.get("type") or "chat")
+        document = new.new_capsule(
+            _id_for(new_id),
+            _title(source["title"], path) if title is None else check_title(title),
+            timestamps.now(),
+            str(about.get("mode") or "api"),
+            type,
+            about.get("tags") or (),
+            "auto" if title is None else "user",
+            self._holder.lock_for_new(type),
+            [
+                {key: value for key, value in entry.items() if key not in left_out} | {"id": message}
+                for entry, message in zip(path, ids, strict=True)
+            ],
+            context=source.get("context"),
+            metadata={name: about.get(name) for name in _COPIED} | {"forkedFrom": id, "createdBy": created_by},
+        )
+        return self._make(document)
+
+    def forks(self, id: str, *, deep: bool = False) -> list[str]:
+        """The ids of the conversations that were split off from one, sorted; also when that is gone.
+
+        Args:
+            id: The conversation.
+            deep: Also those that were split off from them, and so on, each behind its source.
+
+        Costs bringing the index up to date.
+        """
+        found = self.index.forks_of(id)
+        if not deep:
+            return found
+        all_, at = dict.fromkeys(found), 0
+        while at < len(all_):
+            all_ |= dict.fromkeys(self.index.forks_of(list(all_)[at]))
+            at += 1
+        all_.pop(id, None)
+        return list(all_)
+
+    def delete(self, id: str) -> Trashed:
+        """Move a conversation to the trash; a damaged file too.
+
+        What was split off from it stays, and is then a fork of what it was a fork of itself; one that another
+        instance holds is left as it is, with a warning.
+
+        Raises:
+            NotFound: There is none.
+            Locked, LockLost: Another instance holds it, or took it.
+
+        Cost: bringing the index up to date, to find the forks; and for each copying it, in the kernel.
+        """
+        forks = self.forks(check_id(id)) if self.storage.exists(KIND, id) else []
+        above = self._forked_from(id) if forks else None
+        trashed = super().delete(id)
+        for fork in forks:
+            self._point(fork, id, above)
+        return trashed
+
+    def delete_with_forks(self, id: str) -> list[Trashed]:
+        """Move a conversation, its forks, and theirs to the trash; the conversation goes last.
+
+        Raises as `delete`; when another instance holds one of them, nothing is deleted.
+        """
+        all_ = [id, *self.forks(check_id(id), deep=True)]
+        for one in all_:
+            self._ensure_free(one)
+        gone = []
+        for one in reversed(all_):
+            try:
+                gone.append(super().delete(one))
+            except NotFound:
+                if one == id:
+                    raise
+        return gone
+
+    def _ensure_free(self, id: str) -> None:
+        try:
+            head = self.head(id)
+        except (InvalidDocument, NotFound):
+            return
+        lock = head.lock
+        if lock is None or lock.get("instanceId") == self._holder.me().instance:
+            return
+        if self._holder.state_of(head).state != "orphaned":
+            raise Locked(
+                f"conversation {id} is locked by {describe(lock)}; nothing was deleted; "
+                f"wait, or run: capsule unlock {id} --force",
+                id=id,
+                holder=lock,
+            )
+
+    def _forked_from(self, id: str) -> str | None:
+        try:
+            return self.head(id).forked_from
+        except InvalidDocument:
+            return None
+
+    def _point(self, fork: str, gone: str, above: str | None) -> None:
+        """Have a fork say that it is one of `above` (None: of none), where it says that it is one of `gone`."""
+
+        def act(conversation: Conversation) -> None:
+            if conversation.head.metadata.get("forkedFrom") != gone:
+                return
+            lock = self._holder.admit_once(conversation)
+
+            def change(head: dict[str, Any]) -> None:
+                if above is None or above == fork:
+                    head["metadata"].pop("forkedFrom", None)
+                else:
+                    head["metadata"]["forkedFrom"] = above
+                if lock is not None:
+                    head["metadata"]["lock"] = lock
+
+            conversation.change_head(change)
+
+        try:
+            self._write(fork, act)
+        except NotFound:
+            pass
+        except CapsuleError as error:
+            _log.warning("conversation %s still says that it is a fork of %s, which is gone: %s", fork, gone, error)
+
+
+def _ms(entry: Mapping[str, Any]) -> int:
+    """The time of a message in milliseconds since 1970; 0 for what no id can say."""
+    try:
+        return max(0, round(timestamps.parse(str(entry.get("timestamp"))).timestamp() * 1000))
+    except ValueError:
+        return 0
+
+
+def _id_for(id: str | None) -> str:
+    return new_id() if id is None else check_id(id)
+
+
+def _title(source: str, path: list[Mapping[str, Any]]) -> str:
+    """The title of a fork; a hand-written one of the source may be none that is accepted."""
+    about = source.strip(" \t")[: MAX - len(_TITLE)].rstrip()
+    said = title_from(next((str(entry["content"]) for entry in path if entry["role"] == "user"), ""))
+    try:
+        return check_title(_TITLE + (about or said or "a conversation"))
+    except InvalidInput:
+        return check_title(_TITLE + (title_from(source) or said or "a conversation"))

@@ -1,0 +1,195 @@
+"""Branches on the command line: `switch`, `regenerate`, `prune`, `fork`; what other commands show and do of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+
+def talk(capsule: Any) -> str:
+    """question - one - more, and beside one: two, which is active."""
+    id = capsule.new("A plan", "--message", "question")
+    capsule("append", id, "one", "--role", "assistant")
+    capsule("append", id, "more")
+    capsule("regenerate", id, "two", "--message", "@1")
+    return str(id)
+
+
+def shown(capsule: Any, id: str, *words: str) -> list[tuple[str, str]]:
+    """The first line of each message, from its place on, and its text."""
+    text = capsule("show", id, *words).stdout
+    return re.findall(r"  (@\d+.*)\n(.*)", text)
+
+
+def test_show_shows_the_active_branch_and_which_of_how_many_each_message_is(capsule: Any) -> None:
+    id = talk(capsule)
+    assert shown(capsule, id) == [("@0", "question"), ("@3  2/2", "two")]
+    assert shown(capsule, id, "--last", "1") == [("@3  2/2", "two")]
+    assert shown(capsule, id, "--around", "@2", "-C", "1") == [("@1  1/2", "one"), ("@2", "more")]
+    assert [message["content"] for message in capsule.json("show", id, "--last", "9")] == ["question", "two"]
+    assert len(capsule.json("show", id)["history"]) == 4
+    assert "Z, 2/2\n\ntwo" in capsule("show", id, "--markdown").stdout
+    assert "@3  2/2" in re.sub(r"\x1b\[[0-9;]*m", "", capsule.terminal("show", id))
+
+
+def test_show_all_prints_every_branch_and_tree_draws_them(capsule: Any) -> None:
+    id = talk(capsule)
+    assert shown(capsule, id, "--all") == [
+        ("@0", "question"), ("@1  1/2", "one"), ("@2", "more"), ("@3  2/2, answers @0", "two"),
+    ]  # fmt: skip
+    assert capsule("show", id, "--tree").stdout.splitlines() == [
+        "* @0 user: question", "  +- @1 assistant 1/2: one", "  |  @2 user: more", "* +- @3 assistant 2/2: two",
+    ]  # fmt: skip
+    tree = capsule.json("show", id, "--tree")
+    assert [(one["at"], one["number"], one["count"], one["active"], one["leaf"]) for one in tree] == [
+        (0, 1, 1, True, False), (1, 1, 2, False, False), (2, 1, 1, False, True), (3, 2, 2, True, True),
+    ]  # fmt: skip
+    assert tree[3]["parent"] == tree[0]["id"] and tree[0]["parent"] is None
+
+
+@pytest.mark.parametrize(
+    "words", [("--all", "--tree"), ("--all", "--last", "1"), ("--tree", "--raw"), ("--tree", "--markdown")]
+)
+def test_ways_to_show_branches_that_exclude_each_other_are_refused(capsule: Any, words: Any) -> None:
+    capsule("show", talk(capsule), *words, expect=2)
+
+
+def test_a_tree_of_any_depth_is_drawn_in_narrow_lines(capsule: Any) -> None:
+    id = capsule.new("A", "--message", "q")
+    lines = []
+    for at in range(60):
+        lines += [{"id": f"a{at}", "content": "x", "parent": f"b{at - 1}" if at else None}]
+        lines += [{"id": f"b{at}", "content": "y", "parent": f"b{at - 1}" if at else None}]
+    capsule("append", id, "--jsonl", input="\n".join(map(json.dumps, lines)))
+    drawn = capsule("show", id, "--tree").stdout.splitlines()
+    assert len(drawn) == 121 and max(map(len, drawn)) < 80
+    assert sum(line.startswith("*") for line in drawn) == 60
+
+
+def test_a_circle_is_drawn_and_named(capsule: Any) -> None:
+    id = talk(capsule)
+    document = json.loads(capsule.file(id).read_text("utf-8"))
+    document["history"][0]["parent"] = document["history"][3]["id"]
+    capsule.file(id).write_text(json.dumps(document), "utf-8")
+    assert len(capsule("show", id, "--tree").stdout.splitlines()) == 4
+    assert len(shown(capsule, id)) == 2
+    for command in (("doctor",), ("validate", str(capsule.file(id)))):
+        assert "closes a circle" in capsule(*command, expect=5).stdout
+
+
+def test_switch_goes_to_a_message_or_to_the_next_and_the_previous_one(capsule: Any) -> None:
+    id = talk(capsule)
+    assert "1 of 2" in capsule("switch", id, "--previous").stdout
+    assert [text for _, text in shown(capsule, id)] == ["question", "one", "more"]
+    told = capsule.json("switch", id, "--next")
+    assert (told["number"], told["count"], told["changed"]) == (2, 2, True)
+    assert told["message"] == told["leaf"] == capsule.history(id)[3]["id"]
+    assert capsule.json("switch", id, "@3")["changed"] is False
+    assert "it is 2 of 2" in capsule("switch", id, "@3", "--next", expect=2).stderr
+    for wrong in ((), ("--next", "--previous"), ("@1", "--next", "--previous")):
+        capsule("switch", id, *wrong, expect=2)
+    capsule("switch", id, "@9", expect=3)
+
+
+def test_an_append_goes_on_where_one_switched_to_or_where_it_is_told(capsule: Any) -> None:
+    id = talk(capsule)
+    capsule("switch", id, "@1")
+    capsule("append", id, "and more", "--role", "assistant")
+    assert [text for _, text in shown(capsule, id)] == ["question", "one", "more", "and more"]
+    full = capsule.history(id)[2]["id"]
+    capsule("append", id, "instead", "--parent", full, "--role", "assistant")
+    assert [text for _, text in shown(capsule, id)] == ["question", "one", "more", "instead"]
+    capsule("append", id, "aside", "--parent", "@3")
+    capsule("append", id, "anew", "--parent", "none")
+    assert [text for _, text in shown(capsule, id)] == ["question", "one", "more", "instead"]
+    assert capsule.history(id)[-1]["parent"] is None
+    assert "is the id of no message" in capsule("append", id, "x", "--parent", "0" * 36, expect=2).stderr
+    capsule("append", id, "x", "--parent", "nobody", expect=3)
+    capsule("append", id, "--jsonl", "--parent", "@1", expect=2)
+
+
+def test_regenerate_gives_the_message_to_answer_or_puts_the_answer_beside(capsule: Any) -> None:
+    id = talk(capsule)
+    capsule("switch", id, "@1")
+    before = capsule.file(id).read_bytes()
+    parent = capsule("regenerate", id).stdout.strip()
+    assert parent == capsule.history(id)[0]["id"] and capsule.file(id).read_bytes() == before
+    assert capsule.json("regenerate", id) == {"message": capsule.history(id)[1]["id"], "parent": parent}
+    capsule("regenerate", id, "-", "--model", "m-3", "--from", "ada", input="three\n")
+    last = capsule.history(id)[-1]
+    assert (last["content"], last["parent"], last["model"], last["from"]) == ("three", parent, "m-3", "ada")
+    assert shown(capsule, id) == [("@0", "question"), ("@4  3/3", "three")]
+    capsule("regenerate", id, "x", "--message", "@0", expect=2)
+    capsule("regenerate", capsule.new("A"), expect=3)
+
+
+def test_edit_branch_leaves_a_message_and_puts_the_new_text_beside_it(capsule: Any, editor: Any) -> None:
+    id = talk(capsule)
+    told = capsule.json("edit", id, "--message", "@0", "--branch", "other question")
+    assert told["changed"] and told["at"] == 4
+    assert shown(capsule, id) == [("@4  2/2", "other question")]
+    assert capsule.history(id)[0]["content"] == "question" and "editedAt" not in capsule.history(id)[0]
+    editor('printf "third" > "$1"')
+    capsule.terminal("edit", id, "--message", "@0", "--branch")
+    assert shown(capsule, id) == [("@5  3/3", "third")]
+    capsule("edit", id, "--branch", expect=2)
+
+
+def test_a_message_goes_with_what_answers_it_after_that_was_said(capsule: Any) -> None:
+    id = talk(capsule)
+    before = capsule.file(id).read_bytes()
+    assert "2 messages (1 assistant, 1 user) would be removed" in capsule("delete", id, "-m", "@1", "--dry-run").stdout
+    assert capsule.json("delete", id, "-m", "@1", "--dry-run")["dryRun"] is True
+    screen = capsule.terminal("delete", id, "--message", "@1", typed="n\n", expect=1)
+    assert "Remove 2 messages (1 assistant, 1 user) for good?" in screen
+    assert capsule.file(id).read_bytes() == before
+    told = capsule.json("delete", id, "--message", "@1", "--keep-children")
+    assert told["roles"] == {"assistant": 1}
+    assert capsule("show", id, "--tree").stdout.splitlines() == [
+        "* @0 user: question", "  +- @1 user 1/2: more", "* +- @2 assistant 2/2: two",
+    ]  # fmt: skip
+    capsule.terminal("delete", id, "--message", "@1", typed="y\n")
+    assert [message["content"] for message in capsule.history(id)] == ["question", "two"]
+    for wrong in (
+        (id, id, "-m", "@0"),
+        (id, "--keep-children"),
+        ("--all", "-m", "@0"),
+        (id, "-m", "@0", "--with-forks"),
+    ):
+        capsule("delete", *wrong, expect=2)
+
+
+def test_prune_drops_every_branch_but_the_active_one(capsule: Any) -> None:
+    id = talk(capsule)
+    assert "2 messages (1 assistant, 1 user) would be removed" in capsule("prune", id, "--dry-run").stdout
+    assert "nothing was changed" in capsule.terminal("prune", id, typed="n\n", expect=1)
+    assert capsule.json("prune", id)["roles"] == {"assistant": 1, "user": 1}
+    assert [message["content"] for message in capsule.history(id)] == ["question", "two"]
+    assert "0 messages removed" in capsule.terminal("prune", id)
+
+
+def test_fork_makes_a_conversation_of_a_branch(capsule: Any) -> None:
+    id = talk(capsule)
+    fork = capsule("fork", id[:8]).stdout.strip()
+    assert [text for _, text in shown(capsule, fork)] == ["question", "two"]
+    told = capsule.json("fork", id, "--at", "@1", "--title", "Mine", "--without-attachments")
+    assert (told["title"], told["forkedFrom"]) == ("Mine", id)
+    assert [message["content"] for message in capsule.history(told["id"])] == ["question", "one"]
+    assert {head["id"] for head in capsule.json("list") if head["forkedFrom"] == id} == {fork, told["id"]}
+
+
+def test_delete_takes_forks_along_only_when_asked(capsule: Any) -> None:
+    id = talk(capsule)
+    child = capsule.json("fork", id)["id"]
+    grandchild = capsule.json("fork", child)["id"]
+    capsule("delete", child)
+    assert capsule.json("show", grandchild)["metadata"]["forkedFrom"] == id
+    planned = capsule("delete", id, "--with-forks", "--dry-run").stdout
+    assert planned.count("would go to the trash") == 2 and capsule.file(id).exists()
+    told = capsule.json("delete", id, grandchild, "--with-forks")
+    assert [one["id"] for one in told] == [grandchild, id]
+    assert capsule.json("list") == []
+    capsule("delete", capsule.new("A"), "--all", "--with-forks", expect=2)

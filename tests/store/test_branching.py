@@ -1,0 +1,406 @@
+"""Branches of a stored conversation: switched, made, gone on from, and taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from capsule import Store
+from capsule.doctor import examine
+from capsule.errors import InvalidInput, Locked, NotFound
+from capsule.format import codec
+from capsule.format.validation import problems_of
+from tests.processes import Child
+
+Start = Callable[..., Child]
+
+
+def talk(store: Store, *texts: str, type: str = "group") -> str:
+    """A conversation of these texts, a user's and an assistant's by turns."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+    return store.create(title="T", type=type, messages=messages).id
+
+
+def path(store: Store, id: str, message: str | None = None) -> list[str]:
+    return [found.content for found in store.path(id, message)]
+
+
+def metadata(store: Store, id: str) -> dict[str, Any]:
+    found = store.document(id)["metadata"]
+    assert isinstance(found, dict)
+    return found
+
+
+def inode(root: Path, id: str) -> int:
+    return (root / "conversations" / f"{id}.json").stat().st_ino
+
+
+def is_canonical(store: Store, id: str) -> bool:
+    return codec.encode(store.document(id)) == store.read(id)
+
+
+def by_hand(root: Path, id: str, change: Callable[[dict[str, Any]], None], **layout: int) -> None:
+    """Change a file as a person does."""
+    file = root / "conversations" / f"{id}.json"
+    document = orjson.loads(file.read_bytes())
+    change(document)
+    file.write_bytes(orjson.dumps(document, option=layout.get("option", orjson.OPT_INDENT_2)))
+
+
+def test_a_new_version_lies_beside_the_old_one_and_is_the_active_one(store: Store) -> None:
+    id = talk(store, "question", "answer", "thanks")
+    made = store.branch(id, "@0", "other question")
+    assert made.parent is None and "parent" in made.model_fields_set and made.role == "user"
+    assert path(store, id) == ["other question"]
+    assert path(store, id, "@0") == ["question", "answer", "thanks"]
+    store.append(id, role="assistant", content="other answer")
+    assert path(store, id) == ["other question", "other answer"]
+    found = store.alternatives(id, str(made.id))
+    assert (found.index, len(found.ids), found.ids[1]) == (1, 2, made.id)
+
+
+def test_a_new_version_keeps_sender_and_attachments(store: Store) -> None:
+    id = talk(store)
+    store.append(id, content="look", from_="anna", attachments=[{"name": "a.png"}], model="m")
+    made = store.branch(id, "@last", "look here")
+    assert (made.from_, made.attachments, made.model) == ("anna", [{"name": "a.png"}], None)
+
+
+def test_another_answer_is_put_beside_the_last_one(store: Store) -> None:
+    id = talk(store, "question", "answer", "more?")
+    slot = store.slot(id)
+    assert (slot.message, slot.parent) == tuple(found.id for found in reversed(store.path(id)[:2]))
+    made = store.regenerate(id, "better answer", model="m-2")
+    assert (made.role, made.model, made.parent) == ("assistant", "m-2", slot.parent)
+    assert path(store, id) == ["question", "better answer"]
+    with pytest.raises(InvalidInput, match="no answer"):
+        store.regenerate(id, "x", "@0")
+    with pytest.raises(NotFound):
+        store.regenerate(talk(store, "question"), "x")
+
+
+def test_switching_leads_to_the_newest_answers_under_a_message(store: Store) -> None:
+    id = talk(store, "question", "one", "more")
+    two = store.regenerate(id, "two", "@1")
+    done = store.switch(id, "@1")
+    assert done.changed and path(store, id) == ["question", "one", "more"]
+    assert metadata(store, id)["currentNode"] == done.leaf == store.path(id)[-1].id
+    assert not store.switch(id, "@1").changed
+    assert store.switch(id, step=1).message == two.id and path(store, id) == ["question", "two"]
+    assert store.switch(id, str(two.id), step=-1).message == done.message
+    assert store.switch(id, str(two.id)[:-2]).leaf == two.id and is_canonical(store, id)
+
+
+def test_a_switch_that_leads_nowhere_changes_nothing(store: Store) -> None:
+    id = talk(store, "question", "one")
+    before = store.read(id)
+    for ask in (
+        lambda: store.switch(id),
+        lambda: store.switch(id, step=1),
+        lambda: store.switch(id, "@1", step=1),
+        lambda: store.switch(id, str(store.path(id)[1].id), step=-1),
+    ):
+        with pytest.raises(InvalidInput):
+            ask()
+    with pytest.raises(NotFound):
+        store.switch(id, "nobody")
+    assert not store.switch(id, "@last").changed
+    assert store.read(id) == before
+
+
+@pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
+def test_an_append_goes_on_the_active_branch_and_writes_who_is_answered_once(
+    root: Path, store: Store, layout: int
+) -> None:
+    id = talk(store, "question", "one", "more")
+    store.regenerate(id, "two", "@1")
+    store.switch(id, "@1")
+    by_hand(root, id, lambda document: document.update(title="Mine"), option=layout)
+    leaf = store.path(id)[-1].id
+    made = [store.append(id, content=text) for text in ("a", "b", "c")]
+    assert path(store, id) == ["question", "one", "more", "a", "b", "c"]
+    assert made[0].parent == leaf and [message.parent for message in made[1:]] == [None, None]
+    assert "parent" not in made[1].model_fields_set and is_canonical(store, id)
+
+
+def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) -> None:
+    id = talk(store, "question", "one", "more")
+    store.regenerate(id, "two", "@1")
+    store.switch(id, "@1")
+    before = inode(root, id)
+    for text in ("a", "b"):
+        store.append(id, content=text)
+        with Store.open(root) as other:
+            other.append(id, content=f"{text}'")
+    assert inode(root, id) == before and path(store, id)[3:] == ["a", "a'", "b", "b'"]
+
+
+def test_an_answer_to_another_message_moves_the_active_branch_only_where_that_lies_below(store: Store) -> None:
+    id = talk(store, "question", "one", "more")
+    two = store.regenerate(id, "two", "@1")
+    store.switch(id, "@2")
+    store.append(id, content="aside", parent=two.id)
+    assert path(store, id) == ["question", "one", "more"]
+    more = store.path(id)[-1].id
+    store.append(id, content="and more")
+    store.append(id, content="instead", parent=more)
+    assert path(store, id) == ["question", "one", "more", "instead"]
+    assert path(store, id, str(two.id)) == ["question", "two", "aside"]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_messages_of_one_write_land_where_they_would_one_by_one(store: Store, is_open: bool) -> None:
+    def prepared() -> tuple[str, list[str]]:
+        id = talk(store, "question", "one", "more")
+        store.regenerate(id, "two", "@1")
+        store.switch(id, "@2")
+        ids = [str(message.id) for message in store.load(id).history]
+        if is_open:
+            store.append(id, content="open")
+        return id, ids
+
+    def batch(ids: list[str], at: int) -> list[dict[str, Any]]:
+        first = f"{at:08d}-0000-7000-8000-000000000000"
+        return [
+            *([] if is_open else [{"role": "user", "content": "a"}]),
+            {"role": "user", "content": "b", "parent": ids[3], "id": first},
+            {"role": "user", "content": "c"},
+            {"role": "user", "content": "d", "parent": first},
+            {"role": "user", "content": "e"},
+            {"role": "user", "content": "f", "parent": ids[2]},
+            {"role": "user", "content": "g"},
+            {"role": "user", "content": "h", "parent": None},
+            {"role": "user", "content": "i"},
+        ]
+
+    found = []
+    for at, together in enumerate((True, False)):
+        id, ids = prepared()
+        messages = batch(ids, at)
+        for part in [messages] if together else [[message] for message in messages]:
+            store.append_many(id, part)
+        history = {str(message.id): message.content for message in store.load(id).history}
+        found.append([(entry["content"], history.get(entry.get("parent"))) for entry in store.document(id)["history"]])
+        assert path(store, id) == ["question", "one", "more", "f", "g", "i"]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("switched", [False, True])
+@pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
+def test_a_parent_that_is_not_there_is_refused_and_nothing_is_written(
+    root: Path, store: Store, switched: bool, layout: int
+) -> None:
+    id = talk(store, "question", "one")
+    if switched:
+        store.regenerate(id, "two")
+        store.switch(id, "@1")
+    by_hand(root, id, lambda document: document.update(title="Mine"), option=layout)
+    before = store.read(id)
+    with pytest.raises(InvalidInput, match="is the id of no message"):
+        store.append_many(id, [{"role": "user", "content": "a"}, {"role": "user", "content": "b", "parent": "nobody"}])
+    assert store.read(id) == before
+
+
+def test_a_key_is_known_again_when_the_store_named_the_parent(store: Store) -> None:
+    id = talk(store, "question", "one", "more")
+    store.regenerate(id, "two", "@1")
+    store.switch(id, "@1")
+    message, repeated = store.append_once(id, "k", content="a")
+    assert message.parent is not None and not repeated
+    assert store.append_once(id, "k", content="a") == (message, True)
+    with pytest.raises(InvalidInput):
+        store.append_once(id, "k", content="a", parent=store.path(id)[0].id)
+
+
+def test_what_answers_a_message_goes_with_it_and_the_rest_stays_as_it_was(store: Store) -> None:
+    id = talk(store, "question", "one", "more", "even more")
+    store.regenerate(id, "two", "@1")
+    store.append(id, content="on two")
+    planned = store.delete_message(id, "@4", dry_run=True)
+    assert planned.roles == {"assistant": 1, "user": 1} and str(planned) == "2 messages (1 assistant, 1 user)"
+    assert path(store, id)[-1] == "on two"
+    assert store.delete_message(id, "@4") == planned
+    assert path(store, id) == ["question", "one", "more", "even more"] and store.path(id)[-1].id == planned.leaf
+    assert is_canonical(store, id)
+
+
+def test_the_active_branch_moves_to_the_newest_beside_what_goes_else_to_what_it_answered(store: Store) -> None:
+    id = talk(store, "question", "one")
+    for text in ("two", "three"):
+        store.regenerate(id, text, "@1")
+    store.append(id, content="elsewhere", parent=None)
+    store.switch(id, "@3")
+    store.delete_message(id, "@3")
+    assert path(store, id) == ["question", "two"]
+    store.delete_message(id, "@2")
+    assert path(store, id) == ["question", "one"]
+    store.delete_message(id, "@1")
+    assert path(store, id) == ["question"]
+    store.delete_message(id, "@0")
+    assert path(store, id) == ["elsewhere"]
+    assert store.delete_message(id, "@0").leaf is None
+    assert path(store, id) == [] and "currentNode" not in metadata(store, id)
+
+
+def test_children_that_are_kept_answer_what_the_message_answered(store: Store) -> None:
+    id = talk(store, "question", "one", "more", "even more")
+    store.append(id, content="aside", parent=store.path(id)[1].id)
+    store.switch(id, "@3")
+    assert store.delete_message(id, "@1", keep_children=True).roles == {"assistant": 1}
+    assert path(store, id) == ["question", "more", "even more"]
+    assert path(store, id, "@3") == ["question", "aside"]
+
+
+def test_pruning_leaves_one_branch(store: Store) -> None:
+    id = talk(store, "question", "one", "more")
+    store.regenerate(id, "two", "@1")
+    store.switch(id, "@2")
+    store.append(id, content="last")
+    assert store.prune(id, dry_run=True).roles == {"assistant": 1}
+    store.prune(id)
+    assert path(store, id) == ["question", "one", "more", "last"] == [m.content for m in store.load(id).history]
+    assert "currentNode" not in metadata(store, id) and is_canonical(store, id)
+    before = store.read(id)
+    assert store.prune(id).ids == () and store.read(id) == before
+
+
+def test_who_may_not_write_may_not_branch_either(root: Path, store: Store) -> None:
+    id = talk(store, "question", "one", type="chat")
+    store.regenerate(id, "two")
+    assert store.head(id).lock is None or store.lock(id)
+    store.lock(id)
+    with Store.open(root) as other:
+        for ask in (
+            lambda: other.switch(id, "@1"),
+            lambda: other.branch(id, "@0", "x"),
+            lambda: other.regenerate(id, "x"),
+            lambda: other.delete_message(id, "@0"),
+            lambda: other.prune(id),
+        ):
+            with pytest.raises(Locked):
+                ask()
+        assert other.prune(id, dry_run=True).roles == {"assistant": 1}
+    assert path(store, id) == ["question", "two"]
+
+
+def test_a_save_locks_a_chat_whatever_the_save_is(store: Store) -> None:
+    id = talk(store, "question", "one", type="chat")
+    store.unlock(id)
+    for save in (
+        lambda: store.regenerate(id, "two"),
+        lambda: store.switch(id, "@1"),
+        lambda: store.delete_message(id, "@2"),
+        lambda: store.branch(id, "@0", "other"),
+        lambda: store.prune(id),
+    ):
+        save()
+        assert store.unlock(id)
+
+
+def test_messages_without_an_id_are_branched_from(root: Path, store: Store) -> None:
+    id = talk(store)
+    by_hand(
+        root,
+        id,
+        lambda document: document.update(
+            history=[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        ),
+    )
+    named = [message["id"] for message in store.document(id)["history"]]
+    assert store.regenerate(id, "b").parent == named[0]
+    assert [message.id for message in store.load(id).history[:2]] == named
+    store.switch(id, named[1])
+    by_hand(root, id, lambda document: document["history"].append({"role": "user", "content": "typed"}))
+    store.append(id, content="on")
+    assert path(store, id) == ["q", "a", "on"] and path(store, id, "@3") == ["q", "b", "typed"]
+
+
+def test_what_is_odd_in_a_hand_edited_tree_is_told_and_walked(root: Path, store: Store) -> None:
+    id = talk(store, "a", "b", "c", "d")
+    ids = [str(message.id) for message in store.path(id)]
+
+    def change(document: dict[str, Any]) -> None:
+        history = document["history"]
+        history[0]["parent"], history[2]["parent"], history[3]["parent"] = ids[1], "nobody", ids[3]
+        document["metadata"]["currentNode"] = "no one"
+
+    by_hand(root, id, change)
+    told = [(problem.where, problem.what.partition(";")[0]) for problem in problems_of(store.read(id), "x")]
+    assert told == [
+        ("metadata.currentNode", "'no one' is the id of no message here"),
+        ("history[0].parent", "closes a circle of messages that answer each other"),
+        ("history[2].parent", "'nobody' is the id of no message here"),
+        ("history[3].parent", "is the message's own id"),
+    ]
+    findings = [finding for finding in examine(store) if finding.kind == "odd"]
+    assert [finding.line > 0 for finding in findings] == [True] * 4
+    assert path(store, id) == ["a", "b", "c", "d"]
+    store.append(id, content="e")
+    store.switch(id, "@0")
+    assert path(store, id)[-1] == "e" and set(path(store, id)) >= {"c", "d"}
+    store.delete_message(id, "@1", keep_children=True)
+    assert path(store, id)[-2:] == ["d", "e"]
+
+
+def test_the_last_messages_of_a_branch_are_read_from_the_end_where_that_is_it(store: Store) -> None:
+    id = talk(store, *"abcdef")
+    found, tree = store.tail_of_path(id, 2)
+    assert [(at, entry["content"]) for at, entry in found] == [(4, "e"), (5, "f")] and tree is None
+    store.regenerate(id, "g", "@5")
+    found, tree = store.tail_of_path(id, 2)
+    assert [(at, entry["content"]) for at, entry in found] == [(4, "e"), (6, "g")] and tree is not None
+    store.switch(id, "@5")
+    found, tree = store.tail_of_path(id, 2)
+    assert [(at, entry["content"]) for at, entry in found] == [(4, "e"), (5, "f")] and tree is not None
+
+
+APPENDER = """
+with Store.open(sys.argv[1]) as store:
+    say("ready")
+    hear()
+    say([store.append(sys.argv[2], content=f"{sys.argv[3]} {n}").id for n in range(40)])
+"""
+
+
+def test_processes_append_to_the_active_branch_as_one_line(root: Path, store: Store, child: Start) -> None:
+    id = talk(store, "question", "one", "more")
+    two = store.regenerate(id, "two", "@1")
+    store.switch(id, "@2")
+    writers = [child(APPENDER, root, id, name) for name in "abc"]
+    for writer in writers:
+        writer.hear()
+    for writer in writers:
+        writer.say()
+    aside = [store.append(id, content=f"aside {n}", parent=two.id).id for n in range(20)]
+    done = [message for writer in writers for message in writer.hear()]
+    assert all(writer.end() == 0 for writer in writers)
+    line = store.path(id)
+    assert sorted(str(message.id) for message in line[3:]) == sorted(done)
+    assert {str(message.id) for message in store.load(id).history[4:]} == {*done, *aside}
+    for name in "abc":
+        texts = [message.content for message in line if message.content.startswith(f"{name} ")]
+        assert texts == [f"{name} {n}" for n in range(40)]
+
+
+def test_a_branch_is_switched_while_another_process_appends_and_nothing_is_lost(
+    root: Path, store: Store, child: Start
+) -> None:
+    id = talk(store, "question", "one")
+    two = str(store.regenerate(id, "two").id)
+    one = str(store.path(id, "@1")[-1].id)
+    writer = child(APPENDER, root, id, "a")
+    writer.hear()
+    writer.say()
+    for n in range(30):
+        store.switch(id, (one, two)[n % 2])
+    done = writer.hear()
+    assert writer.end() == 0
+    there = {str(found.id) for message in (one, two) for found in store.path(id, message)}
+    assert set(done) <= {str(message.id) for message in store.load(id).history}
+    assert set(done) <= there, "every message lies on one of the two lines"
+    assert is_canonical(store, id) and not [found for found in examine(store) if found.kind != "lock"]
