@@ -20,6 +20,8 @@ __all__ = ["explained", "holder", "of_tool"]
 _INSTEAD = (
     (re.compile(r"list them with: capsule list\b"), "call list_conversations to see which there are"),
     (re.compile(r"list them with: capsule show (\S+) --json"), r"call read_conversation on \1 to see which there are"),
+    (re.compile(r"See the ids with: capsule show (\S+) --json"), r"Call read_conversation on \1 to see the ids"),
+    (re.compile(r"a new version of it is made by editing it in a branch of its own"), "use action edit for it"),
     (re.compile(r"list them with: capsule trash\b"), "the trash is not open to tools; the user can look into it"),
     (re.compile(r"make one with: capsule new\b"), "make one with create_conversation"),
     (re.compile(r"make one with: capsule init\b.*"), "the user has to make one"),

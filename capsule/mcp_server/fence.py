@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Iterable
 
-__all__ = ["Fence", "escaped", "quoted", "visible", "word"]
+__all__ = ["Fence", "escaped", "many", "quoted", "visible", "word"]
 
 # Joiners (U+200C, U+200D) and variation selectors stay: scripts and emoji are made of them.
 _HIDDEN = re.compile(
@@ -49,6 +49,11 @@ def quoted(text: str, limit: int = 200) -> str:
 def word(text: str) -> str:
     """`text` as it is when it is a plain word, as ids, roles and times are; else in quotes."""
     return text if _PLAIN.fullmatch(text) else quoted(text)
+
+
+def many(n: int, what: str) -> str:
+    """So many of them, in words."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 class Fence:

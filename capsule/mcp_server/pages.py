@@ -1,7 +1,8 @@
-"""The messages of one conversation in pages, each within a budget of tokens.
+"""The messages of one branch of a conversation in pages, each within a budget of tokens.
 
-What must stay true: a page near the end costs reading that end, not the conversation; a page is never empty while
-there are messages in its direction, so that following the cursors comes to an end; and what doesn't fit is said.
+What must stay true: where nobody branched off, a page near the end costs reading that end, not the conversation; a
+page is never empty while there are messages in its direction, so that following the cursors comes to an end; and what
+doesn't fit is said.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from capsule.store import Store
 
 __all__ = ["Asked", "about_message", "page"]
+
+Entry = dict[str, Any]
 
 _OVERHEAD = 400  # The lines around the messages, the fence's note, the cursors.
 _MARKS = 40
@@ -47,7 +50,7 @@ class Asked:
 
 
 class _Tail:
-    """The end of a conversation, as much of it as was asked for; positions count from the beginning."""
+    """The end of a file's messages, as much of it as was asked for; places count from the beginning."""
 
     def __init__(self, store: Store, id: str, n: int) -> None:
         self._store = store
@@ -59,12 +62,12 @@ class _Tail:
         return self.first + len(self.entries)
 
     def reach(self, at: int) -> None:
-        """Have the messages from position `at` on."""
+        """Have the messages from place `at` on."""
         while self.first > max(at, 0):
             self.first, self.entries = self._store.tail_entries(self._id, self.total - max(at, 0) + _TAKES)
 
     def find(self, wanted: str, near: int | None = None) -> int:
-        """The position of a message: by its full id from the end on, or however a person names it."""
+        """The place of a message: by its full id from the end on, or however a person names it."""
         if near is not None:
             self.reach(near)
         n = _TAKES
@@ -79,8 +82,52 @@ class _Tail:
         self.reach(0)
         return find_message(self.entries, wanted, self._id)
 
-    def entry(self, at: int) -> dict[str, Any]:
-        return self.entries[at - self.first]
+
+class _Branch:
+    """One branch, or the end of it; positions count along it, from its first message on.
+
+    Attributes:
+        total: How many messages it has.
+        of: How many the conversation has.
+        is_active: Whether it is the active branch.
+    """
+
+    def __init__(self, store: Store, id: str, tail: _Tail, at: int | None, last: int) -> None:
+        """The branch through the message at place `at`, with `last` messages before it; None: before the end.
+
+        A message on the active branch stands for that; another one for the branch that a switch to it leads to.
+        """
+        tail.reach((tail.total if at is None else at) - last)
+        self._first, self._entries, self._forks = tail.first, tail.entries, dict[int, tuple[int, int]]()
+        self._path: list[int] | None = None
+        self.is_active, self.of = True, tail.total
+        if not store.is_line(id, tail.entries):
+            from capsule.format.tree import Tree
+
+            document = store.document(id)
+            wanted = None if at is None else str(tail.entries[at - tail.first]["id"])
+            self._first, self._entries = 0, document["history"]
+            tree = Tree(self._entries)
+            self._path = tree.path(document["metadata"].get("currentNode"))
+            if wanted is not None:
+                at = tree.place(wanted)
+                if at not in self._path:
+                    self._path, self.is_active = tree.path_to(tree.leaf_at(at)), False
+            self._forks, self.of = tree.forks, len(tree)
+        self.total = self.of if self._path is None else len(self._path)
+        self.start = self.total if at is None else at if self._path is None else self._path.index(at)
+
+    def place(self, position: int) -> int:
+        """Where a message stands in the file."""
+        return position if self._path is None else self._path[position]
+
+    def entry(self, position: int) -> Entry:
+        return self._entries[self.place(position) - self._first]
+
+    def sibling(self, position: int) -> str | None:
+        """Which it is of those that answer the same message, as `2/3`."""
+        number = self._forks.get(self.place(position))
+        return f"{number[0]}/{number[1]}" if number else None
 
 
 def page(store: Store, id: str, title: str, asked: Asked) -> Page:
@@ -89,20 +136,17 @@ def page(store: Store, id: str, title: str, asked: Asked) -> Page:
     if asked.offset:
         if not asked.message:
             raise InvalidInput("offset needs message: the id of the message to go on in")
-        at = tail.find(asked.message)
-        return _page(tail, id, title, at, at, asked, only=True)
+        return _page(_Branch(store, id, tail, tail.find(asked.message), 0), id, title, asked, only=True)
     if asked.cursor:
         way, at = _followed(tail, asked.cursor)
-        return _page(tail, id, title, at, at + 1, asked, way=way)
+        return _page(_Branch(store, id, tail, at, asked.last), id, title, asked, way=way)
     if asked.message:
-        at = tail.find(asked.message)
-        tail.reach(at - asked.last)
-        return _page(tail, id, title, at, at, asked, only=False)
-    return _page(tail, id, title, tail.total, tail.total, asked, way="older")
+        return _page(_Branch(store, id, tail, tail.find(asked.message), asked.last), id, title, asked, only=False)
+    return _page(_Branch(store, id, tail, None, asked.last), id, title, asked, way="older")
 
 
 def _followed(tail: _Tail, cursor: str) -> tuple[str, int]:
-    """The direction and the position that a cursor stands for; the message it names may have moved since."""
+    """The direction and the place that a cursor stands for; the message it names may have moved since."""
     way, _, rest = cursor.partition(":")
     near, _, wanted = rest.partition(":")
     if way not in ("older", "newer") or not near.isdecimal() or not wanted:
@@ -113,31 +157,27 @@ def _followed(tail: _Tail, cursor: str) -> tuple[str, int]:
         raise InvalidInput("cursor: its message is gone; read the newest again, without a cursor") from None
 
 
-def _page(
-    tail: _Tail, id: str, title: str, before: int, after: int, asked: Asked, *, way: str = "", only: bool | None = None
-) -> Page:
-    """Fill a page, from a position on.
+def _page(branch: _Branch, id: str, title: str, asked: Asked, *, way: str = "", only: bool | None = None) -> Page:
+    """Fill a page, from where the branch starts to be read.
 
     Args:
-        before: Older messages are those before this position.
-        after: Newer ones are from this position on.
-        way: "older" or "newer"; empty: both, beginning with the message at `after`.
+        way: "older" or "newer" than the message there; empty: both, beginning with it.
         only: Whether no other message than that one is wanted.
     """
     left = asked.max_tokens - _OVERHEAD - tokens(title) * 2
     found: dict[int, Message] = {}
-    low, high = before, after
-    tail.reach(before - asked.last)
+    low, high = branch.start, branch.start + bool(way)
     order = [way] if way else ["newer"] if only else ["newer", "older"]
     turn = 0
     while order and len(found) < (1 if only else asked.last):
         direction = order[turn % len(order)]
         at = high if direction == "newer" else low - 1
-        if not 0 <= at < tail.total:
+        if not 0 <= at < branch.total:
             order.remove(direction)
             continue
         offset = asked.offset if only else 0
-        message, text = _shown(tail.entry(at), at, offset)
+        message, text = _shown(branch.entry(at), branch.place(at), offset)
+        message.sibling = branch.sibling(at)
         if not _fits(message, text, left):
             if found:
                 order.remove(direction)
@@ -151,11 +191,23 @@ def _page(
     older = newer = None
     if places:
         if places[0] > 0:
-            older = f"older:{places[0]}:{found[places[0]].id}"
-        if places[-1] + 1 < tail.total:
-            newer = f"newer:{places[-1]}:{found[places[-1]].id}"
-    messages = [found[at] for at in places]
-    return Page(id=id, title=title, total=tail.total, messages=messages, older=older, newer=newer)
+            older = _cursor("older", found[places[0]])
+        if places[-1] + 1 < branch.total:
+            newer = _cursor("newer", found[places[-1]])
+    return Page(
+        id=id,
+        title=title,
+        total=branch.of,
+        on_branch=branch.total if branch.total < branch.of else None,
+        inactive=not branch.is_active,
+        messages=[found[at] for at in places],
+        older=older,
+        newer=newer,
+    )
+
+
+def _cursor(way: str, message: Message) -> str:
+    return f"{way}:{message.at}:{message.id}"
 
 
 def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[Message, str]:
@@ -207,6 +259,8 @@ def _whole(text: str, end: int) -> int:
 def about_message(message: Message) -> str:
     """The line before a message."""
     said = ["message", f"@{message.at}", word(message.id), word(message.role)]
+    if message.sibling:
+        said.append(message.sibling)
     if message.sender:
         said.append(f"from {word(message.sender)}")
     if message.time:

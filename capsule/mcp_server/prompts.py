@@ -65,7 +65,8 @@ def summarize_conversation(ctx: Context, conversation: Which) -> str:
     head, text = _read(ctx, conversation)
     return (
         f"Sum up the conversation {quoted(head.title)}: what it is about, what was decided, what is open. If older "
-        f"messages are left out below, read them first, with read_conversation (id {head.id}).\n\n{text}"
+        f"messages are left out below, read them first, with read_conversation (id {head.id}). If the user wants to "
+        f"keep the summary, store it with create_conversation: content the summary, summaryOf {head.id}.\n\n{text}"
     )
 
 

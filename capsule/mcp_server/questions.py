@@ -7,23 +7,37 @@ carries a question in either era of the protocol: a request in the middle of the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 from mcp.server.mcpserver import Context, Elicit
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.resolve import AcceptedElicitation, ElicitationResult
+from mcp.server.mcpserver.resolve import AcceptedElicitation, ElicitationResult, Resolve
 from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, Field
 
+from capsule.choosing import find_message
 from capsule.errors import InvalidDocument
 from capsule.mcp_server.errors import holder
-from capsule.mcp_server.fence import quoted
+from capsule.mcp_server.fence import many, quoted, word
 from capsule.mcp_server.stores import store_of
 
 if TYPE_CHECKING:
     from capsule.head import Head
 
-__all__ = ["Yes", "agreed", "may_delete", "may_retitle", "may_take_over", "may_unlock"]
+__all__ = [
+    "Going",
+    "Standing",
+    "Yes",
+    "agreed",
+    "going",
+    "may_delete",
+    "may_remove",
+    "may_retitle",
+    "may_take_over",
+    "may_unlock",
+    "standing_title",
+]
 
 _ASKS_IN_ITS_ANSWER = "2026-07-28"
 
@@ -80,15 +94,73 @@ def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     return _ask(ctx, f"Delete the conversation {named}? It goes to the store's trash.", confirm)
 
 
-def may_retitle(ctx: Context, id: str, title: str, confirm: bool) -> Yes | Elicit[Yes]:
+class Standing(BaseModel):
+    """The title that stands there when the user is asked."""
+
+    title: str
+
+
+def standing_title(ctx: Context, id: str, title: str) -> Standing:
+    """The title that is to be replaced; empty when none is."""
+    store = store_of(ctx)
+    return Standing(title=store.head(store.resolve(id)).title if title else "")
+
+
+def may_retitle(
+    ctx: Context, id: str, title: str, confirm: bool, standing: Annotated[Standing, Resolve(standing_title)]
+) -> Yes | Elicit[Yes]:
     """Replace a title that a person gave?"""
     if not title:
         return Yes()
     store = store_of(ctx)
-    head = store.head(store.resolve(id))
-    if head.title_set_by != "user" or not head.title or head.title == title.strip(" \t"):
+    head = replace(store.head(store.resolve(id)), title=standing.title)
+    if not head.named or head.title == title.strip(" \t"):
         return Yes()
     return _ask(ctx, f"Replace the title that was given to {_named(head)} by {quoted(title)}?", confirm)
+
+
+class Going(BaseModel):
+    """The messages that go when the user agrees; none of them where the call takes none out."""
+
+    message: str = ""
+    what: str = ""
+    ids: tuple[str, ...] = ()
+    roles: dict[str, int] = {}
+
+    @property
+    def count(self) -> str:
+        """How many of which role."""
+        return (
+            f"{many(len(self.ids), 'message')} ("
+            + ", ".join(f"{n} {word(role)}" for role, n in self.roles.items())
+            + ")"
+        )
+
+
+def going(ctx: Context, id: str, action: str, message: str) -> Going:
+    """The messages that a call of `branch` takes out."""
+    store = store_of(ctx)
+    if action == "prune":
+        found = store.prune(store.resolve(id), dry_run=True)
+        return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles)
+    if action != "delete" or not message:
+        return Going()
+    id = store.resolve(id)
+    history, _, _ = store.branches(id)
+    place = find_message(history, message, id)
+    which = str(history[place]["id"])
+    found = store.delete_message(id, which, dry_run=True)
+    what = f"message @{place} {quoted(history[place]['content'], 60)} and all that answers it"
+    return Going(message=which, what=what, ids=found.ids, roles=found.roles)
+
+
+def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]) -> Yes | Elicit[Yes]:
+    """Delete these messages?"""
+    if not leaving.ids:
+        return Yes()
+    store = store_of(ctx)
+    named = _named(store.head(store.resolve(id)))
+    return _ask(ctx, f"Delete from the conversation {named}, for good: {leaving.what}, {leaving.count}?", confirm)
 
 
 def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:

@@ -18,7 +18,7 @@ from pydantic import Field
 from capsule.errors import CapsuleError
 from capsule.mcp_server import pages
 from capsule.mcp_server.budget import tokens
-from capsule.mcp_server.fence import Fence, quoted, visible, word
+from capsule.mcp_server.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.newest import newest, place
 from capsule.mcp_server.results import (
     Changed,
@@ -47,7 +47,7 @@ BUDGET = 10_000
 _IDS = 20
 _TELL_S = 5
 
-Id = Annotated[str, Field(description="Conversation: id, unique prefix of it, or @last")]
+Id = Annotated[str, Field(description="Id, unique prefix or @last")]
 Cursor = Annotated[str, Field(description="From the last answer, to go on")]
 Role = Literal["user", "assistant", "system", "tool"]
 
@@ -81,7 +81,7 @@ def list_conversations(
             break
         shown.append(conversation)
     lines = [
-        f"{_many(len(heads), 'conversation')}, newest change first; id | title | type | changed:",
+        f"{many(len(heads), 'conversation')}, newest change first; id | title | type | changed:",
         *map(about, shown),
     ]
     if more:
@@ -97,10 +97,10 @@ def read_conversation(
     last: Annotated[int, Field(ge=1, le=500, description="Most messages")] = 20,
     message: Annotated[str, Field(description="Read around it: id, @N or @last; else the newest")] = "",
     cursor: Annotated[str, Field(description="older or newer of an earlier answer")] = "",
-    offset: Annotated[int, Field(ge=0, description="Only message, from this character on: the rest of a cut one")] = 0,
+    offset: Annotated[int, Field(ge=0, description="The rest of a cut message, from this character on")] = 0,
     maxTokens: Annotated[int, Field(ge=1000, le=100_000)] = BUDGET,
 ) -> Annotated[CallToolResult, Page]:
-    """Read messages: the newest, or around one."""
+    """Read messages of the active branch: the newest, or around one."""
     store = store_of(ctx)
     id = store.resolve(id)
     head = store.head(id)
@@ -109,14 +109,16 @@ def read_conversation(
     return answer(page_text(found, quoted(head.title)), found)
 
 
-def _many(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def page_text(page: Page, title: str) -> str:
     """A page as text. `title` is in quotes."""
     shown = f"messages @{page.messages[0].at} to @{page.messages[-1].at}" if page.messages else "no message"
-    lines = [f"Conversation {page.id}, {title}: {_many(page.total, 'message')} in all; {shown}."]
+    branch = (
+        f", {page.on_branch} of them on {'this' if page.inactive else 'the active'} branch" if page.on_branch else ""
+    )
+    branch += ", which is not the active one" if page.inactive else ""
+    lines = [f"Conversation {page.id}, {title}: {many(page.total, 'message')} in all{branch}; {shown}."]
+    if any(message.sibling for message in page.messages):
+        lines.append("2/3 beside a message: it is the second of 3 that stand in one place; the tool branch switches.")
     if page.messages:
         fence = Fence(message.text for message in page.messages)
         lines.append(fence.note())
@@ -188,7 +190,7 @@ def _found(hit: Hit) -> str:
 
 async def watch_changes(
     ctx: Context,
-    cursor: Annotated[str, Field(description="From the last answer: nothing since is missed; empty: from now on")] = "",
+    cursor: Annotated[str, Field(description="From the last answer; empty: from now on")] = "",
     id: Annotated[str, Field(description="Only this conversation")] = "",
     seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 25,
 ) -> Annotated[CallToolResult, Changes]:

@@ -32,8 +32,10 @@ with a handshake, and 2026-07-28.
   control characters, changes of direction and invisible characters are spelled out as `\\u001b`.
 - **An answer costs at most 10,000 tokens**, as text and as data together, unless `maxTokens` says otherwise. What
   doesn't fit is said, with a cursor, or for a single message an `offset`, to go on from.
-- **The user is asked** before a conversation is deleted, a title that a person gave is replaced, a lock is taken from
-  somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`.
+- **What is read is the active branch.** `2/3` stands beside a message that is the second of three in one place; the
+  tool `branch` switches between them. `edit_message` changes a message where it stands.
+- **The user is asked** before a conversation or messages are deleted, a title that a person gave is replaced, a lock is
+  taken from somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`.
 - **An error says what to do**, in terms of tools.
 """
 _SUBSCRIPTIONS = """\

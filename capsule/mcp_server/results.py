@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from capsule.head import Head
 
 __all__ = [
+    "Appended",
+    "Branched",
     "Changed",
     "Changes",
     "Conversation",
@@ -65,6 +67,7 @@ class Message(Answer):
     at: int
     role: str
     text: str
+    sibling: str | None = None
     time: str | None = None
     sender: str | None = None
     edited: bool = False
@@ -76,6 +79,8 @@ class Page(Answer):
     id: str
     title: str
     total: int
+    on_branch: int | None = None
+    inactive: bool = False
     messages: list[Message]
     older: str | None = None
     newer: str | None = None
@@ -100,7 +105,16 @@ class Written(Answer):
     id: str
     message: str
     at: int
+
+
+class Appended(Written):
     repeated: bool = False
+
+
+class Branched(Answer):
+    id: str
+    leaf: str | None = None
+    removed: int = 0
 
 
 class Deleted(Answer):

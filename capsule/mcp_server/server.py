@@ -99,6 +99,7 @@ class CapsuleServer(MCPServer[Any]):
         self.add_tool(fn, annotations=annotations)
         tool = self._tool_manager.get_tool(fn.__name__)
         assert tool is not None
+        tool.description = " ".join(tool.description.split())
         tool.parameters = lean(tool.parameters)
         tool.fn_metadata.output_schema = lean(tool.fn_metadata.output_schema)
 

@@ -11,14 +11,16 @@ from typing import Any
 
 from mcp_types import ToolAnnotations
 
-from capsule.mcp_server import reading_tools, writing_tools
+from capsule.mcp_server import branch_tool, reading_tools, writing_tools
 
 __all__ = ["TOOLS", "lean"]
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-_ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
-_SETS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-_REPLACES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+# What isn't said is false: that a tool only reads, and that it does the same when called twice.
+_ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+_SETS = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+_CHANGES = ToolAnnotations(destructive_hint=True, open_world_hint=False)
+_REPLACES = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
     (reading_tools.list_conversations, _READS),
@@ -27,6 +29,7 @@ TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
     (writing_tools.create_conversation, _ADDS),
     (writing_tools.append_message, _ADDS),
     (writing_tools.edit_message, _REPLACES),
+    (branch_tool.branch, _CHANGES),
     (writing_tools.update_conversation, _REPLACES),
     (writing_tools.delete_conversation, _REPLACES),
     (writing_tools.lock_conversation, _SETS),
@@ -50,6 +53,6 @@ def lean(schema: Any) -> Any:
             kept[key] = {name: lean(part) for name, part in value.items()}
         elif key == "title" and isinstance(value, str):
             continue
-        elif key != "default" or (value is not False and value not in (None, "", [])):
+        elif key != "default" or value not in (None, False, 0, "", []):
             kept[key] = lean(value)
     return kept

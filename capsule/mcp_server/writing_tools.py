@@ -15,9 +15,18 @@ from pydantic import Field
 
 from capsule.mcp_server import questions
 from capsule.mcp_server.fence import visible, word
-from capsule.mcp_server.questions import Yes, agreed
+from capsule.mcp_server.questions import Standing, Yes, agreed
 from capsule.mcp_server.reading_tools import Id, Role
-from capsule.mcp_server.results import Conversation, Deleted, LockAnswer, Written, about, answer, conversation_of
+from capsule.mcp_server.results import (
+    Appended,
+    Conversation,
+    Deleted,
+    LockAnswer,
+    Written,
+    about,
+    answer,
+    conversation_of,
+)
 from capsule.mcp_server.stores import store_of
 
 if TYPE_CHECKING:
@@ -34,7 +43,7 @@ __all__ = [
 ]
 
 Kind = Literal["chat", "direct", "group", "channel"]
-Confirm = Annotated[bool, Field(description="The user agreed; counts only where the client can't ask")]
+Confirm = Annotated[bool, Field(description="The user agreed; for clients that can't ask")]
 
 
 def create_conversation(
@@ -44,11 +53,15 @@ def create_conversation(
     role: Role = "user",
     type: Annotated[Kind, Field(description="chat: one writer at a time")] = "chat",
     tags: list[str] = [],  # noqa: B006 - the schema's default; never changed
+    summaryOf: Annotated[str, Field(description="Conversation that content sums up")] = "",
 ) -> Annotated[CallToolResult, Conversation]:
     """Make a conversation."""
-    messages = [{"role": role, "content": content}] if content else []
     store = store_of(ctx)
-    head = store.create(title=title or None, type=type, tags=tags, messages=messages)
+    if summaryOf:
+        head = store.summarize(store.resolve(summaryOf), content, title=title or None, tags=tags)
+    else:
+        messages = [{"role": role, "content": content}] if content else []
+        head = store.create(title=title or None, type=type, tags=tags, messages=messages)
     made = conversation_of(head, store.instance_id)
     return answer(f"Made: {about(made)}", made)
 
@@ -62,7 +75,7 @@ def append_message(
     idempotencyKey: Annotated[
         str, Field(max_length=256, description="Any new text; a retry with the same one appends nothing twice")
     ] = "",
-) -> Annotated[CallToolResult, Written]:
+) -> Annotated[CallToolResult, Appended]:
     """Append a message. It is on disk when this answers."""
     store = store_of(ctx)
     id = store.resolve(id)
@@ -72,15 +85,15 @@ def append_message(
         message, repeated = store.append_once(id, idempotencyKey, role=role, content=content, **more)
     else:
         message = store.append(id, role=role, content=content, **more)
-    written = _written(id, message, repeated)
+    written = Appended(**_written(id, message).model_dump(), repeated=repeated)
     said = "Was appended before under this key; nothing was done now" if repeated else "Appended"
     return answer(f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
 
 
-def _written(id: str, message: Message, repeated: bool = False) -> Written:
+def _written(id: str, message: Message) -> Written:
     assert message.id is not None
     assert message.at is not None
-    return Written(id=id, message=visible(message.id), at=message.at, repeated=repeated)
+    return Written(id=id, message=visible(message.id), at=message.at)
 
 
 def edit_message(
@@ -101,18 +114,27 @@ def update_conversation(
     ctx: Context,
     id: Id,
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_retitle)],
+    standing: Annotated[Standing, Resolve(questions.standing_title)],
     title: str = "",
     tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
     pinned: bool | None = None,
     archived: bool | None = None,
-    mcpServers: Annotated[list[str] | None, Field(description="Names of the MCP servers it is to have")] = None,
+    mcpServers: Annotated[
+        dict[str, bool | None] | None, Field(description="MCP servers to turn on or off; null: as by default")
+    ] = None,
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, Conversation]:
-    """Change what is given, leave the rest. Asks the user before it replaces a title they gave."""
+    """Change what is given. Asks the user before it replaces a title they gave."""
     agreed(asked)
     store = store_of(ctx)
     head = store.update(
-        store.resolve(id), title=title or None, tags=tags, pinned=pinned, archived=archived, mcp_servers=mcpServers
+        store.resolve(id),
+        title=title or None,
+        instead_of=standing.title,
+        tags=tags,
+        pinned=pinned,
+        archived=archived,
+        mcp_servers=mcpServers,
     )
     changed = conversation_of(head, store.instance_id)
     return answer(f"Changed: {about(changed)}", changed)
@@ -138,7 +160,7 @@ def lock_conversation(
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, LockAnswer]:
-    """Lock: nobody else can write until unlock_conversation, or this server ends."""
+    """Nobody else can write until unlock_conversation, or this server ends."""
     agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)

@@ -11,7 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, PromptReference, ResourceTemplateReference, TextContent, TextResourceContents
 
-from capsule import Store
+from capsule import Store, timestamps
 from capsule.format import schema
 from tests.mcp_server.talking import talking
 
@@ -27,7 +27,9 @@ async def read(client: Any, uri: str) -> Any:
 
 async def test_conversations_are_listed_as_resources_newest_first_in_pages(store: Store, era: str) -> None:
     for n in range(103):
-        store.create(id=f"c{n}", title=f"Title {n}", type="group")
+        head = store.create(id=f"c{n}", title=f"Title {n}", type="group")
+        while timestamps.now() == head.updated_at:
+            pass  # So that each has a time of its own.
     store.archive("c5")
     async with talking(store, era) as client:
         first = await client.list_resources()

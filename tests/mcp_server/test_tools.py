@@ -44,6 +44,7 @@ async def test_these_are_the_tools_in_both_eras(store: Store, era: str) -> None:
         "create_conversation",
         "append_message",
         "edit_message",
+        "branch",
         "update_conversation",
         "delete_conversation",
         "lock_conversation",
@@ -73,7 +74,13 @@ async def test_which_tools_read_add_and_replace(store: Store) -> None:
     reads = {name for name, hint in hints.items() if hint and hint.read_only_hint}
     assert reads == {"list_conversations", "read_conversation", "search", "watch_changes"}
     destroys = {name for name, hint in hints.items() if hint and hint.destructive_hint}
-    assert destroys == {"edit_message", "update_conversation", "delete_conversation", "unlock_conversation"}
+    assert destroys == {
+        "edit_message",
+        "branch",
+        "update_conversation",
+        "delete_conversation",
+        "unlock_conversation",
+    }
     assert not (hints["append_message"] and hints["append_message"].idempotent_hint)
 
 
@@ -262,11 +269,11 @@ async def test_updating_changes_what_is_given_and_nothing_else(store: Store, era
     made(store, tags=["old"])
     async with talking(store, era) as client:
         answer = await client.call_tool(
-            "update_conversation", {"id": "plan-1", "tags": ["a"], "archived": True, "mcpServers": ["git"]}
+            "update_conversation", {"id": "plan-1", "tags": ["a"], "archived": True, "mcpServers": {"git": True}}
         )
         head = store.head("plan-1")
         assert text(answer) == f'Changed: plan-1 | "Plan" | group | {head.updated_at} | tags "a" | archived'
-        assert store.document("plan-1")["metadata"]["mcpServers"] == ["git"]
+        assert store.document("plan-1")["metadata"]["mcpServers"] == {"git": {"enabled": True}}
         said = error(await client.call_tool("update_conversation", {"id": "plan-1"}))
     assert said == "nothing to change was given: a title, tags, pinned, archived or mcpServers"
 
