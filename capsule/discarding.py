@@ -6,11 +6,11 @@ What must stay true: deleting loses nothing; only `purge` does, and only what la
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule.choosing import one_of
-from capsule.errors import CapsuleError, InvalidDocument
+from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.format import codec, migrations
 from capsule.head import Head
 from capsule.holding import Holder
@@ -59,6 +59,21 @@ class Discarding(Reading, ABC):
                 if self._own is not None:
                     self._own.wrote(id, "deleted")
                 return held.delete()
+
+    def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
+        """Move every conversation to the trash, as the caller goes on; each is told with what became of it.
+
+        One that another instance holds stays, and holds up no other. Forks are not pointed elsewhere, as they go too.
+        """
+        for id in self.ids():
+            became: Trashed | CapsuleError
+            try:
+                became = Discarding.delete(self, id)
+            except NotFound:
+                continue  # Somebody else was faster.
+            except CapsuleError as error:
+                became = error
+            yield id, became
 
     def trash(self) -> list[Trashed]:
         """The deleted conversations, newest first."""

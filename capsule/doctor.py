@@ -16,8 +16,10 @@ from capsule.format.reconcile import reconcile
 from capsule.head import Head
 from capsule.ids import is_id
 from capsule.locks import describe
+from capsule.overrides import pending_problem
 from capsule.reading import KIND
 from capsule.settling import decoded, is_ours, settle
+from capsule.standing import standing_of
 from capsule.storage.interface import Held, Leftover, Scanned
 from capsule.store import Store
 
@@ -36,7 +38,7 @@ class Finding:
         line: Line in it, from 1; 0 when it is the file as a whole.
         column: Column in characters, from 1; 0 likewise.
         kind: `damaged`, `torn`, `name`, `twice`, `odd`, `layout`, `overwritten`, `lock`, `leftover`, `vanished`,
-            `settings`.
+            `settings`, `behind` (a summary whose source has moved on; nothing is wrong then).
         what: What it is, in words.
         repaired: What was done about it, in words; None when nothing was.
     """
@@ -48,6 +50,11 @@ class Finding:
     kind: str
     what: str
     repaired: str | None = None
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether something is wrong, and not only worth knowing."""
+        return self.kind != "behind"
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
@@ -73,12 +80,17 @@ def examine(store: Store, *, repair: bool = False, progress: Progress | None = N
         examination = _Examination(store, found, claimed, repair)
         yield from examination.findings()
         yield from examination.lock()
+        yield from examination.source()
         if progress:
             progress(done + 1, len(scanned))
     for id, paths in claimed.items():
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
             yield Finding(id, path, 0, 0, "twice", what)
+    if wrong := pending_problem(store):
+        for problem in wrong.problems:
+            what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+            yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
     for leftover in store.storage.leftovers(KIND):
         yield _leftover(store, leftover, repair)
 
@@ -184,6 +196,26 @@ class _Examination:
         if self._repair and self._head.id == self._found.id and self._store.unlock(self._found.id):
             finding = replace(finding, repaired="unlocked")
         yield finding
+
+    def source(self) -> Iterator[Finding]:
+        """What became of a summary's source, as far as both can be read. Asked after `findings`."""
+        head = self._head
+        if head is None or not head.is_summary or not head.source_conversation_id:
+            return
+        both = [self._document(id) for id in (self._found.id, head.source_conversation_id)]
+        if both[0] is not None and both[1] is not None:
+            standing = standing_of(both[0], both[1])
+            if standing.state in ("behind", "elsewhere"):
+                yield self._finding("behind", f"a summary of {head.source_conversation_id}; {standing}")
+
+    def _document(self, id: str) -> dict[str, Any] | None:
+        """A conversation as its file has it, which is not settled for that."""
+        storage = self._store.storage
+        try:
+            got = storage.read(KIND, id)
+            return got and migrations.current(decoded(got[0], storage.path(KIND, id), id))[0]
+        except CapsuleError:
+            return None
 
     def _mended(self, held: Held, kinds: set[str]) -> str:
         """Mend what can be mended of these kinds; in words what was done."""

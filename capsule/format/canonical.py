@@ -16,6 +16,7 @@ __all__ = ["in_order", "order_message"]
 _CAPSULE = names("")[:-1]
 _METADATA = names("metadata")
 _LOCK = names("metadata.lock")
+_SUMMARY_OF = names("metadata.summaryOf")
 _CONTEXT = names("context")
 _CONTEXT_METADATA = names("context.metadata")
 _FILE = names("context.metadata.files")
@@ -35,6 +36,8 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
         ordered["metadata"] = metadata = _ordered(metadata, _METADATA)
         if isinstance(lock := metadata.get("lock"), dict):
             metadata["lock"] = _ordered(lock, _LOCK)
+        if isinstance(summed_up := metadata.get("summaryOf"), dict):
+            metadata["summaryOf"] = _ordered(summed_up, _SUMMARY_OF)
     if isinstance(context := ordered.get("context"), dict):
         ordered["context"] = context = _ordered(context, _CONTEXT)
         if isinstance(about := context.get("metadata"), dict):

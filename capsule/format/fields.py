@@ -13,7 +13,7 @@ from typing import Literal
 
 __all__ = ["MODES", "PARTS", "ROLES", "TITLE_SETTERS", "TYPES", "Field", "Kind", "names"]
 
-Kind = Literal["text", "time", "whole", "yes or no", "texts", "object", "objects", "part", "parts"]
+Kind = Literal["text", "time", "whole", "yes or no", "texts", "object", "objects", "switches", "part", "parts"]
 
 ROLES = ("user", "assistant", "system", "tool")
 MODES = ("api", "toolbox")
@@ -27,7 +27,8 @@ class Field:
 
     Attributes:
         name: Its key in the file.
-        kind: What it holds; ``part`` and ``parts`` are an object and a list of objects with fields of their own.
+        kind: What it holds; ``part`` and ``parts`` are an object and a list of objects with fields of their own,
+            ``switches`` an object of names, each with an object whose ``enabled`` is true or false.
         required: Whether a capsule of version 2.0 and later must have it.
         null: Whether it may be null.
         choices: The values it may have; empty when any value of its kind will do.
@@ -72,7 +73,13 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("pinned", "yes or no", null=False),
         _new("forkedFrom", "text"),
         _new("titleSetBy", "text", choices=TITLE_SETTERS),
-        _new("mcpServers", "texts"),
+        _new("mcpServers", "switches"),
+        Field("summaryOf", "part", since="2.1"),
+    ),
+    "metadata.summaryOf": (
+        _new("message", "text"),
+        _new("messages", "whole", null=False),
+        _new("updatedAt", "time"),
     ),
     "metadata.lock": (
         Field("active", "yes or no"),

@@ -26,10 +26,12 @@ __all__ = [
     "ContextMetadata20",
     "Lock",
     "Lock20",
+    "McpServer",
     "Message",
     "Message20",
     "Metadata",
     "Metadata20",
+    "SummaryOf",
     "messages_in",
 ]
 
@@ -60,6 +62,20 @@ class Lock(Lock20):
 
     pid: int | None = Field(default=None, description="The instance's process; for the reader's eye only.")
     name: str | None = Field(default=None, description="The name of the instance, when a person named it.")
+
+
+class McpServer(_Part):
+    """What the conversation has of one MCP server, other than by default."""
+
+    enabled: bool = Field(description="Whether the conversation has it.")
+
+
+class SummaryOf(_Part):
+    """How far the conversation went that was summed up."""
+
+    message: str | None = Field(default=None, description="The id of the last message that was summed up.")
+    messages: int = Field(default=0, description="How many messages led there, itself included.")
+    updated_at: Time | None = Field(default=None, description="The `updatedAt` of that conversation then.")
 
 
 class Metadata20(_Part):
@@ -95,7 +111,14 @@ class Metadata(Metadata20):
         description="Who gave the title: the first message (auto), or a person (user).",
         json_schema_extra={"enum": [*TITLE_SETTERS, None]},
     )
-    mcp_servers: list[str] | None = Field(default=None, description="The MCP servers the conversation uses, by name.")
+    mcp_servers: dict[str, McpServer] | list[str] | None = Field(
+        default=None,
+        description="MCP servers that are on or off here, by name; absent: as by default. A list of names (drafts of "
+        "2.1): these are on.",
+    )
+    summary_of: SummaryOf = Field(
+        default_factory=SummaryOf, description="Of a summary: how far its source went when it was made."
+    )
 
 
 class ContextFile(_Part):

@@ -84,6 +84,13 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
+def _is_switches(value: Any) -> bool:
+    """An object of switches; or a list of names, as drafts of version 2.1 had it."""
+    if isinstance(value, dict):
+        return all(isinstance(item, dict) and isinstance(item.get("enabled"), bool) for item in value.values())
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 _IS: dict[str, Callable[[Any], bool]] = {
     "text": _is_text,
     "time": _is_text,
@@ -92,6 +99,7 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "texts": _list_of(str),
     "object": lambda value: isinstance(value, dict),
     "objects": _list_of(dict),
+    "switches": _is_switches,
     "part": lambda value: isinstance(value, dict),
     "parts": lambda value: isinstance(value, list),
 }
@@ -103,13 +111,20 @@ _SAID = {
     "texts": "a list of texts",
     "object": "an object",
     "objects": "a list of objects",
+    "switches": 'an object of names, each with {"enabled": true} or {"enabled": false}',
     "part": "an object",
     "parts": "a list of objects",
 }
 
 
 def _first_wrong(field: Field, value: Any) -> str:
-    """Which item spoils a list."""
+    """Which item spoils a list, or an object of switches."""
+    if field.kind == "switches" and isinstance(value, dict):
+        return next(
+            f" whose {_short(name)} is " + ("one without it" if isinstance(item, dict) else kind_of(item))
+            for name, item in value.items()
+            if not (isinstance(item, dict) and isinstance(item.get("enabled"), bool))
+        )
     if field.kind not in {"texts", "objects"} or not isinstance(value, list):
         return ""
     wanted = str if field.kind == "texts" else dict

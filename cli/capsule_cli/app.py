@@ -33,7 +33,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "unpin": "heads",
         "archive": "heads",
         "unarchive": "heads",
+        "overrides": "overrides",
     },
+    "Summaries": {"summarize": "summaries", "transcript": "summaries"},
+    "Branches": {"switch": "branching", "regenerate": "branching", "prune": "branching", "fork": "branching"},
     "Editing and locks": {"edit": "editing", "lock": "locking", "unlock": "locking", "locks": "locking"},
     "Project context": {"context": "context"},
     "Trash": {"delete": "trash", "trash": "trash", "restore": "trash", "purge": "trash"},
@@ -56,6 +59,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 GROUPS: dict[str, dict[str, str]] = {
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
     "mcp": {"install": "mcp_clients", "uninstall": "mcp_clients", "doctor": "mcp_clients"},
+    "overrides": {"list": "overrides", "set": "overrides", "toggle": "overrides", "remove": "overrides"},
     "tokens": {"add": "tokens", "list": "tokens", "revoke": "tokens"},
 }
 

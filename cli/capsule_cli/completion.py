@@ -9,7 +9,7 @@ import typer
 
 from capsule.errors import CapsuleError
 
-__all__ = ["complete_id", "complete_trashed"]
+__all__ = ["complete_id", "complete_id_or_next", "complete_trashed"]
 
 
 def complete_id(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -27,6 +27,12 @@ def complete_id(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     if incomplete.startswith("@"):
         found.append(("@last", "the conversation changed last"))
     return found
+
+
+def complete_id_or_next(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """As `complete_id`, and what stands for the next new conversation."""
+    found = complete_id(ctx, incomplete)
+    return [*found, ("@next", "the next one that is made")] if incomplete.startswith("@") else found
 
 
 def complete_trashed(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from capsule import timestamps
+from capsule.errors import NotFound
+from capsule.ids import is_id
+from capsule_cli.completion import complete_id
 from capsule_cli.opening import store_of
 from capsule_cli.options import Mode, Type, asked, moment, usage
 from capsule_cli.output import in_terminal, one_line, out, out_json, progress, short_ids, short_time, table
 
 if TYPE_CHECKING:
+    from capsule import Store
     from capsule.head import Head
+    from capsule.standing import Standing
 
 commands = typer.Typer()
 
@@ -60,11 +65,21 @@ def list_(
     ] = None,
     sort: Annotated[Sort, typer.Option(help="Latest first, or by title; pinned ones stand above.")] = "updated",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many at most.")] = None,
+    summaries_of: Annotated[
+        str | None,
+        typer.Option(
+            "--summaries-of",
+            metavar="ID",
+            autocompletion=complete_id,
+            help="The summaries of this conversation, and whether it has moved on since.",
+        ),
+    ] = None,
 ) -> None:
     """List the conversations: the latest first, pinned ones above, damaged files at the end."""
     after = moment(since, "--since") if since else ""
     with store_of(ctx) as store, progress("indexing", 1.0) as told:
         heads = list(store.heads(told))
+        standings = _standings(store, summaries_of) if summaries_of is not None else None
     sound = [
         head
         for head in heads
@@ -74,17 +89,19 @@ def list_(
         and (not locked or head.lock is not None)
         and set(tag or ()) <= set(head.tags)
         and (not after or _time(head.updated_at) >= after)
+        and (standings is None or head.id in standings)
     ]
     # A damaged file can't say whether it is what the options look for; without any it is listed.
-    narrowed = bool(tag or mode or locked or since)
+    narrowed = bool(tag or mode or locked or since or summaries_of)
     damaged = [] if narrowed else sorted((head for head in heads if head.damaged), key=lambda head: head.id)
     chosen = (in_order(sound, sort) + damaged)[:limit]
     if asked(ctx).json:
-        out_json([head.as_json() for head in chosen])
+        moved = standings or {}
+        out_json([head.as_json() | ({"source": moved[head.id].as_json()} if moved else {}) for head in chosen])
     else:
         # By ids that are unique in the store, and not only in what is shown of it.
         ids = short_ids(head.id for head in heads) if in_terminal() else {}
-        rows = [_row(head, ids.get(head.id, head.id)) for head in chosen]
+        rows = [_row(head, ids.get(head.id, head.id), (standings or {}).get(head.id)) for head in chosen]
         table(("id", "updated", "title", "mode", "tags", "state"), rows)
 
 
@@ -105,9 +122,24 @@ def _time(text: str) -> str:
         return ""
 
 
-def _row(head: Head, id: str) -> tuple[str, ...]:
+def _standings(store: Store, id: str) -> dict[str, Standing]:
+    """The summaries of a conversation, by their ids; one that is gone is named by its whole id."""
+    try:
+        id = store.resolve(id)
+    except NotFound:
+        if not is_id(id):
+            raise
+        found = store.summaries_of(id)
+        if not found:
+            raise
+    else:
+        found = store.summaries_of(id)
+    return {summary.head.id: summary.standing for summary in found}
+
+
+def _row(head: Head, id: str, standing: Standing | None = None) -> tuple[str, ...]:
     if head.damaged:
         return (id, "", f"damaged: {head.damaged}", "", "", "damaged")
     flags = (("pinned", head.pinned), ("archived", head.archived), ("locked", head.lock is not None))
-    state = ",".join(name for name, on in flags if on)
+    state = ",".join([*(name for name, on in flags if on), *([standing.state] if standing else [])])
     return (id, short_time(head.updated_at), head.title, head.mode, ",".join(head.tags), state)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsule.errors import Refused
 from capsule_cli.opening import store_of
-from capsule_cli.options import Id, asked
-from capsule_cli.output import one_line, out, out_json
+from capsule_cli.options import Id, Yes, asked, usage
+from capsule_cli.output import Stopped, one_line, out, out_json
 
 if TYPE_CHECKING:
+    from capsule import Store
     from capsule.head import Head
 
 commands = typer.Typer()
@@ -20,12 +23,59 @@ Tags = Annotated[list[str], typer.Argument(metavar="TAG", help="The tags.")]
 
 @commands.command("rename")
 def rename(
-    ctx: typer.Context, id: Id, title: Annotated[str, typer.Argument(metavar="TITLE", help="The new title.")]
+    ctx: typer.Context,
+    id: Id,
+    title: Annotated[
+        str | None,
+        typer.Argument(metavar="TITLE", help="The new title; with --suggest else made from the first user message."),
+    ] = None,
+    suggest: Annotated[
+        bool,
+        typer.Option(
+            "--suggest", help="Only offer it: a title that a person gave stays, unless they agree (asked, or --yes)."
+        ),
+    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Give a conversation another title; it is no longer made from the first message."""
+    if title is None and not suggest:
+        raise usage("the title is missing", "TITLE")
     with store_of(ctx) as store:
-        head = store.rename(store.resolve(id), title)
+        id = store.resolve(id)
+        if suggest:
+            head = _suggested(store, id, title, yes=yes)
+        else:
+            head = store.rename(id, title or "")
     _tell(ctx, head, f"renamed to {one_line(head.title)!r}")
+
+
+def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
+    """The head after a title was suggested.
+
+    Raises:
+        Refused: A person gave the title that stands there, and nobody can be asked.
+        Stopped: They want to keep it.
+    """
+    if title is None:
+        title = store.title_by_rule(id)
+        if not title:
+            raise usage("no user message says what it is about; give a title", "TITLE")
+    head = store.suggest_title(id, title)
+    while head is None:
+        there = store.head(id)
+        if there.title == title.strip(" \t"):
+            return there
+        if not yes:
+            if not sys.stdin.isatty():
+                raise Refused(
+                    f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
+                    "say so with --yes",
+                    path=there.path,
+                )
+            if not typer.confirm(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", err=True):
+                raise Stopped("nothing was changed")
+        head = store.suggest_title(id, title, instead_of=there.title)  # None: it was renamed while the person thought.
+    return head
 
 
 @commands.command("tag")

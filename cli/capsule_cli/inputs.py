@@ -13,7 +13,7 @@ from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
 from capsule_cli.options import usage
 from capsule_cli.output import say
 
-__all__ = ["STDIN", "message_text", "read_file"]
+__all__ = ["STDIN", "decoded", "message_text", "read_file"]
 
 STDIN = "standard input"
 
@@ -28,7 +28,7 @@ def message_text(text: str | None, file: str | None) -> str:
     if text is not None and file is not None:
         raise usage("give the text or --file, not both", "--file")
     if file is not None and file != "-":
-        found = _decoded(read_file(file), file)
+        found = decoded(read_file(file), file)
     elif text is None or text == "-" or file == "-":
         found = standard_input("the message")
     else:
@@ -42,7 +42,7 @@ def standard_input(what: str) -> str:
     """All of standard input; a person at a terminal is told how to end it."""
     if sys.stdin.isatty():
         say(f"type {what}, and end it with Ctrl-D on a line of its own")
-    return _decoded(sys.stdin.buffer.read(), STDIN)
+    return decoded(sys.stdin.buffer.read(), STDIN)
 
 
 def without_last_newline(text: str) -> str:
@@ -77,7 +77,8 @@ def read_file(path: str) -> bytes:
         raise StorageFailed(f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)) from None
 
 
-def _decoded(data: bytes, name: str) -> str:
+def decoded(data: bytes, name: str) -> str:
+    """Bytes as the UTF-8 that they are, without the last line end. Raises InvalidInput, with `name` and the byte."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -28,8 +28,9 @@ was changed last. Where a message is named, `@N` is its place in the history, fr
 
 What goes to a terminal is made for a person, and may change. What a program reads is stable: `--json` of every
 command, and the lines with tabs between their columns when stdout is no terminal: `list` (id, time of last change,
-title, mode, tags, state), `trash` (id, time of deletion, title) and `locks` (id, state, holder, user@host, time,
-title). Control characters that stand in a file are shown as their escapes.
+title, mode, tags, state; with `--summaries-of` the state ends in `current`, `behind`, `elsewhere`, `gone` or `unknown`:
+what became of the source since), `trash` (id, time of deletion, title), `overrides list` (server, on or off) and
+`locks` (id, state, holder, user@host, time, title). Control characters that stand in a file are shown as their escapes.
 
 Errors and warnings go to stderr, as `capsule: ...`; with `--json` as a JSON object a line:
 `{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warning": ...}`.

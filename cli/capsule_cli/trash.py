@@ -7,6 +7,7 @@ the same line is to work in both.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule_cli.completion import complete_id, complete_trashed
 from capsule_cli.opening import store_of
-from capsule_cli.options import Yes, asked, seconds
+from capsule_cli.options import Yes, asked, seconds, usage
 from capsule_cli.output import Stopped, in_terminal, one_line, out, out_json, short_ids, short_time, table
 
 if TYPE_CHECKING:
@@ -30,25 +31,72 @@ commands = typer.Typer()
 def delete(
     ctx: typer.Context,
     ids: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="ID", autocompletion=complete_id, help="The conversations: ids, beginnings of ids, or @last."
         ),
-    ],
+    ] = None,
+    all_: Annotated[
+        bool,
+        typer.Option("--all", help="Every conversation of the store: asks twice; where nobody can be, with --yes."),
+    ] = False,
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message",
+            "-m",
+            metavar="MID",
+            help="Not the conversation, but one message of it and all that answers it, for good: its id, @N or @last.",
+        ),
+    ] = None,
+    keep_children: Annotated[
+        bool, typer.Option("--keep-children", help="With --message: what answers it stays, and moves up.")
+    ] = False,
+    with_forks: Annotated[
+        bool, typer.Option("--with-forks", help="Their forks too, and theirs; else these stay.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Move conversations to the trash."""
+    """Move conversations to the trash; with --message: remove a message."""
+    if message is not None:
+        from capsule_cli.branching import delete_message
+
+        if all_ or with_forks or not ids or len(ids) > 1:
+            raise usage(
+                "a message is of one conversation: give its id, and neither --all nor --with-forks", "--message"
+            )
+        delete_message(ctx, ids[0], message, keep_children=keep_children, dry_run=dry_run, yes=yes)
+        return
+    if keep_children:
+        raise usage("say which message is to go: --message MID", "--keep-children")
+    if all_ and (with_forks or dry_run):
+        raise usage("all go: --all takes neither --with-forks nor --dry-run", "--all")
+    if all_:
+        if ids:
+            raise usage("give ids or --all, not both", "--all")
+        from capsule_cli.discarding import delete_all
+
+        delete_all(ctx, yes=yes)
+        return
+    if not ids:
+        raise usage("name the conversations, or give --all", "ID")
     told: list[dict[str, Any]] = []
     with store_of(ctx) as store:
         # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
         found = list(dict.fromkeys(store.resolve(id) for id in ids))
+        named = found
+        if with_forks:
+            found = list(dict.fromkeys(one for id in found for one in (id, *store.forks(id, deep=True))))
         titles = {id: one_line(_title_of(store, id)) for id in found}
+        if dry_run:
+            _tell_plan(ctx, titles)
+            return
         _ask("Delete " + ", ".join(repr(title) for title in titles.values()) + "?", yes)
-        for id in found:
-            gone = store.delete(id)
-            told.append({"id": gone.id, "deletedAt": gone.deleted_at, "undo": f"capsule restore {id}"})
+        for gone in _deleted(store, named, with_forks=with_forks):
+            told.append({"id": gone.id, "deletedAt": gone.deleted_at, "undo": f"capsule restore {gone.id}"})
             if not asked(ctx).json:
-                out(f"{id}: {titles[id]!r} is in the trash; undo: capsule restore {id}")
+                out(f"{gone.id}: {titles.get(gone.id, '')!r} is in the trash; undo: capsule restore {gone.id}")
     if asked(ctx).json:
         out_json(told)
 
@@ -115,6 +163,24 @@ def purge(
         out_json({"purged": gone})
     else:
         out(f"{len(gone)} removed for good")
+
+
+def _deleted(store: Store, ids: list[str], *, with_forks: bool) -> Iterator[Trashed]:
+    """Delete conversations; each is told as soon as it is gone."""
+    done: set[str] = set()
+    for id in ids:
+        if id in done:  # It was a fork of one before.
+            continue
+        gone = store.delete_with_forks(id) if with_forks else [store.delete(id)]
+        done |= {one.id for one in gone}
+        yield from gone
+
+
+def _tell_plan(ctx: typer.Context, titles: dict[str, str]) -> None:
+    if asked(ctx).json:
+        out_json([{"id": id, "title": title, "dryRun": True} for id, title in titles.items()])
+    else:
+        out("\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()))
 
 
 def _ask(question: str, yes: bool) -> None:

@@ -59,13 +59,14 @@ def doctor(
         many = len(store.ids())
         with progress("examining") as bar:
             findings = list(examine(store, repair=repair, progress=bar))
-    left = [finding for finding in findings if not finding.repaired]
+    troubles = [finding for finding in findings if finding.is_trouble]
+    left = [finding for finding in troubles if not finding.repaired]
     if asked(ctx).json:
         out_json({"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
             out(shown(str(finding)))
-        out(_summary(many, len(findings), len(left)))
+        out(_summary(many, len(troubles), len(left)))
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
 

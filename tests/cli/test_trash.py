@@ -86,3 +86,51 @@ def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> Non
 @pytest.mark.parametrize("age", ["30", "x", "-1d", "1.5d", "99999999999w"])
 def test_an_age_that_is_none_is_refused(capsule: Any, age: str) -> None:
     assert "--older-than" in capsule("purge", "--older-than", age, expect=2).stderr
+
+
+def test_all_go_to_the_trash_when_a_script_says_yes_and_come_back_one_by_one(capsule: Any) -> None:
+    ids = [capsule.new("A"), capsule.new("B", "--message", "hello"), capsule.new("C")]
+    capsule("archive", ids[0])
+    capsule.file("broken-1").write_text("oops", encoding="utf-8")
+    assert "say --yes too" in capsule("delete", "--all", expect=2).stderr
+    capsule("delete", "--all", "--yes", ids[0], expect=2)
+    capsule("delete", expect=2)
+    assert len(capsule.json("list", "--archived")) == 4
+    answer = capsule("delete", "--all", "--yes")
+    assert answer.stdout == "4 conversations are in the trash; undo one: capsule restore ID\n"
+    assert capsule.json("list", "--archived") == []
+    capsule("restore", ids[1])
+    told = capsule.json("delete", "--all", "--yes")
+    assert [(one["id"], one["undo"]) for one in told] == [(ids[1], f"capsule restore {ids[1]}")]
+    assert capsule.json("delete", "--all", "--yes") == []
+    assert capsule("delete", "--all").stdout == "0 conversations are in the trash\n"
+
+
+def test_a_locked_one_stays_is_named_and_holds_up_no_other(capsule: Any) -> None:
+    held, other = capsule.new("Held one"), capsule.new("Other")
+    capsule("lock", held, "--instance", "desk")
+    answer = capsule("delete", "--all", "--yes", expect=4)
+    assert answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
+    assert "'Held one'" in answer.stderr
+    assert held in answer.stderr
+    assert [head["id"] for head in capsule.json("list")] == [held]
+    assert [item["id"] for item in capsule.json("trash")] == [other]
+    told = capsule.json("delete", "--all", "--yes", expect=4)
+    assert [one["id"] for one in told] == [held]
+    assert "is locked by" in told[0]["error"]
+    capsule("delete", "--all", "--yes", "--instance", "desk")
+    assert capsule.json("list") == []
+
+
+def test_at_a_terminal_all_go_only_when_the_person_says_yes_twice(capsule: Any) -> None:
+    capsule.new("A"), capsule.new("B")
+    for typed in ("n\n", "y\nn\n"):
+        assert "nothing was changed" in capsule.terminal("delete", "--all", typed=typed, expect=1)
+        assert len(capsule.json("list")) == 2
+    screen = capsule.terminal("delete", "--all", typed="y\ny\n")
+    assert "2 of them" in screen
+    assert "Really all 2?" in screen
+    assert capsule.json("list") == []
+    capsule.new("C")
+    capsule.terminal("delete", "--all", "-y")
+    assert capsule.json("list") == []

@@ -64,7 +64,7 @@ def test_the_orders_are_those_of_the_format() -> None:
     )
     assert " ".join(names("metadata")) == (
         "mode tags isSummary sourceConversationId lock type currentNode participants createdBy description archived "
-        "pinned forkedFrom titleSetBy mcpServers"
+        "pinned forkedFrom titleSetBy mcpServers summaryOf"
     )
     assert names("metadata.lock") == ("active", "instanceId", "timestamp", "user", "host", "pid", "name")
     assert names("")[-1] == "history"

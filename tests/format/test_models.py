@@ -22,6 +22,7 @@ MODELS: dict[str, tuple[type[BaseModel] | None, type[BaseModel]]] = {
     "": (models.Capsule20, models.Capsule),
     "metadata": (models.Metadata20, models.Metadata),
     "metadata.lock": (models.Lock20, models.Lock),
+    "metadata.summaryOf": (None, models.SummaryOf),
     "context": (models.Context20, models.Context),
     "context.metadata": (models.ContextMetadata20, models.ContextMetadata),
     "context.metadata.files": (None, models.ContextFile),
@@ -44,6 +45,9 @@ VALUES: list[Any] = [
     ["a", None],
     {},
     {"a": 1},
+    {"a": {"enabled": True, "more": 1}},
+    {"a": {"enabled": "yes"}},
+    {"a": {}},
     [{}],
     [{}, 1],
 ]

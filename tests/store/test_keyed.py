@@ -128,9 +128,9 @@ def test_a_locked_conversation_still_tells_that_the_message_is_there(root: Path,
 
 def test_several_fields_of_a_head_change_in_one_write(store: Store) -> None:
     id = store.create(title="t", tags=["old"]).id
-    head = store.update(id, title="new", tags=["a", "b"], pinned=True, archived=False, mcp_servers=["git"])
+    head = store.update(id, title="new", tags=["a", "b"], pinned=True, archived=False, mcp_servers={"git": True})
     assert (head.title, head.tags, head.pinned, head.archived) == ("new", ("a", "b"), True, False)
-    assert store.document(id)["metadata"]["mcpServers"] == ["git"]
+    assert store.document(id)["metadata"]["mcpServers"] == {"git": {"enabled": True}}
     assert "archived" not in store.document(id)["metadata"]
     assert store.update(id, pinned=False).pinned is False
     assert store.head(id).title == "new"

@@ -1,0 +1,126 @@
+"""Summaries: conversations that sum up another one, and know how far that one went when they were made.
+
+What must stay true: a summary's text is what somebody wrote, and never made here; what it was made of is said as it
+was when it was read, not when the summary was done, so that what came in between counts as new.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.format import new
+from capsule.format.message import check_message
+from capsule.format.titles import MAX, check_tags, check_title, title_from
+from capsule.ids import new_id
+from capsule.reading import Reading
+from capsule.writing import complete
+
+if TYPE_CHECKING:
+    from capsule.head import Head
+    from capsule.holding import Holder
+    from capsule.standing import Mark, Standing, Summary
+
+__all__ = ["Summarizing"]
+
+_TITLE = "Summary: "
+
+
+class Summarizing(Reading, ABC):
+    """What an open store does with summaries. A base of `Store`, which knows how to make a conversation."""
+
+    _holder: Holder
+
+    @abstractmethod
+    def _make(self, document: dict[str, Any]) -> Head:
+        """Write a new conversation."""
+
+    def mark(self, id: str, up_to: str | None = None) -> Mark:
+        """How far a conversation goes now, for `summarize`. Raises and costs as `document`.
+
+        Args:
+            id: The conversation.
+            up_to: A message of its active branch, as `find_message` takes it; None: its end.
+        """
+        from capsule.standing import Mark
+
+        return Mark.of(self.document(id), up_to)
+
+    def summarize(
+        self, id: str, text: str, *, title: str | None = None, tags: Iterable[str] = (), of: Mark | None = None
+    ) -> Head:
+        """Make a conversation that sums up another one, with its tags; it is durable when this returns.
+
+        Args:
+            id: The conversation that is summed up; it is not changed, nor need it be free.
+            text: The summary.
+            title: The new conversation's title; None: "Summary: " and that of the source.
+            tags: Tags besides those of the source.
+            of: How far the source went when it was read for the summary (`mark`); None: as far as it does now.
+
+        Raises:
+            NotFound: There is no such conversation.
+            InvalidInput: The text is empty or too large, or the title can't be one.
+            InvalidDocument: The source's file does not parse.
+        """
+        if not text.strip():
+            raise InvalidInput("the summary is empty; there is nothing to make a conversation of")
+        source = self.head(id)
+        stamp = timestamps.now()
+        document = new.new_capsule(
+            new_id(),
+            check_title(title) if title is not None else _title(source.title, text),
+            stamp,
+            source.mode,
+            tags=dict.fromkeys([*source.tags, *check_tags(tags)]),
+            title_set_by="auto" if title is None else "user",
+            lock=self._holder.lock_for_new("chat"),
+            messages=[complete(check_message({"role": "assistant", "content": text}), stamp)],
+            is_summary=True,
+            source_conversation_id=source.id,
+            metadata={"summaryOf": (of or self.mark(id)).as_json()},
+        )
+        return self._make(document)
+
+    def summaries_of(self, id: str) -> list[Summary]:
+        """The summaries of a conversation, the newest first; also of one that is gone.
+
+        Costs as `heads`, reading the conversation, and its summaries.
+        """
+        from capsule.standing import Summary, standing_of
+
+        heads = [head for head in self.heads() if head.is_summary and head.source_conversation_id == id]
+        heads.sort(key=lambda head: (timestamps.sortable(head.created_at), head.id), reverse=True)
+        source = self._source(id) if heads else None
+        return [Summary(head, standing_of(self.document(head.id), source)) for head in heads]
+
+    def standing(self, id: str) -> Standing | None:
+        """What became of the source of a summary; None when the conversation is no summary.
+
+        Raises as `document`. Costs reading both.
+        """
+        from capsule.standing import standing_of
+
+        document = self.document(id)
+        metadata = document["metadata"]
+        if metadata.get("isSummary") is not True:
+            return None
+        return standing_of(document, self._source(metadata.get("sourceConversationId")))
+
+    def _source(self, id: str | None) -> dict[str, Any] | None:
+        try:
+            return self.document(id) if id else None
+        except CapsuleError:
+            return None
+
+
+def _title(source: str, text: str) -> str:
+    """The title of a summary; a hand-written one of the source may be none that is accepted."""
+    about = source.strip(" \t")[: MAX - len(_TITLE)].rstrip()
+    try:
+        return check_title(_TITLE + about if about else _TITLE + title_from(text))
+    except InvalidInput:
+        return _TITLE + (title_from(source) or title_from(text))

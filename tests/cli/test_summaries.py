@@ -1,0 +1,199 @@
+"""`summarize`, `transcript`, `list --summaries-of`, and what `show` and `doctor` say of a summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def plan(capsule: Any) -> str:
+    id: str = capsule.new("Holidays", "--tag", "home", "--message", "To the sea?")
+    capsule("append", id, "--role", "assistant", "Yes.")
+    return id
+
+
+def python(body: str) -> str:
+    """A command line that runs a Python program."""
+    return f'"{sys.executable}" -c "{body}"'
+
+
+def test_a_summary_is_made_of_a_text_a_file_or_standard_input(capsule: Any, plan: str, tmp_path: Path) -> None:
+    file = tmp_path / "summary.md"
+    file.write_text("They go to the sea.\n", encoding="utf-8")
+    made = [
+        capsule("summarize", plan, "They go to the sea.").line,
+        capsule("summarize", plan, "--file", str(file)).line,
+        capsule("summarize", plan, "-", input="They go to the sea.\n").line,
+        capsule("summarize", plan, "--file", "-", input="They go to the sea.\n").line,
+    ]
+    assert [capsule.history(id)[0]["content"] for id in made] == ["They go to the sea."] * 4
+    head = capsule.json("summarize", plan, "Short.", "--title", "In short")
+    assert (head["title"], head["isSummary"], head["sourceConversationId"]) == ("In short", True, plan)
+    assert head["tags"] == ["home"]
+
+
+def test_without_a_text_it_is_an_error_that_says_where_one_comes_from(capsule: Any, plan: str) -> None:
+    said = capsule("summarize", plan, expect=2).stderr
+    assert "Capsule writes none itself" in said
+    assert "--command" in said
+    capsule("summarize", plan, "text", "--file", "x", expect=2)
+    capsule("summarize", plan, "text", "--command", "cat", expect=2)
+    capsule("summarize", plan, "--command", "cat", "--up-to", "@0", expect=2)
+    capsule("summarize", plan, "text", "--budget", "9", expect=2)
+    capsule("summarize", plan, "-", input=" \n", expect=2)
+    capsule("summarize", plan, "--command", " ", expect=2)
+    assert len(capsule.json("list")) == 1
+
+
+def test_a_program_gets_the_transcript_and_gives_the_summary(capsule: Any, plan: str) -> None:
+    made = capsule("summarize", plan, "--command", "grep -c '^=== ' | tr '\\n' '!'").line
+    assert capsule.history(made)[0]["content"] == "3!"
+    copy = capsule.history(capsule("summarize", plan, "--command", "cat").line)[0]["content"]
+    assert copy + "\n" == capsule("transcript", plan).stdout
+    capsule("append", plan, "word " * 300)
+    answer = capsule("summarize", plan, "--command", "cat", "--budget", "600")
+    assert "the 2 oldest messages" not in answer.stderr
+    capsule("append", plan, "word " * 300)
+    answer = capsule("summarize", plan, "--command", "cat", "--budget", "600")
+    assert "the 3 oldest messages don't fit" in answer.stderr
+
+
+def test_a_program_that_does_not_read_its_input_is_no_failure(capsule: Any, plan: str) -> None:
+    capsule("append", plan, "x" * 2_000_000)
+    made = capsule("summarize", plan, "--command", "echo Short.").line
+    assert capsule.history(made)[0]["content"] == "Short."
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("exit 3", 1, "--command failed with exit code 3; nothing was made. It was: exit 3"),
+        ("echo half; exit 1", 1, "failed with exit code 1"),
+        ("kill -9 $$", 1, "was ended by signal 9"),
+        ("no-such-program-anywhere", 1, "failed with exit code 127"),
+        ("true", 2, "it wrote nothing"),
+        ("echo", 2, "it wrote nothing"),
+        ("printf 'a\\377'", 2, "byte 1 (0xff) is no UTF-8"),
+        ("yes", 2, "wrote more than 1,000 bytes"),
+    ],
+)
+def test_a_program_that_fails_makes_nothing_and_says_why(
+    capsule: Any, plan: str, command: str, code: int, said: str
+) -> None:
+    (capsule.root / "capsule.toml").write_text("[limits]\nmessage_bytes = 1000\n", encoding="utf-8")
+    answer = capsule("summarize", plan, "--command", command, expect=code)
+    assert said in answer.stderr
+    assert len(capsule.json("list")) == 1
+
+
+def test_what_a_program_says_on_stderr_reaches_the_person(capsule: Any, plan: str) -> None:
+    answer = capsule.process("summarize", plan, "--command", "echo thinking >&2; echo Short.")
+    assert "thinking" in answer.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="groups of processes are those of POSIX")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_ends_the_program_and_nothing_is_made(
+    capsule: Any, plan: str, tmp_path: Path, number: int, code: int
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # It says its number, and then waits for ever; the pipe ends when it has ended.
+    command = (
+        f"exec {python('import os, signal; print(os.getpid(), flush=True, file=open(3, chr(119))); signal.pause()')}"
+    )
+    process = capsule.start(
+        "summarize", plan, "--command", f"{command} 3> '{pipe}'", start_new_session=True, stdin=None
+    )
+    with open(pipe, encoding="utf-8") as told:
+        pid = int(told.readline())
+        assert pid > 0
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # As a terminal does it.
+        else:
+            process.send_signal(number)
+        assert process.wait(60) == code
+        assert told.read() == ""
+    assert len(capsule.json("list")) == 1
+
+
+def test_the_summaries_are_listed_and_say_whether_the_source_has_moved_on(capsule: Any, plan: str) -> None:
+    first = capsule("summarize", plan, "They go.").line
+    capsule("append", plan, "When?")
+    second = capsule("summarize", plan, "They go, some time.").line
+    told = {head["id"]: head["source"] for head in capsule.json("list", "--summaries-of", plan)}
+    assert told == {
+        first: {"state": "behind", "added": 1, "edited": 0},
+        second: {"state": "current", "added": 0, "edited": 0},
+    }
+    rows = dict(line.split("\t")[::5] for line in capsule("list", "--summaries-of", plan[:8]).stdout.splitlines())
+    assert rows == {first: "behind", second: "current"}
+    assert capsule.json("list", "--summaries-of", first) == []
+    capsule("list", "--summaries-of", "nobody", expect=3)
+    capsule("delete", plan)
+    assert {head["source"]["state"] for head in capsule.json("list", "--summaries-of", plan)} == {"gone"}
+
+
+def test_what_arrived_while_the_program_ran_counts_as_new(capsule: Any, plan: str) -> None:
+    command = f'"{sys.executable}" -m capsule_cli append {plan} "Wait!" > /dev/null && echo Short.'
+    environment = capsule.environment()
+    process = capsule.start("summarize", plan, "--command", command, env=environment)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    (head,) = capsule.json("list", "--summaries-of", plan)
+    assert head["id"] == stdout.decode().strip()
+    assert head["source"] == {"state": "behind", "added": 1, "edited": 0}
+
+
+def test_a_summary_up_to_a_message_says_what_it_leaves_out(capsule: Any, plan: str) -> None:
+    capsule("summarize", plan, "A question.", "--up-to", "@0")
+    assert capsule.json("list", "--summaries-of", plan)[0]["source"]["added"] == 1
+    capsule("summarize", plan, "A question.", "--up-to", "@9", expect=3)
+
+
+def test_show_and_doctor_say_that_the_source_has_moved_on(capsule: Any, plan: str) -> None:
+    made = capsule("summarize", plan, "They go.").line
+    assert f"a summary of {plan}; its source is as it was" in capsule("show", made).stderr
+    capsule("append", plan, "When?")
+    capsule("append", plan, "Where?")
+    assert "its source has moved on since: 2 new messages" in capsule("show", made).stderr
+    assert capsule("show", made, "--json").stderr == ""
+    assert capsule("show", plan).stderr == ""
+    answer = capsule("doctor")
+    assert "behind: a summary of" in answer.stdout
+    assert "all is well" in answer.stdout
+    assert capsule.json("doctor")["ok"] is True
+
+
+def test_a_transcript_is_printed_within_its_budget(capsule: Any, plan: str) -> None:
+    text = capsule("transcript", plan).stdout
+    assert [line for line in text.splitlines() if line and not line.startswith("===")] == ["To the sea?", "Yes."]
+    capsule("append", plan, "word " * 200)
+    budget = capsule.json("transcript", plan)["tokens"] - 1
+    made = capsule.json("transcript", plan, "--budget", str(budget))
+    assert made["tokens"] <= budget
+    assert (made["messages"], made["leftOut"]) == (2, 1)
+    assert "=== 1 older message is left out ===" in made["text"]
+    assert "it takes" in capsule("transcript", plan, "--budget", "50", expect=2).stderr
+    capsule("transcript", plan, "--budget", "0", expect=2)
+
+
+def test_the_context_comes_first_when_asked_for(capsule: Any, plan: str) -> None:
+    document = json.loads(capsule.file(plan).read_bytes())
+    document["context"]["fullContext"] = "# Project\n=== user ===\n"
+    capsule.file(plan).write_text(json.dumps(document), encoding="utf-8")
+    text = capsule("transcript", plan, "--context").stdout
+    assert "=== project context ===\n# Project\n>=== user ===\n" in text
+    assert "Project" not in capsule("transcript", plan).stdout
+
+
+def test_a_message_commands_no_terminal_through_a_transcript(capsule: Any) -> None:
+    id = capsule.new("--message", "a\x1b[2Jb")
+    assert "a\\x1b[2Jb" in capsule("transcript", id).stdout

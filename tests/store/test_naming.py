@@ -1,0 +1,83 @@
+"""Suggested titles: taken where nobody named a conversation, and offered where a person did."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule import InvalidInput, Store
+
+
+def test_a_suggestion_is_taken_while_nobody_named_the_conversation(store: Store) -> None:
+    id = store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id
+    head = store.suggest_title(id, "Sorting")
+    assert head is not None
+    assert (head.title, head.title_set_by, head.named) == ("Sorting", "auto", False)
+    assert store.suggest_title(id, "Sorting lists").title == "Sorting lists"  # type: ignore[union-attr]
+
+
+def test_a_suggestion_leaves_a_title_that_a_person_gave_and_the_file(store: Store) -> None:
+    id = store.create(title="Mine").id
+    before = store.read(id)
+    assert store.suggest_title(id, "Better") is None
+    assert store.suggest_title(id, "Better", instead_of="What it was once") is None
+    assert store.read(id) == before
+
+
+def test_what_a_person_agreed_to_replace_is_replaced_and_stays_theirs(store: Store) -> None:
+    id = store.create(title="Mine").id
+    head = store.suggest_title(id, "Better", instead_of="Mine")
+    assert head is not None
+    assert (head.title, head.title_set_by) == ("Better", "user")
+    assert store.suggest_title(id, "Best", instead_of="Mine") is None
+
+
+def test_a_title_of_version_2_0_may_be_a_persons_and_is_left(store: Store, root: Path) -> None:
+    stamp = "2025-01-12T10:00:00Z"
+    old = {"id": "old-1", "title": "Old", "version": "2.0", "createdAt": stamp, "updatedAt": stamp, "history": []}
+    (root / "conversations" / "old-1.json").write_bytes(orjson.dumps(old))
+    assert store.suggest_title("old-1", "New") is None
+    assert store.suggest_title("old-1", "New", instead_of="Old") is not None
+
+
+def test_a_title_that_cant_be_one_is_refused(store: Store) -> None:
+    id = store.create().id
+    with pytest.raises(InvalidInput):
+        store.suggest_title(id, " ")
+
+
+def test_a_person_and_a_suggestion_at_once_leave_the_persons_title(root: Path) -> None:
+    for _ in range(10):
+        with Store.open(root, keep_locks=False) as store:
+            id = store.create().id
+            together = threading.Barrier(2)
+
+            def suggest(store: Store = store, id: str = id, together: threading.Barrier = together) -> None:
+                together.wait(30)
+                store.suggest_title(id, "A model's")
+
+            other = threading.Thread(target=suggest)
+            other.start()
+            together.wait(30)
+            store.rename(id, "A person's")
+            other.join(30)
+            assert store.head(id).title == "A person's"
+
+
+def test_editing_the_first_message_changes_the_title_that_was_made_from_it_and_no_suggested_one(store: Store) -> None:
+    made, suggested = (
+        store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id for _ in range(2)
+    )
+    store.suggest_title(suggested, "Sorting")
+    for id in (made, suggested):
+        store.edit_message(id, "@0", "How do I sort a tree?")
+    assert (store.head(made).title, store.head(suggested).title) == ("How do I sort a tree?", "Sorting")
+
+
+def test_the_title_by_rule_is_that_of_the_first_user_message(store: Store) -> None:
+    talk = [{"role": "system", "content": "Be nice"}, {"role": "user", "content": "# Hello\nthere"}]
+    assert store.title_by_rule(store.create(title="Mine", messages=talk).id) == "Hello"
+    assert store.title_by_rule(store.create(title="Mine").id) == ""

@@ -1,0 +1,251 @@
+"""Overrides of MCP servers, and those that wait for the next conversation."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from capsule import InvalidDocument, InvalidInput, Store
+from capsule.doctor import examine
+from capsule.format.validation import problems_of
+from tests.processes import Child
+
+
+def servers(store: Store, id: str) -> Any:
+    return store.document(id)["metadata"].get("mcpServers")
+
+
+def test_only_what_was_switched_stands_in_the_file(store: Store) -> None:
+    id = store.create(title="Plan").id
+    assert servers(store, id) is None
+    assert store.set_mcp_servers(id, {"git": False, "web": True}) == {"git": False, "web": True}
+    assert servers(store, id) == {"git": {"enabled": False}, "web": {"enabled": True}}
+    assert store.toggle_mcp_server(id, "git") == {"git": True, "web": True}
+    assert store.toggle_mcp_server(id, "mail") == {"git": True, "web": True, "mail": False}
+    assert store.set_mcp_servers(id, {"git": None, "nobody": None}) == {"web": True, "mail": False}
+    assert store.mcp_servers(id) == {"web": True, "mail": False}
+    store.set_mcp_servers(id, {"web": None, "mail": None})
+    assert servers(store, id) is None
+    assert store.load(id).metadata.mcp_servers is None
+
+
+def test_what_else_stands_in_an_override_stays(store: Store) -> None:
+    id = store.create(title="Plan").id
+    path = Path(store.storage.path("conversations", id))
+    document = orjson.loads(path.read_bytes())
+    document["metadata"]["mcpServers"] = {"git": {"why": "mine", "enabled": True}}
+    path.write_bytes(orjson.dumps(document))
+    store.toggle_mcp_server(id, "git")
+    assert servers(store, id) == {"git": {"why": "mine", "enabled": False}}
+
+
+def test_a_list_of_names_is_read_kept_and_told_as_odd_until_it_is_changed(store: Store) -> None:
+    id = store.create(title="Plan").id
+    path = Path(store.storage.path("conversations", id))
+    document = orjson.loads(path.read_bytes())
+    document["metadata"]["mcpServers"] = ["git", "web"]
+    path.write_bytes(orjson.dumps(document))
+    assert store.mcp_servers(id) == {"git": True, "web": True}
+    assert [problem.where for problem in problems_of(path.read_bytes(), "x")] == ["metadata.mcpServers"]
+    store.rename(id, "Other")
+    assert servers(store, id) == ["git", "web"]
+    assert store.load(id).metadata.mcp_servers == ["git", "web"]
+    store.toggle_mcp_server(id, "web")
+    assert servers(store, id) == {"git": {"enabled": True}, "web": {"enabled": False}}
+    assert problems_of(path.read_bytes(), "x") == []
+
+
+@pytest.mark.parametrize("wrong", [{"git": True}, {"git": {}}, {"git": {"enabled": 1}}, [1], "git"])
+def test_overrides_of_another_shape_make_a_file_invalid(store: Store, wrong: Any) -> None:
+    id = store.create(title="Plan").id
+    path = Path(store.storage.path("conversations", id))
+    document = orjson.loads(path.read_bytes())
+    document["metadata"]["mcpServers"] = wrong
+    path.write_bytes(orjson.dumps(document))
+    with pytest.raises(
+        InvalidDocument, match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"'
+    ):
+        store.mcp_servers(id)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 201])
+def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store, name: str) -> None:
+    id = store.create(title="Plan").id
+    before = store.read(id)
+    for call in (
+        lambda: store.set_mcp_servers(id, {name: True}),
+        lambda: store.toggle_mcp_server(id, name),
+        lambda: store.set_mcp_servers(None, {name: True}),
+        lambda: store.update(id, mcp_servers={name: True}),
+    ):
+        with pytest.raises(InvalidInput, match="no name of an MCP server"):
+            call()
+    with pytest.raises(InvalidInput, match=r"mcpServers.git: must be true, false or null"):
+        store.update(id, mcp_servers={"git": "yes"})
+    assert store.read(id) == before
+
+
+def test_what_waits_goes_into_the_next_conversation_and_no_other(store: Store) -> None:
+    assert store.mcp_servers(None) == {}
+    store.set_mcp_servers(None, {"git": False})
+    assert store.toggle_mcp_server(None, "web") == {"git": False, "web": False}
+    store.summarize(store.create(title="Next").id, "A summary is none that somebody begins.")
+    first = next(head for head in store.heads() if head.title == "Next")
+    assert store.mcp_servers(first.id) == {"git": False, "web": False}
+    assert store.mcp_servers(None) == {}
+    assert servers(store, store.create(title="After").id) is None
+
+
+def test_a_summary_does_not_take_what_waits(store: Store) -> None:
+    id = store.create(title="Plan").id
+    store.set_mcp_servers(None, {"git": False})
+    assert servers(store, store.summarize(id, "Short.").id) is None
+    assert store.mcp_servers(None) == {"git": False}
+
+
+def test_what_waits_stays_when_no_conversation_could_be_made(store: Store) -> None:
+    store.create(id="mine")
+    store.set_mcp_servers(None, {"git": False})
+    with pytest.raises(InvalidInput):
+        store.create(id="mine")
+    with pytest.raises(InvalidInput):
+        store.create(title="x" * 300)
+    assert store.mcp_servers(None) == {"git": False}
+
+
+def test_of_many_that_are_made_at_once_one_gets_what_waits(store: Store) -> None:
+    store.set_mcp_servers(None, {"git": False})
+    together = threading.Barrier(8)
+    made: list[str] = []
+
+    def make() -> None:
+        together.wait(30)
+        made.append(store.create(title="One of many").id)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(str(servers(store, id)) for id in made) == ["None"] * 7 + ["{'git': {'enabled': False}}"]
+
+
+def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_or_in_the_conversation(
+    root: Path, store: Store
+) -> None:
+    """In one child, which forks another one for each step that it dies at."""
+    child = Child(
+        """
+        import itertools
+        from capsule.storage.syscalls import Syscalls
+        from tests.storage.faults import CALLS, store_on
+
+        class Dying(Syscalls):
+            left = 0
+            def __init__(self):
+                for name in CALLS:
+                    if hasattr(Syscalls, name):
+                        setattr(self, name, self.wrapped(getattr(super(), name)))
+            def wrapped(self, call):
+                def wrapped(*args):
+                    self.left -= 1
+                    if self.left == 0:
+                        os._exit(9)
+                    return call(*args)
+                return wrapped
+
+        for at in itertools.count(1):
+            with Store.open(sys.argv[1]) as store:
+                store.set_mcp_servers(None, {"git": False})
+            pid = os.fork()
+            if not pid:
+                system = Dying()
+                store = store_on(sys.argv[1], system)
+                system.left = at
+                store.create(id=f"c{at}", title="Next", type="group")
+                os._exit(0)
+            died = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+            say(died)
+            hear()
+            if not died:
+                break
+        """,
+        str(root),
+    )
+    steps, twice, died = 0, 0, True
+    try:
+        while died:
+            died = child.hear()
+            steps += 1
+            made = f"c{steps}" in store.ids()
+            assert made or died
+            waits, got = store.mcp_servers(None), store.mcp_servers(f"c{steps}") if made else {}
+            assert waits in ({}, {"git": False})
+            assert got == {"git": False} or not made
+            assert waits or got
+            twice += bool(waits and got)
+            child.say()
+    finally:
+        child.close()
+    assert steps > 10
+    assert twice  # Between the two a crash has it apply once more, as the documentation says.
+
+
+def test_a_damaged_document_of_what_waits_is_named_and_never_passed_over(store: Store, root: Path) -> None:
+    path = root / "overrides" / "next.json"
+    store.set_mcp_servers(None, {"git": False})
+    for wrong, line in ((b'{\n  "mcpServers": {"git": true}\n}\n', 2), (b"{", 1)):
+        path.write_bytes(wrong)
+        for call in (
+            lambda: store.create(title="x"),
+            lambda: store.mcp_servers(None),
+            lambda: store.toggle_mcp_server(None, "git"),
+        ):
+            with pytest.raises(InvalidDocument, match=rf"next.json:{line}:.*correct the file or remove it"):
+                call()
+        found = list(examine(store, repair=True))
+        assert [(finding.path, finding.line, finding.kind) for finding in found] == [(str(path), line, "damaged")]
+        assert path.read_bytes() == wrong
+    assert store.ids() == []
+    path.unlink()
+    assert servers(store, store.create(title="x").id) is None
+    assert list(examine(store)) == []
+
+
+def test_a_hand_written_document_of_what_waits_is_taken_and_its_other_fields_stay(store: Store, root: Path) -> None:
+    (root / "overrides").mkdir()
+    path = root / "overrides" / "next.json"
+    path.write_text('{"note": "mine", "mcpServers": {"git": {"enabled": false}}}')
+    assert store.mcp_servers(store.create(title="x").id) == {"git": False}
+    assert orjson.loads(path.read_bytes()) == {"note": "mine", "mcpServers": {}}
+
+
+def test_when_what_waits_cant_be_cleared_the_conversation_is_there_and_it_is_said(
+    store: Store, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import errno
+
+    from tests.storage.faults import Faulty, store_on
+
+    store.set_mcp_servers(None, {"git": False})
+    system = Faulty()
+    with store_on(root, system, keep_locks=False) as failing:
+        replace, done = failing._make, []
+
+        def make_then_fill_the_disk(document: dict[str, Any]) -> Any:
+            done.append(replace(document))
+            system.arm(1, errno.ENOSPC, lasting=True)
+            return done[0]
+
+        failing._make = make_then_fill_the_disk  # type: ignore[method-assign]
+        with caplog.at_level(logging.WARNING, "capsule"):
+            head = failing.create(title="x")
+        system.disarm()
+    assert store.mcp_servers(head.id) == {"git": False}
+    assert store.mcp_servers(None) == {"git": False}
+    assert "could not be cleared, so the next one gets them too" in caplog.text

@@ -1,0 +1,162 @@
+"""Summaries, and what they know of their source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule import InvalidInput, NotFound, Store
+from capsule.doctor import examine
+
+
+@pytest.fixture
+def plan(store: Store) -> str:
+    talk = [{"role": "user", "content": "To the sea?"}, {"role": "assistant", "content": "Yes."}]
+    id = store.create(id="plan-1", title="Holidays", tags=["home", "2026"], mode="toolbox", messages=talk).id
+    store.unlock(id)
+    return id
+
+
+def test_a_summary_is_a_conversation_that_says_what_it_sums_up(store: Store, plan: str) -> None:
+    before = store.read(plan)
+    head = store.summarize(plan, "They go to the sea.")
+    made = store.document(head.id)
+    assert (head.title, head.tags, head.mode, head.is_summary) == (
+        "Summary: Holidays",
+        ("home", "2026"),
+        "toolbox",
+        True,
+    )
+    assert [(message["role"], message["content"]) for message in made["history"]] == [
+        ("assistant", "They go to the sea.")
+    ]
+    last = store.tail(plan, 1)[0]
+    assert made["metadata"]["sourceConversationId"] == plan
+    assert made["metadata"]["summaryOf"] == {
+        "message": last.id,
+        "messages": 2,
+        "updatedAt": store.head(plan).updated_at,
+    }
+    assert store.read(plan) == before
+
+
+def test_a_conversation_that_somebody_has_locked_can_be_summed_up(root: Path, store: Store, plan: str) -> None:
+    store.lock(plan)
+    with Store.open(root) as other:
+        assert other.summarize(plan, "They go.").is_summary
+
+
+def test_a_title_and_more_tags_can_be_given(store: Store, plan: str) -> None:
+    head = store.summarize(plan, "They go.", title="In short", tags=["short", "home"])
+    assert (head.title, head.tags, head.title_set_by) == ("In short", ("home", "2026", "short"), "user")
+
+
+@pytest.mark.parametrize("title", ["", "x" * 200, "a\x07b", " " * 5])
+def test_any_title_of_the_source_gives_one_that_is_accepted(store: Store, plan: str, title: str) -> None:
+    path = Path(store.storage.path("conversations", plan))
+    document = orjson.loads(path.read_bytes()) | {"title": title}
+    path.write_bytes(orjson.dumps(document))
+    made = store.summarize(plan, "They go to the sea.").title
+    assert made.startswith("Summary: ")
+    assert len(made) <= 200
+    assert made.isprintable()
+
+
+def test_an_empty_text_is_no_summary_and_nothing_is_made(store: Store, plan: str) -> None:
+    for text in ("", " \n"):
+        with pytest.raises(InvalidInput, match="empty"):
+            store.summarize(plan, text)
+    with pytest.raises(NotFound):
+        store.summarize("nobody", "text")
+    assert store.ids() == [plan]
+
+
+def test_a_summary_knows_that_its_source_went_on_and_what_was_edited(store: Store, plan: str) -> None:
+    summary = store.summarize(plan, "They go.").id
+    assert str(store.standing(summary)) == "its source is as it was"
+    store.rename(plan, "Summer")
+    assert store.standing(summary).state == "current"  # type: ignore[union-attr]
+    store.append(plan, content="When?")
+    store.append(plan, role="assistant", content="In May.")
+    assert str(store.standing(summary)) == "its source has moved on since: 2 new messages"
+    store.edit_message(plan, "@0", "To the mountains?")
+    assert str(store.standing(summary)) == "its source has moved on since: 2 new messages, 1 edited"
+    assert store.standing(plan) is None
+
+
+def test_what_came_while_the_summary_was_written_counts_as_new(store: Store, plan: str) -> None:
+    mark = store.mark(plan)
+    store.append(plan, content="Wait, when?")
+    summary = store.summarize(plan, "They go.", of=mark).id
+    assert store.standing(summary).as_json() == {"state": "behind", "added": 1, "edited": 0}  # type: ignore[union-attr]
+
+
+def test_a_summary_up_to_a_message_is_behind_by_what_follows(store: Store, plan: str) -> None:
+    summary = store.summarize(plan, "A question.", of=store.mark(plan, "@0")).id
+    assert store.standing(summary).added == 1  # type: ignore[union-attr]
+    with pytest.raises(NotFound):
+        store.mark(plan, "@7")
+
+
+def test_messages_without_ids_are_known_again_when_they_got_theirs(store: Store, root: Path) -> None:
+    stamp = "2025-01-12T10:00:00Z"
+    old = {"id": "old-1", "title": "Old", "version": "2.0", "createdAt": stamp, "updatedAt": stamp}
+    history = [{"role": "user", "content": text, "timestamp": stamp} for text in "ab"]
+    (root / "conversations" / "old-1.json").write_bytes(orjson.dumps(old | {"history": history}))
+    summary = store.summarize("old-1", "Letters.").id
+    store.rename("old-1", "Letters")
+    assert orjson.loads(store.read("old-1"))["history"][0]["id"]
+    assert store.standing(summary).state == "current"  # type: ignore[union-attr]
+
+
+def test_a_source_that_took_another_way_or_lost_messages_is_told(store: Store, plan: str) -> None:
+    summary = store.summarize(plan, "They go.").id
+    first = store.find_message(plan, "@0").id
+    path = Path(store.storage.path("conversations", plan))
+    document = orjson.loads(path.read_bytes())
+    document["history"].append({"role": "assistant", "content": "No.", "parent": first})
+    path.write_bytes(orjson.dumps(document))
+    assert store.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
+    document["history"] = document["history"][:2]
+    document["history"][1]["id"] = "another"
+    path.write_bytes(orjson.dumps(document))
+    assert store.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
+
+
+def test_the_summaries_of_a_conversation_are_found_the_newest_first_even_when_it_is_gone(
+    store: Store, plan: str
+) -> None:
+    made = [store.summarize(plan, text).id for text in ("one", "two")]
+    store.summarize(made[0], "of a summary")
+    store.append(plan, content="more")
+    found = store.summaries_of(plan)
+    assert {summary.head.id for summary in found} == set(made)
+    assert [summary.head.created_at for summary in found] == sorted(
+        (summary.head.created_at for summary in found), reverse=True
+    )
+    assert {summary.standing.added for summary in found} == {1}
+    store.delete(plan)
+    assert {str(summary.standing) for summary in store.summaries_of(plan)} == {"its source is gone, or can't be read"}
+    assert store.summaries_of("nobody") == []
+
+
+def test_a_summary_of_another_program_does_not_say_how_far_it_went(store: Store, plan: str) -> None:
+    summary = store.summarize(plan, "They go.").id
+    path = Path(store.storage.path("conversations", summary))
+    document = orjson.loads(path.read_bytes())
+    del document["metadata"]["summaryOf"]
+    path.write_bytes(orjson.dumps(document))
+    assert store.standing(summary).state == "unknown"  # type: ignore[union-attr]
+
+
+def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(store: Store, plan: str) -> None:
+    summary = store.summarize(plan, "They go.").id
+    assert list(examine(store)) == []
+    store.append(plan, content="When?")
+    found = list(examine(store, repair=True))
+    assert [(finding.id, finding.kind, finding.is_trouble) for finding in found] == [(summary, "behind", False)]
+    assert found[0].what == f"a summary of {plan}; its source has moved on since: 1 new message"
+    store.delete(plan)
+    assert list(examine(store)) == []
