@@ -27,6 +27,7 @@ from capsule.mcp_server.results import (
     answer,
     conversation_of,
 )
+from capsule.mcp_server.sampling import Summed, summed
 from capsule.mcp_server.stores import store_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ Confirm = Annotated[bool, Field(description="The user agreed; for clients that c
 
 def create_conversation(
     ctx: Context,
+    summary: Annotated[Summed, Resolve(summed)],
     title: Annotated[str, Field(description="Empty: made from the first user message")] = "",
     content: Annotated[str, Field(description="First message")] = "",
     role: Role = "user",
@@ -58,7 +60,8 @@ def create_conversation(
     """Make a conversation."""
     store = store_of(ctx)
     if summaryOf:
-        head = store.summarize(store.resolve(summaryOf), content, title=title or None, tags=tags)
+        source = store.resolve(summaryOf)
+        head = store.summarize(source, summary.text, title=title or None, tags=tags, of=summary.mark)
     else:
         messages = [{"role": role, "content": content}] if content else []
         head = store.create(title=title or None, type=type, tags=tags, messages=messages)
