@@ -78,7 +78,7 @@ torture: $(STAMP)  ## run the long versions of the crash and stress tests (minut
 
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check -e '.[test,lint,bench]'
+	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check -e '.[test,lint,bench,tokens]'
 	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 
