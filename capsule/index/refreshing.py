@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -55,6 +56,7 @@ class Refreshing:
         self._guard = threading.RLock()
         self._database = Database(storage.derived, self._fill)
         self._pid = os.getpid()
+        _all.add(self)
         self._prefix = storage.path(kind, "x").removesuffix("x.json")
         self._reset()
 
@@ -376,3 +378,42 @@ class Refreshing:
             if progress is not None:
                 progress(done, total)
         db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))
+
+    # -- Forking --------------------------------------------------------------------------------------------------
+
+    def hold_still(self) -> None:
+        """Before a fork: wait until no thread is at work here. What SQLite had locked would stay so in the child."""
+        self._guard.acquire()
+
+    def go_on(self) -> None:
+        """After the fork, in the parent."""
+        self._guard.release()
+
+
+_all: weakref.WeakSet[Refreshing] = weakref.WeakSet()
+_still: list[Refreshing] = []
+_forking = threading.RLock()
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    _still[:] = list(_all)
+    for index in _still:
+        index.hold_still()
+
+
+def _after_fork_in_parent() -> None:
+    while _still:
+        _still.pop().go_on()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    # Their guards are made anew when the child first uses them; the process id says so.
+    global _forking
+    _still.clear()
+    _forking = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
