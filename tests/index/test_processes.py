@@ -277,3 +277,35 @@ def test_threads_share_a_store(store: Store, root: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert state(store) == state_of_the_files(root)
+
+
+def test_a_fork_waits_until_no_thread_is_at_work_in_the_index(root: Path, child: Start) -> None:
+    process = child(
+        """
+        import threading, warnings
+        warnings.simplefilter("ignore")  # That threads and fork don't go together is what this is about.
+        store = Store.open(sys.argv[1], keep_locks=False)
+        id = store.create(type="group").id
+        done = threading.Event()
+        def turn():
+            with Store.open(sys.argv[1], keep_locks=False) as other:
+                other.append(id, content="on")
+            list(store.heads())
+        def work():
+            while not done.is_set():
+                turn()
+        for _ in range(3):
+            turn()  # Everything is imported: Python itself can't fork while a thread imports a module.
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(60):
+            if os.fork() == 0:
+                os._exit(0 if [head.id for head in store.heads()] == [id] else 1)
+            assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        done.set()
+        thread.join()
+        say("done")
+        """,
+        root,
+    )
+    assert process.hear() == "done"

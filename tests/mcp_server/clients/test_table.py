@@ -10,8 +10,8 @@ import pytest
 from capsule.mcp_server.clients.table import CLIENTS, VARIABLES, Launch, Places, client
 from capsule_cli import mcp_clients
 
-LINUX = Places("linux", "/home/anna", "/work/x")
-MACOS = Places("darwin", "/Users/anna", "/work/x")
+LINUX = Places("linux", "/home/anna", "/projects/x")
+MACOS = Places("darwin", "/Users/anna", "/projects/x")
 WINDOWS = Places("win32", r"C:\Users\anna", r"C:\work\x", {"APPDATA": r"D:\Roaming"})
 
 
@@ -94,7 +94,7 @@ def test_a_variable_moves_the_settings_unless_it_is_no_absolute_path(name: str, 
 
 
 def test_in_a_project_a_program_has_its_settings_where_it_looks_for_them() -> None:
-    found = {one.name: [path.removeprefix("/work/x/") for path in one.files("project", LINUX)] for one in CLIENTS}
+    found = {one.name: [path.removeprefix("/projects/x/") for path in one.files("project", LINUX)] for one in CLIENTS}
     assert found == {
         "claude-code": [".mcp.json"],
         "claude-desktop": [],
