@@ -6,6 +6,7 @@ and every contestant gets the same texts.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,7 +16,7 @@ from capsule.format import codec
 from capsule.format.new import new_capsule
 from capsule.ids import new_message_id
 
-__all__ = ["CONTEXT_BYTES", "MESSAGE_BYTES", "STAMP", "history", "texts", "write_capsule"]
+__all__ = ["CONTEXT_BYTES", "MESSAGE_BYTES", "STAMP", "copy_durably", "history", "texts", "write_capsule"]
 
 MESSAGE_BYTES = 400
 CONTEXT_BYTES = 1_200_000
@@ -76,3 +77,15 @@ def write_capsule(
     path = root / "conversations" / f"{id}.json"
     path.write_bytes(codec.encode(document))
     return path
+
+
+def copy_durably(source: Path, target: Path) -> None:
+    """cp and fsync: what a person would do at the least, in the kernel."""
+    read = os.open(source, os.O_RDONLY)
+    written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    left = os.fstat(read).st_size
+    while left:
+        left -= os.copy_file_range(read, written, left)
+    os.fsync(written)
+    os.close(written)
+    os.close(read)

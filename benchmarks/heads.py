@@ -6,7 +6,7 @@ import itertools
 import os
 from pathlib import Path
 
-from benchmarks.fixtures import texts, write_capsule
+from benchmarks.fixtures import copy_durably, texts, write_capsule
 from benchmarks.harness import Contestant, interleave
 from benchmarks.peers.sqlite import SqliteMessages
 from benchmarks.report import Bar, Bench, Report, Table, sample_rows, times
@@ -26,18 +26,6 @@ def run(bench: Bench) -> Report:
     return report
 
 
-def _copy(source: Path, target: Path) -> None:
-    """cp and fsync: what a person would do at the least, in the kernel."""
-    read = os.open(source, os.O_RDONLY)
-    written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    left = os.fstat(read).st_size
-    while left:
-        left -= os.copy_file_range(read, written, left)
-    os.fsync(written)
-    os.close(written)
-    os.close(read)
-
-
 def _rename_large(bench: Bench, report: Report) -> None:
     root = bench.directory / "rename"
     Store.init(root)
@@ -55,7 +43,7 @@ def _rename_large(bench: Bench, report: Report) -> None:
         samples = interleave(
             [
                 Contestant("Store.rename", lambda: store.rename("c", next(titles)), prepare=os.sync),
-                Contestant("cp + fsync", lambda: _copy(path, copy), prepare=clear),
+                Contestant("cp + fsync", lambda: copy_durably(path, copy), prepare=clear),
             ],
             rounds,
             warm_up=2,

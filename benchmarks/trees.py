@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.fixtures import STAMP, history, texts
+from benchmarks.fixtures import STAMP, copy_durably, history, texts
 from benchmarks.harness import Contestant, interleave
 from benchmarks.peers.limit import SplicedFile
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
@@ -87,18 +87,6 @@ def _draw(bench: Bench, report: Report) -> None:
     report.data["draw"] = {name: one.as_json() for name, one in samples.items()}
 
 
-def _copy(source: Path, target: Path) -> None:
-    """cp and fsync, in the kernel."""
-    read = os.open(source, os.O_RDONLY)
-    written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    left = os.fstat(read).st_size
-    while left:
-        left -= os.copy_file_range(read, written, left)
-    os.fsync(written)
-    os.close(written)
-    os.close(read)
-
-
 def _switch(bench: Bench, report: Report) -> None:
     root = bench.directory / "switch"
     Store.init(root)
@@ -137,7 +125,7 @@ def _switch(bench: Bench, report: Report) -> None:
         return [
             *map(to, pairs),
             Contestant("Store.rename", lambda: once(rename, store), prepare=os.sync),
-            Contestant("cp + fsync", lambda: _copy(path, copy), prepare=clear),
+            Contestant("cp + fsync", lambda: copy_durably(path, copy), prepare=clear),
         ]
 
     rounds = bench.rounds(30, 10)
