@@ -1,10 +1,11 @@
 """How far the estimate of tokens is from what tokenizers say, on the files of this repository: docs/context.md's table.
 
-    python -m benchmarks.tokens [--ranks o200k_base.json] [--tokenizer tokenizer.json]
+    python -m benchmarks.tokens [--ranks o200k_base.json] [--tokenizer tokenizer.json] [--texts DIRECTORY]
 
 `o200k_base` needs the package tiktoken and its data: in tiktoken's cache, or (`--ranks`) the file of that name out of
 the npm package js-tiktoken. `--tokenizer` is a file as Hugging Face's tokenizers have it, and needs the package
-tokenizers; Anthropic's stands in the package anthropic up to 0.38. Nothing is downloaded.
+tokenizers; Anthropic's stands in the package anthropic up to 0.38. With `--texts` the same for the Markdown files of a
+directory by the script they are written in, as far as a line is mostly of that script. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +94,38 @@ def _texts(paths: tuple[str, ...]) -> list[str]:
     return found
 
 
+def _by_script(directory: Path) -> dict[str, list[str]]:
+    """The texts of the Markdown files in a directory by their script: its lines, and no others."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(directory.rglob("*.md")):
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+        script = _script(text)
+        latin = script.startswith("Latin")
+        of_it = [line for line in text.split("\n") if _beyond(line) * 3 >= len(line) or (latin and _beyond(line))]
+        if script and len("".join(of_it)) >= 400:
+            found[script].append("\n".join(of_it))
+    return dict(sorted(found.items()))
+
+
+def _script(text: str) -> str:
+    """The script that most letters beyond ASCII are of; empty for fewer than 300 of them."""
+    letters = (one for one in text if ord(one) > 127 and one.isalpha())
+    counts = Counter(unicodedata.name(one, "?").split()[0] for one in letters)
+    if counts.total() < 300:
+        return ""
+    if counts["HIRAGANA"] + counts["KATAKANA"] > counts.total() / 10:
+        return "Japanese"
+    name = counts.most_common(1)[0][0]
+    return {"CJK": "Chinese", "HANGUL": "Korean", "LATIN": "Latin with accents"}.get(name, name.capitalize())
+
+
+def _beyond(line: str) -> int:
+    return sum(ord(one) > 127 for one in line)
+
+
 def _errors(texts: list[str], count: Count) -> tuple[str, str, str]:
     """The median and the ninth decile of the error of single files, and the error of all together."""
     pairs = [(estimate(text.encode()), count(text)) for text in texts]
@@ -104,6 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.tokens", description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=Path, metavar="FILE", help="o200k_base.json of js-tiktoken")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json")
+    parser.add_argument("--texts", type=Path, metavar="DIRECTORY", help="also by script, of the Markdown files there")
     asked = parser.parse_args()
     counts = {"o200k_base": _o200k(asked.ranks), "the other": _other(asked.tokenizer)}
     for name, count in counts.items():
@@ -114,8 +150,10 @@ def main() -> int:
         return 1
     titles = [f"{name}: {what}" for name in usable for what in ("median", "nine of ten within", "in all")]
     print("| files | " + " | ".join(titles) + " |\n|" + " --- |" * (len(titles) + 1))
-    for kind, paths in _KINDS.items():
-        texts = _texts(paths)
+    kinds = {kind: _texts(paths) for kind, paths in _KINDS.items()}
+    if asked.texts is not None:
+        kinds |= _by_script(asked.texts)
+    for kind, texts in kinds.items():
         cells = [cell for count in usable.values() for cell in _errors(texts, count)]
         print(f"| {kind} ({len(texts)}) | " + " | ".join(cells) + " |")
     return 0

@@ -7,22 +7,22 @@ no context unless that is asked for.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
+from capsule import timestamps
 from capsule.context import document, secrets
-from capsule.context.files import LeftOut, Selection, Surroundings, candidates, within
-from capsule.context.reading import read_regular
-from capsule.context.tokens import estimate
+from capsule.context.digest import Digest
+from capsule.context.files import Inside, LeftOut, Selection, Surroundings, paths, too_large, within
+from capsule.context.judging import Taken, judge
 from capsule.errors import InvalidInput, Refused
 from capsule.format import codec
 
-__all__ = ["Capture", "Progress", "Taken", "capture", "examine"]
+__all__ = ["Capture", "Progress", "capture", "not_secret"]
 
 Progress = Callable[[int, int], None]
 
@@ -31,26 +31,6 @@ _HEADING_TOKENS = 40
 #: The document is encoded and written in pieces of this size, in bytes: so large that a call costs nothing, so small
 #: that they stay in the processor's cache.
 _PIECE = 128 << 10
-_TELL_EVERY = 50
-
-
-class Taken(NamedTuple):
-    """One file as it was read.
-
-    Attributes:
-        data: Its text, as UTF-8.
-        tokens: Those of the text, estimated.
-        overhead: Those of what stands around it in the document: mostly a path, of which 3 bytes take one or less.
-        before, behind: What stands around it.
-    """
-
-    path: str
-    data: bytes
-    sha256: str
-    tokens: int
-    overhead: int
-    before: bytes
-    behind: bytes
 
 
 @dataclass(slots=True)
@@ -65,6 +45,7 @@ class Capture:
         beyond: The paths of those that would be, were there no limit to the whole.
         findings: Tokens in `files`.
         secrets_allowed: Whether the context may be made though there are any.
+        captured_at: When the files began to be read; however often it is encoded, the bytes are the same.
     """
 
     root: str
@@ -74,6 +55,7 @@ class Capture:
     beyond: list[str] = field(default_factory=list)
     findings: list[secrets.Finding] = field(default_factory=list)
     secrets_allowed: bool = False
+    captured_at: str = field(default_factory=timestamps.now)
 
     @property
     def name(self) -> str:
@@ -92,12 +74,12 @@ class Capture:
             Refused: There are tokens in it, and they are not allowed.
         """
         self.ensure_no_secrets()
-        digest = hashlib.sha256()
-        yield b'{\n  "fullContext": "'
-        for piece in self._pieces():
-            digest.update(piece)
-            yield orjson.dumps(piece.decode())[1:-1]
-        about = codec.encode(self._metadata(digest.hexdigest()))[:-1]
+        with Digest() as digest:
+            yield b'{\n  "fullContext": "'
+            for piece in self._pieces():
+                digest.update(piece)
+                yield orjson.dumps(piece.decode())[1:-1]
+            about = codec.encode(self._metadata(digest.hexdigest()))[:-1]
         yield b'",\n  "metadata": ' + about.replace(b"\n", b"\n  ") + b"\n}"
 
     def document(self) -> bytes:
@@ -139,6 +121,7 @@ class Capture:
                 for file in self.files
             ],
             "selection": selection | {"leftOut": self.beyond} if self.beyond else selection,
+            "capturedAt": self.captured_at,
         }
 
 
@@ -149,7 +132,7 @@ def capture(root: str, selection: Selection, surroundings: Surroundings, progres
         root: The directory.
         selection: What to take of it.
         surroundings: What it is looked at from.
-        progress: Told how much is done, and of how much: each file is read, and searched for secrets.
+        progress: Told how many files are done, and of how many.
 
     Raises:
         NotFound: There is no such directory.
@@ -162,49 +145,38 @@ def capture(root: str, selection: Selection, surroundings: Surroundings, progres
         root.encode()
     except UnicodeEncodeError:
         raise InvalidInput(f"{root!a} is no UTF-8 text, which a capsule is; rename the directory") from None
-    found = candidates(root, selection, surroundings)
-    files, too_much = within(_not_secret(found.files, selection, found.left_out), selection.total_bytes)
-    made = Capture(root, selection, left_out=[*found.left_out, *too_much], beyond=[one.path for one in too_much])
-    for number, (path, _) in enumerate(files):
-        if progress is not None and number % _TELL_EVERY == 0:
-            progress(number, 2 * len(files))
-        got = examine(root, path, selection.file_bytes)
-        if isinstance(got, LeftOut):
-            made.left_out.append(got)
-        else:
-            made.files.append(got)
+    made, inside = Capture(root, selection), Inside(root)
+    found = paths(root, selection, surroundings, made.left_out)
+    found = _not_secret(found, inside, selection, made.left_out)
+    suspects: list[Taken] = []
+    reading, done, many = judge(inside, found, selection), 0, len(found)
+    size, too_much = 0, False
+    while (judged := next(reading, None)) is not None:
+        if progress is not None:
+            progress(done, many)
+        done, size = done + judged.done, size + judged.size
+        made.files += judged.taken
+        made.left_out += judged.left_out
+        if judged.has_sign:
+            suspects += judged.taken
+        if size > selection.total_bytes and not too_much:
+            rest = _without_the_largest(made, inside, found, found[done:])
+            reading, many, too_much = judge(inside, rest, selection), done + len(rest), True
     if selection.budget is not None:
         _fit(made, selection.budget)
     if not made.files:
         why = f"; {len(made.left_out)} were left out: {_reasons(made.left_out)}" if made.left_out else ""
         raise InvalidInput(f"{root}: there is no text file to take that git would track{why}")
-    for number, file in enumerate(made.files):
-        if progress is not None and number % _TELL_EVERY == 0:
-            progress(len(files) + number, 2 * len(files))
-        made.findings += secrets.tokens_in(file.path, file.data)
+    beyond = set(made.beyond)
+    for file in suspects:
+        if file.path in beyond:
+            continue
+        made.findings += secrets.tokens_in(file.path, file.data.decode())
     if progress is not None:
-        progress(2 * len(files), 2 * len(files))
+        progress(many, many)
     made.left_out.sort(key=lambda one: one.path)
     made.beyond.sort()
     return made
-
-
-def examine(root: str, path: str, most: int) -> Taken | LeftOut:
-    """Read one file, and say what it is."""
-    data = read_regular(f"{root}/{path}", most)
-    if data is None:
-        return LeftOut(path, "can't be read")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return LeftOut(path, "UTF-16; save it as UTF-8")
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return LeftOut(path, "binary, or a text that is no UTF-8")
-    if b"\0" in data:
-        return LeftOut(path, "binary")
-    before, behind = document.block_around(path, data)
-    digest = hashlib.sha256(data).hexdigest()
-    return Taken(path, data, digest, estimate(data), (len(before) + len(behind)) // 3, before, behind)
 
 
 def not_secret(selection: Selection, path: str) -> bool:
@@ -212,14 +184,28 @@ def not_secret(selection: Selection, path: str) -> bool:
     return path in selection.named or not secrets.holds_secrets(path)
 
 
-def _not_secret(files: list[tuple[str, int]], selection: Selection, left_out: list[LeftOut]) -> list[tuple[str, int]]:
+def _not_secret(found: list[str], inside: Inside, selection: Selection, left_out: list[LeftOut]) -> list[str]:
     named, kept = selection.named, []
-    for file in files:
-        if file[0] not in named and secrets.holds_secrets(file[0]):
-            left_out.append(LeftOut(file[0], f"looks like it holds secrets; to take it: --include {file[0]}"))
-        else:
-            kept.append(file)
+    for path in found:
+        if path in named or not secrets.holds_secrets(path):
+            kept.append(path)
+        elif (size := inside.size(path)) is not None:
+            why = LeftOut(path, f"looks like it holds secrets; to take it: --include {path}")
+            left_out.append(too_large(path, size, selection) if size > selection.file_bytes else why)
     return kept
+
+
+def _without_the_largest(made: Capture, inside: Inside, found: list[str], rest: list[str]) -> list[str]:
+    """Leave out the largest of all files, as they are too much, also those that were taken already; and of the rest,
+    what is to be read yet. The sizes are looked at only here: few projects are so large."""
+    sizes = ((path, inside.size(path)) for path in found)
+    files = [(path, size) for path, size in sizes if size is not None and size <= made.selection.file_bytes]
+    _, too_much = within(files, made.selection.total_bytes)
+    made.beyond = [one.path for one in too_much]
+    beyond = set(made.beyond)
+    made.files = [file for file in made.files if file.path not in beyond]
+    made.left_out = [one for one in made.left_out if one.path not in beyond] + too_much
+    return [path for path in rest if path not in beyond]
 
 
 def _fit(made: Capture, budget: int) -> None:

@@ -26,6 +26,7 @@ _TITLE = re.compile(r"# Context: [^\n]*\n\n[0-9]+ files?, about [0-9]+ tokens\.\
 _BEGIN = re.compile(r"\n## ([^\n]+)\n\n(`{3,})([^`\n]*)\n")
 _ESCAPE = re.compile(r"\\u\{([0-9a-f]{1,6})\}")
 _CUT_SHORT = " no-newline-at-end"
+_FENCE = b"```"
 
 #: What a fence says of the language of a file, by its name's ending; a viewer colours it by that.
 _LANGUAGES = {
@@ -83,23 +84,26 @@ def heading(name: str, files: int, tokens: int) -> bytes:
     return f"# Context: {_one_line(name)}\n\n{count}, about {tokens} tokens.\n".encode()
 
 
-def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
+def block_around(path: str, data: bytes, *, backticks: bool = True) -> tuple[bytes, bytes]:
     """What stands before a file's text in the document, and behind it.
 
     Args:
         path: The file, below the project.
         data: Its text, as UTF-8.
+        backticks: Whether there may be any in the text; False when it is known that there is none.
     """
-    # Longer than any run of backticks in the text, wherever that stands: what begins a line is not the same for all
-    # viewers.
-    longest = max(map(len, _RUN.findall(data)), default=2) if b"`" in data and b"```" in data else 2
-    fence = b"`" * max(3, longest + 1)
+    fence = _FENCE
+    if backticks and b"`" in data and _FENCE in data:
+        # Longer than any run of backticks in the text, wherever that stands: what begins a line is not the same for
+        # all viewers.
+        fence = b"`" * (max(map(len, _RUN.findall(data))) + 1)
     name = path.rpartition("/")[2]
-    language = _LANGUAGES.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
-    ends = not data or data.endswith(b"\n")
-    info = (language + ("" if ends else _CUT_SHORT)).encode()
-    before = b"\n## %s\n\n%s%s\n" % (_one_line(path).encode(), fence, info)
-    return before, (b"" if ends else b"\n") + fence + b"\n"
+    info = _LANGUAGES.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
+    behind = fence + b"\n"
+    if data and not data.endswith(b"\n"):
+        info += _CUT_SHORT
+        behind = b"\n" + behind
+    return b"\n## %s\n\n%s%s\n" % (_one_line(path).encode(), fence, info.encode()), behind
 
 
 def compose(name: str, parts: list[Part], tokens: int) -> bytes:

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.context.capture import Progress, Taken, examine, not_secret
+from capsule.context.capture import Progress, not_secret
 from capsule.context.document import take_apart
 from capsule.context.files import Inside, Selection, Surroundings, candidates
+from capsule.context.judging import examine
 from capsule.context.reading import read_regular
 from capsule.errors import CapsuleError
 
@@ -110,7 +111,7 @@ def check(
         elif hashlib.sha256(data).hexdigest() != digest:
             changed.append(path)
     for path in fresh:
-        if isinstance(examine(root, path, selection.file_bytes), Taken):
+        if examine(root, path, selection.file_bytes) is not None:
             new.append(path)
     problem = f"{odd} entries of its list of files can't be read; capture it anew" if odd else ""
     return Drift(root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem)

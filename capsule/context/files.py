@@ -32,6 +32,8 @@ __all__ = [
     "Selection",
     "Surroundings",
     "candidates",
+    "paths",
+    "too_large",
     "within",
 ]
 
@@ -145,36 +147,59 @@ def candidates(root: str, selection: Selection, surroundings: Surroundings) -> C
 
     Cost: a `git ls-files`, or a walk through the project; an `lstat` for each file and directory.
     """
-    if not os.path.isdir(root):
-        raise NotFound(f"{root}: there is no such directory to capture", id=root)
-    include, exclude = _spec(selection.include), _spec(selection.exclude)
-    named, found = selection.named, Candidates()
-    tracked = _git_files(root, surroundings.environment)
-    paths = set(walk(root, surroundings.global_ignore()) if tracked is None else tracked) | named
-    never = _below(root, surroundings.never)
-    inside = Inside(root)
-    for path in sorted(paths):
-        if never and any(path.startswith(directory) for directory in never):
-            continue
-        if path not in named and include is not None and not include.match_file(path):
-            continue
-        if exclude is not None and exclude.match_file(path):
-            continue
+    found, inside = Candidates(), Inside(root)
+    for path in paths(root, selection, surroundings, found.left_out):
         size = inside.size(path)
         if size is None:
             continue  # Gone meanwhile, a symlink, a submodule: nothing that has a text of its own.
-        if not _is_utf8(path):
-            found.left_out.append(LeftOut(path, "its name is no UTF-8"))
-        elif size > selection.file_bytes:
-            found.left_out.append(LeftOut(path, f"{size:,} bytes, more than {selection.file_bytes:,}"))
+        if size > selection.file_bytes:
+            found.left_out.append(too_large(path, size, selection))
         else:
             found.files.append((path, size))
     return found
 
 
+def paths(root: str, selection: Selection, surroundings: Surroundings, left_out: list[LeftOut]) -> list[str]:
+    """The paths of what may be files that `selection` takes, judged by their names alone; sorted.
+
+    Args:
+        root: The project.
+        selection: What to take of it.
+        surroundings: What it is looked at from.
+        left_out: Gets those whose name can't stand in a capsule.
+
+    Raises and costs as `candidates`, but for the `lstat` of each file.
+    """
+    if not os.path.isdir(root):
+        raise NotFound(f"{root}: there is no such directory to capture", id=root)
+    include, exclude = _spec(selection.include), _spec(selection.exclude)
+    named = selection.named
+    tracked = _git_files(root, surroundings.environment)
+    found = sorted(set(walk(root, surroundings.global_ignore()) if tracked is None else tracked) | named)
+    if never := tuple(_below(root, surroundings.never)):
+        found = [path for path in found if not path.startswith(never)]
+    if include is not None:
+        found = [path for path in found if path in named or include.match_file(path)]
+    if exclude is not None:
+        found = [path for path in found if not exclude.match_file(path)]
+    if not all(map(_is_utf8, found)):
+        inside = Inside(root)
+        odd = [path for path in found if not _is_utf8(path)]
+        left_out += [LeftOut(path, "its name is no UTF-8") for path in odd if inside.size(path) is not None]
+        found = [path for path in found if _is_utf8(path)]
+    return found
+
+
+def too_large(path: str, size: int, selection: Selection) -> LeftOut:
+    """What is said of a file that is larger than the selection takes any."""
+    return LeftOut(path, f"{size:,} bytes, more than {selection.file_bytes:,}")
+
+
 def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int]], list[LeftOut]]:
     """The files without the largest, so that all together they have no more than `most` bytes; and the others."""
     total = sum(size for _, size in files)
+    if total <= most:
+        return files, []
     dropped: dict[str, LeftOut] = {}
     for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
         if total <= most:
@@ -185,7 +210,7 @@ def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int
 
 
 class Inside:
-    """Tells the sizes of regular files that no symlink leads to."""
+    """A project, and in it what no symlink leads to."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -193,7 +218,7 @@ class Inside:
 
     def size(self, path: str) -> int | None:
         """The size of a regular file, in bytes; None for everything else."""
-        if not self._is_real(path.rpartition("/")[0]):
+        if not self.has_directory_of(path):
             return None
         try:
             found = os.lstat(f"{self.root}/{path}")
@@ -201,13 +226,13 @@ class Inside:
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
-    def _is_real(self, directory: str) -> bool:
+    def has_directory_of(self, path: str) -> bool:
+        """Whether the directory of a file is there. Looked at once for all files in it."""
+        directory = path.rpartition("/")[0]
         known = self._directories.get(directory)
         if known is None:
             try:
-                known = self._is_real(directory.rpartition("/")[0]) and stat.S_ISDIR(
-                    os.lstat(f"{self.root}/{directory}").st_mode
-                )
+                known = self.has_directory_of(directory) and stat.S_ISDIR(os.lstat(f"{self.root}/{directory}").st_mode)
             except (OSError, ValueError):
                 known = False
             self._directories[directory] = known

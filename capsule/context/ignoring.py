@@ -69,9 +69,10 @@ def walk(root: str, global_ignore: str) -> Iterator[str]:
         global_ignore: The text of the user's global ignore file.
     """
     pending: list[tuple[str, _Rules]] = [("", _above(root, global_ignore))]
+    top = os.fsencode(root) + b"/"
     while pending:
         directory, rules = pending.pop()
-        place = os.fsencode(root) + b"/" + directory.encode("latin-1")
+        place = top + directory.encode("latin-1")
         try:
             with os.scandir(place) as found:
                 entries = list(found)
@@ -79,18 +80,19 @@ def walk(root: str, global_ignore: str) -> Iterator[str]:
             continue
         if directory and any(entry.name == b".git" for entry in entries):
             continue  # A repository of its own.
-        rules = (*_read(os.path.join(place, b".gitignore"), len(directory)), *rules)
+        if any(entry.name == b".gitignore" for entry in entries):
+            rules = (*_read(place + b"/.gitignore", len(directory)), *rules)
         for entry in entries:
             is_directory = entry.is_dir(follow_symlinks=False)
             if is_directory and entry.name in _OWN_OF_VCS:
                 continue
             path = directory + _as_text(entry.name)
-            if _is_ignored(path, is_directory, rules):
+            if rules and _is_ignored(path, is_directory, rules):
                 continue
             if is_directory:
                 pending.append((f"{path}/", rules))
             elif entry.is_file(follow_symlinks=False):
-                yield os.fsdecode(path.encode("latin-1"))
+                yield path if path.isascii() else os.fsdecode(path.encode("latin-1"))
 
 
 def _above(root: str, global_ignore: str) -> _Rules:
@@ -100,11 +102,13 @@ def _above(root: str, global_ignore: str) -> _Rules:
     while not os.path.lexists(f"{top}/.git"):
         above = os.path.dirname(top)
         if above == top:
-            return (_Rule(0, "", user),)
+            return (_Rule(0, "", user),) if user else ()
         top = above
     names = os.path.relpath(real, top).split("/") if real != top else []
     below = _as_text(os.fsencode("".join(f"{name}/" for name in names)))
-    rules: _Rules = (*_read(f"{top}/.git/info/exclude", 0, below), _Rule(0, below, user))
+    rules: _Rules = _read(f"{top}/.git/info/exclude", 0, below)
+    if user:
+        rules = (*rules, _Rule(0, below, user))
     # From the top down to the directory above the project, the nearest in front.
     for depth in range(len(names)):
         directory = "".join(f"{name}/" for name in names[:depth])

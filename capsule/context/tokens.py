@@ -35,22 +35,29 @@ def _weight(byte: int) -> int:
 
 
 _WEIGHTS = bytes(map(_weight, range(256)))
-#: So many bytes of the heaviest text there is weigh less than 65521.
-_BLOCK = 512
-#: Of a text above this size, in bytes, every fourth block is counted, and stands for the four; not the first, as files
-#: begin with comments.
+#: So many bytes of the heaviest text there is, which is newlines, weigh less than 65521.
+_BLOCK = 768
+#: Of a text above this size, in bytes, every fourth to eighth piece is counted, and stands for them; not the first, as
+#: files begin with comments. Many small pieces say more than few large ones: a quarter in pieces of 512 took a third
+#: longer, and was no nearer.
 _WHOLE = 4_096
+_PIECE = 128
+_EVERY = 8
 
 
 def estimate(data: bytes) -> int:
-    """The tokens in a text of UTF-8 bytes, estimated; of a larger one, from a quarter of it, spread evenly."""
-    if len(data) <= _WHOLE:
+    """The tokens in a text of UTF-8 bytes, estimated; of a larger one, from a part of it, spread evenly."""
+    size = len(data)
+    if size <= _WHOLE:
         return (_hundredths(data) + 50) // 100
-    sample = b"".join([data[at : at + _BLOCK] for at in range(2 * _BLOCK, len(data), 4 * _BLOCK)])
-    return (_hundredths(sample) * len(data) // len(sample) + 50) // 100
+    every = min(_EVERY, size // (8 * _PIECE))  # At least eight pieces or so.
+    sample = b"".join([data[at : at + _PIECE] for at in range(every // 2 * _PIECE, size, every * _PIECE)])
+    return (_hundredths(sample) * size // len(sample) + 50) // 100
 
 
 def _hundredths(data: bytes) -> int:
     weights = data.translate(_WEIGHTS)
-    total = sum([(adler32(weights[at : at + _BLOCK]) - 1) & 0xFFFF for at in range(0, len(weights), _BLOCK)])
-    return max(total + _PAIR * data.count(b"  "), 0)
+    total = _PAIR * data.count(b"  ")
+    for at in range(0, len(weights), _BLOCK):
+        total += (adler32(weights[at : at + _BLOCK]) - 1) & 0xFFFF
+    return max(total, 0)

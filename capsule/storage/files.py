@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StorageFailed
@@ -24,6 +24,7 @@ __all__ = [
     "name_also",
     "naming",
     "open_document",
+    "pour",
     "pread_all",
     "put_in_place",
     "pwrite_all",
@@ -133,6 +134,22 @@ def pwrite_all(sys: Syscalls, fd: int, data: bytes, offset: int) -> None:
         if written == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         done += written
+
+
+def pour(sys: Syscalls, fd: int, pieces: Iterable[bytes], offset: int) -> int:
+    """Write pieces one behind the other from `offset`; the offset behind them.
+
+    The system begins to flush what was written while the next pieces are made, so that the flush at the end, which
+    vouches for all of it, has little left to do.
+    """
+    begun = offset
+    for piece in pieces:
+        pwrite_all(sys, fd, piece, offset)
+        offset += len(piece)
+        if offset - begun >= _CHUNK:
+            sys.begin_flush(fd, begun, offset - begun)
+            begun = offset
+    return offset
 
 
 def sync_directory(sys: Syscalls, path: str) -> None:

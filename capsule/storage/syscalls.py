@@ -18,6 +18,7 @@ __all__ = ["Syscalls"]
 _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _RENAME_SWAP = 2  # sys/stdio.h of macOS
+_SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h
 _COPY_CHUNK = 1 << 30
 
 
@@ -65,6 +66,15 @@ class Syscalls:
                 if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
                     raise
         return self.pwrite(target, self.pread(source, min(size, 1 << 20), offset), target_offset)
+
+    def begin_flush(self, fd: int, offset: int, size: int) -> None:
+        """Have the system begin to write a part of a file to the medium. It vouches for nothing, and never fails: an
+        error of the medium is told by the next fsync. Where the system has no such call nothing is done."""
+        self._begin_flush(fd, offset, size)
+
+    @cached_property
+    def _begin_flush(self) -> Callable[[int, int, int], None]:
+        return _load_begin_flush()
 
     def exchange(self, one: str, other: str) -> bool:
         """Swap what two names stand for, atomically. False where the system can't.
@@ -157,6 +167,22 @@ class _Locker:
             cause = error.__cause__
             raise cause if isinstance(cause, OSError) else OSError(errno.ENOLCK, str(error)) from error
         return True
+
+
+def _load_begin_flush() -> Callable[[int, int, int], None]:
+    """sync_file_range(2), which doesn't wait, and leaves errors for fsync to tell; or a function that does nothing."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "sync_file_range"):
+        return lambda fd, offset, size: None
+    call = libc.sync_file_range
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+    def begin(fd: int, offset: int, size: int) -> None:
+        call(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
+
+    return begin
 
 
 def _load_exchange() -> Callable[[str, str], bool]:

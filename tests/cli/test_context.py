@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,24 @@ def test_the_store_itself_can_be_the_project_and_is_not_in_it(capsule: Any) -> N
     assert capsule.json("context", "check", id)["drifted"] is False
 
 
-def test_a_terminal_sees_a_bar_and_the_document_can_not_command_it(capsule: Any, project: Path) -> None:
+def test_a_capture_that_takes_long_shows_a_bar_in_a_terminal_and_only_there(capsule: Any, project: Path) -> None:
+    id = capsule.new("Plan")
+    ignore = Path(os.environ["HOME"]) / ".config" / "git" / "ignore"
+    ignore.parent.mkdir(parents=True)
+    os.mkfifo(ignore)
+
+    def have_it_take_long() -> None:
+        with ignore.open("w"):  # Opened once the command opens it too, which then reads to the end.
+            threading.Event().wait(0.5)
+
+    for run, shows in ((capsule.terminal, True), (lambda *words: capsule.process(*words).stderr, False)):
+        slow = threading.Thread(target=have_it_take_long, daemon=True)
+        slow.start()
+        assert ("capturing" in run("context", "capture", id, str(project))) is shows
+        slow.join()
+
+
+def test_the_document_can_not_command_a_terminal(capsule: Any, project: Path) -> None:
     id = capsule.new("Plan")
     (project / "evil.txt").write_text("\x1b]0;owned\x07")
     capsule("context", "capture", id, str(project))
