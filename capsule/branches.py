@@ -7,24 +7,39 @@ what a dry run tells is what would be done.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule.choosing import find_message
 from capsule.continuing import lines_of
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.lines import Searched, Strand
+from capsule.format.anatomy import is_orderly
+from capsule.format.outline import Outline
 from capsule.format.pruning import kept_current, without
-from capsule.format.titles import title_from
+from capsule.format.titles import title_by_rule
 from capsule.format.tree import Tree
 
 if TYPE_CHECKING:
+    from capsule.format.lines import Lines
     from capsule.writing import Conversation
 
-__all__ = ["Alternatives", "Removal", "Slot", "Switched", "Without", "answer_at", "parent_id", "target"]
+__all__ = [
+    "Alternatives",
+    "Removal",
+    "Slot",
+    "Switched",
+    "Without",
+    "alternatives_in",
+    "answer_at",
+    "like_the_leaf",
+    "parent_id",
+    "target",
+]
 
 Entry = dict[str, Any]
+#: As long as the ids that the store gives.
+_AN_ID = "00000000-0000-7000-8000-000000000000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,11 @@ class Alternatives:
     index: int
     ids: tuple[str, ...]
     leaves: tuple[str, ...]
+
+    @property
+    def leaf(self) -> str:
+        """The id of the message at which the branch through the message ends."""
+        return self.leaves[self.index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +146,10 @@ class Without:
             metadata["currentNode"] = self.current
         after = document | {"metadata": metadata, "history": self.history}
         if metadata.get("titleSetBy") == "auto":
-            before, now = (_title(entries) for entries in (document["history"], self.history))
+            before, now = (title_by_rule(entries) for entries in (document["history"], self.history))
             if now and document["title"] == before:
                 after["title"] = now
         return after
-
-
-def _title(history: Iterable[Mapping[str, Any]]) -> str:
-    """The title that the first user message gives."""
-    return next((title_from(entry["content"]) for entry in history if entry["role"] == "user"), "")
 
 
 def parent_id(history: list[Entry], tree: Tree, place: int) -> str | None:
@@ -158,38 +173,79 @@ def answer_at(id: str, history: list[Entry], tree: Tree, current: str | None, me
     return place
 
 
-def target(conversation: Conversation, message_id: str | None, step: int) -> tuple[str, str, bool]:
-    """The message to switch to, the leaf under it, and whether that is the active one already."""
-    current = conversation.head.current
-    if conversation.known.anatomy is not None and message_id is not None:
-        lines = lines_of(conversation)
-        at, behind = -1, None
-        if message_id == "@last":
-            at = lines.last()
-        elif not message_id.startswith("@"):
-            conversation.head.searched = conversation.head.searched or Searched()
-            at, behind = conversation.head.searched.behind(lines, message_id)
-        if at >= 0:
-            if step:
-                siblings, behind = lines.siblings(at), None
-                at = siblings[_stepped(siblings.index(at), step, len(siblings), message_id)]
-            leaf = Strand.under(lines, at, behind).leaf(lines)
-            is_active = leaf == current or (current is None and lines.at(leaf) == lines.last())
-            return lines.id_at(at), leaf, is_active
-    history = conversation.document()["history"]
+def alternatives_in(lines: Lines, message_id: str) -> Alternatives | None:
+    """The message of this full id and those beside it, in an orderly history; None when there is none."""
+    outline = Outline()
+    at = outline.find(lines, message_id)
+    if at < 0:
+        return None
+    among = outline.siblings(lines, at)
+    leaves = [outline.leaf(lines, one) for one in among]
+    return Alternatives(message_id, among.index(at), tuple(map(lines.id_at, among)), tuple(map(lines.id_at, leaves)))
+
+
+def like_the_leaf(conversation: Conversation, message_id: str | None) -> str | None:
+    """What is as long as the leaf's id, most likely, where that has to be looked for; None where it is soon found."""
+    at = conversation.known.anatomy
+    if at is None or not at.is_orderly or conversation.head.outline is not None:
+        return None
+    if message_id is None:
+        return conversation.head.current or _AN_ID
+    return None if message_id.startswith("@") else message_id
+
+
+def target(conversation: Conversation, message_id: str | None, step: int) -> Switched:
+    """What a switch leads to; nothing is written yet."""
+    anatomy = conversation.known.anatomy
+    if anatomy is not None and anatomy.is_orderly:
+        found = _target_in_lines(conversation, message_id, step)
+        if found is not None:
+            return found
+    history, current = conversation.document()["history"], conversation.head.current
+    if anatomy is not None and not anatomy.is_orderly and is_orderly(history):
+        conversation.known = conversation.known._replace(anatomy=anatomy._replace(is_orderly=True))
     tree = Tree(history)
     if message_id is not None:
         place = find_message(history, message_id, conversation.id)
     else:
         place = tree.nearest_fork(tree.active_leaf(current))
         if place < 0:
-            raise InvalidInput(f"the active branch of conversation {conversation.id} has no other beside it")
+            raise _alone(conversation.id)
     if step:
-        found = tree.siblings_at(place)
-        place = found.places[_stepped(found.index, step, len(found.places), message_id or str(history[place]["id"]))]
+        among = tree.siblings_at(place)
+        place = among.places[_stepped(among.index, step, len(among.places), message_id or str(history[place]["id"]))]
     leaf_at = tree.leaf_at(place)
     leaf = str(history[leaf_at]["id"])
-    return str(history[place]["id"]), leaf, leaf == current or (current is None and leaf_at == len(history) - 1)
+    is_active = leaf == current or (current is None and leaf_at == len(history) - 1)
+    return Switched(str(history[place]["id"]), leaf, not is_active)
+
+
+def _target_in_lines(conversation: Conversation, message_id: str | None, step: int) -> Switched | None:
+    """As `target`, in a history whose lines tell all of it; None when they don't tell which message is meant."""
+    lines, current = lines_of(conversation), conversation.head.current
+    outline = conversation.head.outline = conversation.head.outline or Outline()
+    if message_id is None:
+        active = -1 if current is None else outline.find(lines, current)
+        at = outline.nearest_fork(lines, lines.last() if active < 0 else outline.leaf(lines, active))
+        if at < 0:
+            raise _alone(conversation.id)
+    elif message_id == "@last":
+        at = lines.last()
+    else:
+        at = -1 if message_id.startswith("@") else outline.find(lines, message_id)
+    if at < 0:
+        return None
+    if step:
+        among = outline.siblings(lines, at)
+        at = among[_stepped(among.index(at), step, len(among), message_id or lines.id_at(at))]
+    leaf_at = outline.leaf(lines, at)
+    leaf = lines.id_at(leaf_at)
+    is_active = leaf == current or (current is None and leaf_at == lines.last())
+    return Switched(lines.id_at(at), leaf, not is_active)
+
+
+def _alone(id: str) -> InvalidInput:
+    return InvalidInput(f"the active branch of conversation {id} has no other beside it")
 
 
 def _stepped(index: int, step: int, count: int, message_id: str) -> int:

@@ -7,7 +7,8 @@ good in the write that needs it; and each write is one write, admitted by the sa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -20,6 +21,7 @@ from capsule.reading import KIND, Reading
 
 if TYPE_CHECKING:
     from capsule.branches import Alternatives, Removal, Slot, Switched
+    from capsule.format.lines import Lines
     from capsule.format.models import Message
     from capsule.format.tree import Tree
     from capsule.holding import Holder
@@ -33,6 +35,10 @@ Entry = dict[str, Any]
 Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
 #: What a new version of a message takes over from the old one.
 _SAME_IN_A_BRANCH = ("from", "toolCallId", "attachments")
+
+
+class _AlreadyThere(Exception):
+    """There is nothing to switch."""
 
 
 class Branching(Reading, ABC):
@@ -123,9 +129,17 @@ class Branching(Reading, ABC):
         return [message.placed(place) for message, place in zip(found, path, strict=True)]
 
     def alternatives(self, id: str, message_id: str) -> Alternatives:
-        """A message and those that answer the same one. Raises and costs as `path`."""
-        from capsule.branches import Alternatives
+        """A message and those that answer the same one. Raises as `path`.
 
+        Cost: reading the file; where the message is named by its full id, without parsing it, mostly.
+        """
+        from capsule.branches import Alternatives, alternatives_in
+
+        lines = None if message_id.startswith("@") else self._lines(id)
+        if lines is not None:
+            found = alternatives_in(lines, message_id)
+            if found is not None:
+                return found
         history, tree, _ = self.branches(id)
         place = find_message(history, message_id, id)
         siblings = tree.siblings_at(place)
@@ -135,6 +149,25 @@ class Branching(Reading, ABC):
             tuple(history[at]["id"] for at in siblings.places),
             tuple(history[at]["id"] for at in siblings.leaves),
         )
+
+    def _lines(self, id: str) -> Lines | None:
+        """The lines of a history that tell who answers whom; None where they are not known to."""
+        from capsule.format.lines import Lines
+
+        known = self._settled(id)
+        at = None if known is None else known.anatomy
+        if known is None or at is None or not at.is_orderly:
+            return None
+        got = self.storage.read(KIND, id)
+        if got is None or got[1] != known.signature or not got[0].endswith(anatomy.closing_of(at)):
+            return None  # Somebody is writing: the slow way waits for them.
+        data, begin = got[0], at.history
+        return Lines(lambda start, end: data[begin + start : begin + end], at.tail - begin)
+
+    def descendants(self, id: str, message_id: str) -> list[str]:
+        """The ids of all that answers a message, and what answers that, breadth first. Raises and costs as `path`."""
+        history, tree, _ = self.branches(id)
+        return [history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))]
 
     def slot(self, id: str, message_id: str | None = None) -> Slot:
         """Where another answer belongs, for `append` with its `parent`. Raises and costs as `path`.
@@ -164,27 +197,37 @@ class Branching(Reading, ABC):
             NotFound: There is no such message.
             InvalidInput: There is no message so many steps further, or several are meant.
 
-        Cost: copying the file, in the kernel, and a search through what stands behind the message; when that is not
-            named by its full id, or not named at all, reading the file.
+        Cost: copying the file, in the kernel, and meanwhile a search through what stands behind the message, or for a
+            step through all, once for each open store. Reading the file where the message is named by its place or by a
+            beginning of its id, and where what a person did to the file can't be told from its lines.
         """
         if message_id is None and not step:
             raise InvalidInput("say which message to switch to, or which step to take from the one that is active")
-        from capsule.branches import Switched, target
+        from capsule.branches import like_the_leaf, target
 
         def act(conversation: Conversation) -> Switched:
             lock = self._holder.admit(conversation)
-            message, leaf, is_active = target(conversation, message_id, step)
-            if lock is None and is_active:
-                return Switched(message, leaf, False)
+            # The file is copied while the branch is looked for; one id is as long as another.
+            likely = like_the_leaf(conversation, message_id)
+            done = target(conversation, message_id, step) if likely is None else None
 
-            def change(head: Entry) -> None:
+            def record(head: Entry, leaf: str) -> None:
                 head["metadata"]["currentNode"] = leaf
                 if lock is not None:
                     head["metadata"]["lock"] = lock
 
-            conversation.change_head(change)
-            self._holder.now_held(id, lock)
-            return Switched(message, leaf, not is_active)
+            def change(head: Entry) -> None:
+                nonlocal done
+                done = done or target(conversation, message_id, step)
+                if lock is None and not done.changed:
+                    raise _AlreadyThere
+                record(head, done.leaf)
+
+            with suppress(_AlreadyThere):
+                conversation.change_head(change, likely=None if likely is None else lambda head: record(head, likely))
+                self._holder.now_held(id, lock)
+            assert done is not None
+            return done
 
         return self._write(id, act)
 
@@ -259,7 +302,13 @@ class Branching(Reading, ABC):
     # -- Taking out -----------------------------------------------------------------------------------------------
 
     def delete_message(
-        self, id: str, message_id: str, *, keep_children: bool = False, dry_run: bool = False
+        self,
+        id: str,
+        message_id: str,
+        *,
+        keep_children: bool = False,
+        dry_run: bool = False,
+        expected: Collection[str] | None = None,
     ) -> Removal:
         """Take a message out, and all that answers it, for good.
 
@@ -271,9 +320,12 @@ class Branching(Reading, ABC):
             message_id: The message, as `find_message` takes it.
             keep_children: Take out this message alone; what answered it then answers what it answered.
             dry_run: Only say what would go.
+            expected: The ids of the messages that may go, as a dry run said it: to these a person agreed. When others
+                would go, or fewer, because somebody wrote meanwhile, none does. None: whichever go.
 
         Raises as `append`; also
             NotFound: There is no such message.
+            InvalidInput: Others would go than those expected.
 
         Cost: reading and writing the whole file.
         """
@@ -282,17 +334,24 @@ class Branching(Reading, ABC):
             place = find_message(history, message_id, id)
             return {place} if keep_children else {place, *tree.descendants_at(place)}, place
 
-        return self._remove(id, chosen, dry_run=dry_run)
+        return self._remove(id, chosen, dry_run, expected)
 
-    def prune(self, id: str, *, dry_run: bool = False) -> Removal:
-        """Take out every message that is not on the active branch, for good. Raises and costs as `delete_message`."""
+    def prune(self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None) -> Removal:
+        """Take out every message that is not on the active branch, for good.
+
+        Args:
+            id: The conversation.
+            dry_run, expected: As `delete_message` takes them.
+
+        Raises and costs as `delete_message`.
+        """
 
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
             return set(range(len(history))) - set(tree.path(current)), None
 
-        return self._remove(id, chosen, dry_run=dry_run)
+        return self._remove(id, chosen, dry_run, expected)
 
-    def _remove(self, id: str, chosen: Choose, *, dry_run: bool) -> Removal:
+    def _remove(self, id: str, chosen: Choose, dry_run: bool, expected: Collection[str] | None) -> Removal:
         from capsule.branches import Without
 
         if dry_run:
@@ -301,6 +360,11 @@ class Branching(Reading, ABC):
         def act(conversation: Conversation) -> Removal:
             lock = self._holder.admit(conversation)
             planned = Without(conversation.document(), chosen)
+            if expected is not None and set(planned.removal.ids) != set(expected):
+                raise InvalidInput(
+                    f"conversation {id} was changed meanwhile: {planned.removal} would go now, and not the "
+                    f"{len(expected)} expected; nothing was removed; read what is there now, then try again"
+                )
             if not planned.removal.ids and lock is None:
                 return planned.removal
 

@@ -49,5 +49,7 @@ def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
         if not 0 <= place < len(history):
             raise NotFound(f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted)
         return place
-    places = {str(message.get("id")): place for place, message in enumerate(history)}
+    places: dict[str, int] = {}
+    for place, message in enumerate(history):
+        places.setdefault(str(message.get("id")), place)  # Of two of one id the first is meant, as in the tree.
     return places[one_of(list(places), wanted, f"message in conversation {id}:", f"capsule show {id} --json")]

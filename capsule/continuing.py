@@ -43,8 +43,12 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
     Raises:
         InvalidInput: One names a parent that is no message here.
     """
-    if conversation.known.anatomy is None:
+    at, strand = conversation.known.anatomy, conversation.head.strand
+    if at is None:
         return _continued_tree(conversation, entries)
+    named = any("parent" in entry for entry in entries)
+    if strand is not None and strand.is_open and not named and strand.seen == at.tail - at.history:
+        return entries, True  # As after an append of this store.
     lines, current = lines_of(conversation), conversation.head.current
     strand = None if current is None else _strand(conversation, lines, current)
     if strand is None:  # The last message is the end of the active branch, whatever it answers.
@@ -55,7 +59,7 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
                 raise _unknown(conversation.id, parent)
             there.add(entry["id"])
         return entries, True
-    if strand.is_open and not any("parent" in entry for entry in entries):
+    if strand.is_open and not named:
         return entries, True
     return _tried(conversation.id, lines, strand.copy(), entries)
 

@@ -33,9 +33,11 @@ def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[dict
     result = [dict(history[place]) for place in stays]
     # Only what names its parent wrongly, by the history as it will be, is touched: mostly nothing.
     now = Tree(result)
+    went = {tree.ids[place] for place in gone} - {*now.ids, None}
     for at, place in enumerate(stays):
         above = wanted[place]
-        if (stays[now.parents[at]] if now.parents[at] >= 0 else -1) == above:
+        names_one_gone = result[at].get("parent") in went
+        if (stays[now.parents[at]] if now.parents[at] >= 0 else -1) == above and not names_one_gone:
             continue
         if above >= 0 and tree.places.get(str(tree.ids[above])) != above:
             raise InvalidInput(

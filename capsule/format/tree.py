@@ -9,6 +9,7 @@ Messages are known by their places in `history`, as an id may be missing or stan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,12 +93,13 @@ class Tree:
     @cached_property
     def forks(self) -> dict[int, tuple[int, int]]:
         """Of each message that has siblings: which of them it is, from 1, and how many they are."""
-        return {
-            place: (number, len(places))
-            for places in self.children.values()
-            if len(places) > 1
-            for number, place in enumerate(places, 1)
-        }
+        # Counted first, as few have siblings, and a list for each that has none costs more than all the rest.
+        several = {parent for parent, count in Counter(self.parents).items() if count > 1}
+        found: dict[int, list[int]] = {parent: [] for parent in several}
+        for place, parent in enumerate(self.parents):
+            if parent in several:
+                found[parent].append(place)
+        return {place: (at, len(places)) for places in found.values() for at, place in enumerate(places, 1)}
 
     def place(self, id: str) -> int:
         """The place of a message. Raises NotFound."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import ElicitationResult, Resolve
 from mcp_types import CallToolResult
 from pydantic import Field
@@ -24,14 +23,13 @@ from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.writing_tools import Confirm
 
 if TYPE_CHECKING:
-    from capsule.branches import Removal
     from capsule.format.models import Message
     from capsule.store import Store
 
 __all__ = ["branch"]
 
-Action = Literal["switch", "next", "previous", "edit", "regenerate", "fork", "delete", "prune"]
-_NEEDS_MESSAGE = ("switch", "edit", "delete")
+Action = Literal["switch", "next", "previous", "edit", "regenerate", "fork", "delete", "delete_one", "prune"]
+_NEEDS_MESSAGE = ("switch", "edit", "delete", "delete_one")
 _NEEDS_CONTENT = ("edit", "regenerate")
 _STEPS = {"switch": 0, "next": 1, "previous": -1}
 
@@ -47,7 +45,8 @@ def branch(
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, Branched]:
     """switch to message, or next/previous beside it; edit/regenerate: new version (content) beside it; fork: new
-    conversation up to it; after asking the user: delete it and its answers, or prune other branches."""
+    conversation up to it; after asking the user: delete it and its answers, delete_one: it alone, or prune other
+    branches."""
     if action in _NEEDS_MESSAGE and not message:
         raise InvalidInput(f"action {action} needs message: its id, @N or @last")
     if action in _NEEDS_CONTENT and not content:
@@ -63,7 +62,7 @@ def branch(
             return _beside(id, store.branch(id, message, content))
         case "regenerate":
             return _beside(id, store.regenerate(id, content, message or None))
-        case "delete" | "prune":
+        case "delete" | "delete_one" | "prune":
             return _without(store, id, leaving)
     switched = store.switch(id, message or None, step=_STEPS[action])
     leaf = visible(switched.leaf)
@@ -81,19 +80,12 @@ def _beside(id: str, message: Message) -> CallToolResult:
 def _without(store: Store, id: str, leaving: Going) -> CallToolResult:
     """Take the messages out to which the user agreed."""
 
-    def found(*, dry_run: bool) -> Removal:
-        if leaving.message:
-            return store.delete_message(id, leaving.message, dry_run=dry_run)
-        return store.prune(id, dry_run=dry_run)
-
     if not leaving.ids:
         return answer(f"Nothing was done: conversation {id} has no other branch.", Branched(id=id))
-    if found(dry_run=True).ids != leaving.ids:
-        raise ToolError(
-            f"Nothing was done: conversation {id} was changed while the user was asked. Read what changed with "
-            "read_conversation, then try again"
-        )
-    removal = found(dry_run=False)
+    if leaving.message:
+        removal = store.delete_message(id, leaving.message, keep_children=leaving.alone, expected=leaving.ids)
+    else:
+        removal = store.prune(id, expected=leaving.ids)
     leaf = visible(removal.leaf) if removal.leaf else None
     now = f"the active branch ends in message {word(leaf)}" if leaf else "no message is left"
     said = f"Deleted from conversation {id}: {leaving.count}; {now}."

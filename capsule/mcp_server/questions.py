@@ -123,6 +123,7 @@ class Going(BaseModel):
     """The messages that go when the user agrees; none of them where the call takes none out."""
 
     message: str = ""
+    alone: bool = False
     what: str = ""
     ids: tuple[str, ...] = ()
     roles: dict[str, int] = {}
@@ -143,15 +144,17 @@ def going(ctx: Context, id: str, action: str, message: str) -> Going:
     if action == "prune":
         found = store.prune(store.resolve(id), dry_run=True)
         return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles)
-    if action != "delete" or not message:
+    if action not in ("delete", "delete_one") or not message:
         return Going()
     id = store.resolve(id)
     history, _, _ = store.branches(id)
     place = find_message(history, message, id)
     which = str(history[place]["id"])
-    found = store.delete_message(id, which, dry_run=True)
-    what = f"message @{place} {quoted(history[place]['content'], 60)} and all that answers it"
-    return Going(message=which, what=what, ids=found.ids, roles=found.roles)
+    alone = action == "delete_one"
+    found = store.delete_message(id, which, keep_children=alone, dry_run=True)
+    with_it = "while what answers it stays" if alone else "and all that answers it"
+    what = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
+    return Going(message=which, alone=alone, what=what, ids=found.ids, roles=found.roles)
 
 
 def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]) -> Yes | Elicit[Yes]:

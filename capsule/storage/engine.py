@@ -15,6 +15,7 @@ from types import TracebackType
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
+from capsule.ids import check_id
 from capsule.storage import files, note
 from capsule.storage.derived import Derived
 from capsule.storage.flushing import Pending, Unflushed
@@ -254,6 +255,28 @@ class FileStorage:
         # It may be a version that an editor saved in the instant of a crash: kept, never unlinked.
         kept = self.keeping.move(temporary, QUARANTINE, kind, id, "leftover")
         return f"{temporary}: moved to {kept}"
+
+    def read_stray(self, kind: str, name: str) -> bytes | None:
+        """See `Storage.read_stray`."""
+        found = self.find(kind, name)
+        if found is None or not found.regular:
+            return None
+        with files.naming(found.path, "read"), suppress(FileNotFoundError):
+            fd, status = files.open_document(self.sys, found.path, os.O_RDONLY)
+            try:
+                return files.pread_all(self.sys, fd, status.st_size)
+            finally:
+                self.sys.close(fd)
+        return None
+
+    def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
+        """See `Storage.set_aside`."""
+        found = self.find(kind, name)
+        if found is None:
+            raise NotFound(f"there is no file {name[:200]!r} any more", id=id)
+        with files.naming(found.path, "put away"):
+            files.ensure_regular(self.sys, found.path)
+            return self.keeping.move(found.path, QUARANTINE, kind, check_id(id), reason)
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """See `Storage.leftovers`. Takes the mutex of each document that seems to have one."""

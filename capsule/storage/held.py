@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from capsule.errors import CapsuleError, Refused
 from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, head_of, moved, reheaded, spliced
 from capsule.storage import files, note
+from capsule.storage.copying import WORTH_A_THREAD, CopyMeanwhile, copy_range
 from capsule.storage.flushing import Pending, Unflushed
 from capsule.storage.interface import Interfered, Known, Signature, Trashed
 from capsule.storage.keeping import TRASH
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldDocument"]
 
-_CHUNK = 4 << 20
+#: An old context is looked through in pieces of this size, in bytes, which stay in the processor's cache.
+_CHUNK = 256 << 10
 
 
 class HeldDocument:
@@ -252,18 +254,38 @@ class HeldDocument:
             at, to = old.context, len(head)
             if context is not None:
                 at = self._behind_context(known)
-                for piece in context:
-                    files.pwrite_all(self._sys, fd, piece, to)
-                    to += len(piece)
+                to = files.pour(self._sys, fd, context, to)
                 after = moved(after, (to - len(head)) - (at - old.context))
-            while at < old.tail:
-                copied = self._sys.copy(self._fd, fd, at, old.tail - at, to)
-                if not copied:
-                    raise Interfered
-                at, to = at + copied, to + copied
-            files.pwrite_all(self._sys, fd, block, to)
+            files.pwrite_all(self._sys, fd, block, copy_range(self._sys, self._fd, fd, at, old.tail, to))
 
         signature = self._put(known.signature, write)
+        stamp = head[after.updated_at :][:WIDTH].decode("ascii")
+        return self._write_note(self._durable(signature, after, note.new_tag(), stamp), records, keep=True)
+
+    def rehead_meanwhile(self, known: Known, length: int, decide: Callable[[], tuple[bytes, list[bytes]]]) -> Known:
+        """See `Held.rehead_meanwhile`. Costs as `rehead`, or as `decide`, whichever is more."""
+        old = self._anatomy(known)
+        if old.tail - old.context < WORTH_A_THREAD:
+            head, records = decide()
+            return self.rehead(known, head, [], records)
+        decided: tuple[bytes, list[bytes], Anatomy] | None = None
+
+        def write(fd: int) -> None:
+            nonlocal decided
+            with CopyMeanwhile(self._sys, self._fd, fd, old.context, old.tail, length) as copying:
+                head, records = decide()
+                new = reheaded(old, head)
+                if new is None:
+                    raise ValueError("not the head of a capsule")
+                to = copying.end(self._fd, len(head))
+            block, after = spliced(new, [])
+            files.pwrite_all(self._sys, fd, head, 0)
+            files.pwrite_all(self._sys, fd, block, to)
+            decided = head, records, after
+
+        signature = self._put(known.signature, write)
+        assert decided is not None
+        head, records, after = decided
         stamp = head[after.updated_at :][:WIDTH].decode("ascii")
         return self._write_note(self._durable(signature, after, note.new_tag(), stamp), records, keep=True)
 
@@ -275,10 +297,11 @@ class HeldDocument:
             data = files.pread_all(self._sys, self._fd, min(_CHUNK, old.history - at), at)
             if not data:
                 break
-            end = context_end(rest + data, first=at == old.context)
+            # The text is one line, and most of the pieces lie within it.
+            end = context_end(rest + data, first=at == old.context) if b"\n" in rest or b"\n" in data else -1
             if end >= 0:
                 return at - len(rest) + end
-            at, rest = at + len(data), (rest + data)[-CONTEXT_END_BYTES:]
+            at, rest = at + len(data), (rest + data[-CONTEXT_END_BYTES:])[-CONTEXT_END_BYTES:]
         self._distrust(known.doubt)
         raise Interfered
 

@@ -172,6 +172,15 @@ class Held(Protocol):
                 may be large; None: as it is.
         """
 
+    def rehead_meanwhile(self, known: Known, length: int, decide: Callable[[], tuple[bytes, list[bytes]]]) -> Known:
+        """As `rehead`, and what the new head says is found out while the rest is copied already.
+
+        Args:
+            known: As its name says.
+            length: Bytes of the new head, most likely; of another length it costs copying twice.
+            decide: Gives the head and the records; called once. What it raises is raised, and nothing was written.
+        """
+
     def replace(
         self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
     ) -> Known:
@@ -322,6 +331,12 @@ class Storage(Protocol):
 
     def alive(self, instance: str) -> bool:
         """Whether a process on this machine holds that instance file."""
+
+    def read_stray(self, kind: str, name: str) -> bytes | None:
+        """A file that lies among the documents of a kind under any name, without `.json`; None: there is none."""
+
+    def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
+        """Move such a file to the quarantine, as one of the document `id`; its path there. Raises `NotFound`."""
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """What dead processes left, and known documents whose file vanished."""

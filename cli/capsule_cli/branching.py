@@ -109,7 +109,7 @@ def prune(ctx: typer.Context, id: Id, dry_run: DryRun = False, yes: Yes = False)
         planned = store.prune(id, dry_run=True)
         if planned.ids and not dry_run:
             _ask(f"Remove {planned} of other branches for good?", yes)
-            planned = store.prune(id)
+            planned = store.prune(id, expected=None if yes else planned.ids)
     _tell(ctx, id, planned, dry_run=dry_run)
 
 
@@ -147,7 +147,8 @@ def delete_message(ctx: typer.Context, id: str, message: str, *, keep_children: 
         planned = store.delete_message(id, str(found.id), keep_children=keep_children, dry_run=True)
         if not dry_run:
             _ask(f"Remove {planned} for good?", yes)
-            planned = store.delete_message(id, str(found.id), keep_children=keep_children)
+            expected = None if yes else planned.ids
+            planned = store.delete_message(id, str(found.id), keep_children=keep_children, expected=expected)
     _tell(ctx, id, planned, dry_run=dry_run)
 
 

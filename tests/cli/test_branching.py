@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -160,6 +163,32 @@ def test_a_message_goes_with_what_answers_it_after_that_was_said(capsule: Any) -
         (id, "-m", "@0", "--with-forks"),
     ):
         capsule("delete", *wrong, expect=2)
+
+
+@pytest.mark.parametrize("words", [("delete", "--message", "@1"), ("prune",)])
+def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others(capsule: Any, words: Any) -> None:
+    id = talk(capsule)
+    for message in ("@1", "@3"):
+        capsule("switch", id, message)
+    parent = capsule.history(id)[1]["id"]
+    master, slave = pty.openpty()
+    terminal = capsule.environment(TERM="xterm-256color", COLUMNS="300", LINES="40")
+    process = capsule.start(words[0], id, *words[1:], stdin=slave, stdout=slave, stderr=slave, env=terminal)
+    os.close(slave)
+    screen = b""
+    while b"for good?" not in screen:
+        screen += os.read(master, 65536)
+    capsule("append", id, "wait", "--parent", parent)
+    before = capsule.file(id).read_bytes()
+    os.write(master, b"y\n")
+    with suppress(OSError):  # How Linux says that nobody has the other end open any more.
+        while got := os.read(master, 65536):
+            screen += got
+    os.close(master)
+    assert process.wait(60) == 2 and capsule.file(id).read_bytes() == before
+    assert b"was changed meanwhile: 3 messages (2 user, 1 assistant) would go now" in screen or (
+        b"was changed meanwhile: 3 messages (1 assistant, 2 user) would go now" in screen
+    )
 
 
 def test_prune_drops_every_branch_but_the_active_one(capsule: Any) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.format import anatomy, codec, lines
-from capsule.format.lines import Lines, Searched, Strand
+from capsule.format.lines import Lines, Strand
 from capsule.format.new import new_capsule
 from capsule.format.tree import ROOT, Link, Tree
 
@@ -60,7 +60,7 @@ def test_a_strand_ends_where_the_tree_says(parents: list[int | None], current: i
     id = f"m{current % len(links)}"
     strand = Strand.ending(read, id)
     assert strand is not None
-    for found in (strand, Strand.under(read, read.at(id)), Strand.under(read, *read.behind(id))):
+    for found in (strand, Strand.under(read, read.at(id))):
         assert found.leaf(read) == f"m{tree.leaf(id)}"
         assert found.is_open == (tree.leaf(id) == len(links) - 1)
 
@@ -78,24 +78,11 @@ def test_what_is_appended_is_taken_in(parents: list[int | None], current: int, b
         assert (found.leaf(Counted(links)), found.is_open) == (f"m{leaf}", leaf == len(links) - 1)
 
 
-@given(PARENTS, st.lists(st.tuples(st.integers(0, 23), st.integers(1, 24)), max_size=6))
-def test_what_was_found_before_is_found_again(parents: list[int | None], asked: list[tuple[int, int]]) -> None:
-    links = links_of(parents)
-    searched, size = Searched(), 1
-    for at, grown in asked:
-        size = min(max(size, grown), len(links))
-        read = Counted(links[:size])
-        assert searched.behind(read, f"m{at}") == read.behind(f"m{at}")
-    assert searched.behind(Counted(links), "nobody") == (-1, [])
-
-
-@given(PARENTS)
-def test_siblings_are_those_of_the_tree(parents: list[int | None]) -> None:
-    links = links_of(parents)
-    tree, read = Tree.of_links(links), Counted(links)
-    for at, id in enumerate(tree.ids):
-        found = [read.id_at(offset) for offset in read.siblings(read.at(str(id)))]
-        assert found == [f"m{place}" for place in tree.siblings_at(at).places]
+@given(st.integers(1, 60), st.integers(0, 70), st.sampled_from(["x", "x" * 500]))
+def test_an_id_in_a_sorted_history_is_found_at_a_few_looks(count: int, wanted: int, content: str) -> None:
+    read = Counted([(f"m{at:03}", None) for at in range(count)], content)
+    assert read.sorted_at(f"m{wanted:03}") == read.at(f"m{wanted:03}")
+    assert (read.sorted_at(f"m{wanted:03}") < 0) == (wanted >= count)
 
 
 def test_the_end_of_a_branch_costs_what_was_appended_since_it_was_made_active() -> None:
@@ -108,6 +95,14 @@ def test_the_end_of_a_branch_costs_what_was_appended_since_it_was_made_active() 
     read.bytes = 0
     strand.follow(read)
     assert read.bytes == 0
+
+
+def test_an_id_far_up_costs_a_few_looks_where_ids_are_in_order() -> None:
+    read = Counted([(f"m{at:06}", None) for at in range(20_000)])
+    assert read.sorted_at("m000007") == read.at("m000007")
+    read.bytes = 0
+    read.sorted_at("m000007")
+    assert read.bytes < read.size / 8
 
 
 def test_what_is_not_there_is_not_found() -> None:

@@ -18,6 +18,10 @@ QUESTION = (
     'Delete from the conversation "Plan" (plan-1), for good: message @2 "And \\"now\\"?" and all that answers it, '
     "2 messages (1 user, 1 assistant)?"
 )
+ALONE = (
+    'Delete from the conversation "Plan" (plan-1), for good: message @2 "And \\"now\\"?" while what answers it stays, '
+    "1 message (1 user)?"
+)
 PRUNING = (
     'Delete from the conversation "Plan" (plan-1), for good: all that is not on the active branch, '
     "3 messages (2 assistant, 1 user)?"
@@ -251,7 +255,7 @@ async def test_a_fork_has_the_branch_up_to_the_message(store: Store, era: str, t
             {"action": "grow"},
             (
                 "branch was not called: action: Input should be 'switch', 'next', 'previous', 'edit', 'regenerate', "
-                "'fork', 'delete' or 'prune'"
+                "'fork', 'delete', 'delete_one' or 'prune'"
             ),
         ),
     ],
@@ -298,6 +302,18 @@ async def test_a_message_and_its_answers_are_deleted_when_the_user_says_yes(
     assert contents(store) == ["What first?", "The tests."]
 
 
+async def test_a_message_is_deleted_alone_and_what_answers_it_moves_up(store: Store, era: str, ids: list[str]) -> None:
+    user = Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=user) as client:
+        answer = await called(client, action="delete_one", message="@2")
+    assert user.questions == [ALONE]
+    assert text(answer) == (
+        f"Deleted from conversation plan-1: 1 message (1 user); the active branch ends in message {ids[3]}."
+    )
+    assert data(answer) == {"id": "plan-1", "leaf": ids[3], "removed": 1}
+    assert contents(store) == ["What first?", "The tests.", "The code."]
+
+
 async def test_when_all_is_deleted_no_message_is_left(store: Store, era: str, ids: list[str]) -> None:
     async with talking(store, era, elicitation_callback=Answering("accept", {"yes": True})) as client:
         answer = await called(client, action="delete", message="@0")
@@ -322,7 +338,10 @@ async def test_the_other_branches_are_pruned_when_the_user_says_yes(store: Store
 
 
 @pytest.mark.parametrize(("action", "content", "said"), NO)
-@pytest.mark.parametrize("arguments", [{"action": "delete", "message": "@2"}, {"action": "prune"}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"action": "delete", "message": "@2"}, {"action": "delete_one", "message": "@2"}, {"action": "prune"}],
+)
 @pytest.mark.parametrize("confirm", [False, True])
 async def test_nothing_is_taken_out_when_the_user_does_not_say_yes(
     store: Store,
@@ -339,7 +358,7 @@ async def test_nothing_is_taken_out_when_the_user_does_not_say_yes(
     async with talking(store, era, elicitation_callback=user) as client:
         answer = await called(client, **arguments, confirm=confirm)
     assert error(answer) == f"Nothing was done: the user {said}. Don't ask again unless they bring it up."
-    assert user.questions == [QUESTION if "message" in arguments else PRUNING]
+    assert user.questions == [{"delete": QUESTION, "delete_one": ALONE, "prune": PRUNING}[arguments["action"]]]
     assert store.read("plan-1") == before
 
 
@@ -381,8 +400,8 @@ async def test_no_message_goes_that_the_user_was_not_asked_about(store: Store, e
         answer = await called(client, action="delete", message="@2")
     if era == "legacy":
         assert error(answer) == (
-            "Nothing was done: conversation plan-1 was changed while the user was asked. Read what changed with "
-            "read_conversation, then try again"
+            "conversation plan-1 was changed meanwhile: 3 messages (2 user, 1 assistant) would go now, and not the 2 "
+            "expected; nothing was removed; read what is there now, then try again"
         )
         assert user.questions == [QUESTION]
         assert contents(store)[-1] == "Wait!"

@@ -8,11 +8,14 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from capsule import Store
+from capsule import Removal, Store
 from capsule.doctor import examine
 from capsule.errors import InvalidInput, Locked, NotFound
 from capsule.format import codec
+from capsule.format.tree import Tree
 from capsule.format.validation import problems_of
 from tests.processes import Child
 
@@ -69,6 +72,40 @@ def test_a_new_version_keeps_sender_and_attachments(store: Store) -> None:
     store.append(id, content="look", from_="anna", attachments=[{"name": "a.png"}], model="m")
     made = store.branch(id, "@last", "look here")
     assert (made.from_, made.attachments, made.model) == ("anna", [{"name": "a.png"}], None)
+
+
+def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) -> None:
+    id = talk(store, "question", "one", "more")
+    two = store.regenerate(id, "two", "@1")
+    on = store.append(id, content="on two")
+    ids = [str(message.id) for message in store.load(id).history]
+    assert store.descendants(id, "@0") == [ids[1], two.id, ids[2], on.id] and store.descendants(id, "@2") == []
+    assert [store.alternatives(id, message).leaf for message in ids] == [on.id, ids[2], ids[2], on.id, on.id]
+    asks: list[Callable[[str, str], object]] = [store.descendants, store.alternatives, store.path]
+    for ask in asks:
+        with pytest.raises(NotFound):
+            ask(id, "nobody")
+
+
+def test_a_message_that_is_edited_or_has_another_time_does_not_move(root: Path, store: Store) -> None:
+    id = talk(store, "question", "one", "more")
+    store.regenerate(id, "two", "@1")
+    store.switch(id, "@2")
+    times = [
+        "2030-01-01T00:00:00.000Z",
+        "2020-01-01T00:00:00.000Z",
+        "2025-01-01T00:00:00.000Z",
+        "2019-01-01T00:00:00.000Z",
+    ]
+
+    def change(document: dict[str, Any]) -> None:
+        for message, time in zip(document["history"], times, strict=True):
+            message["timestamp"] = time
+
+    by_hand(root, id, change)
+    store.edit_message(id, "@0", "other question")
+    assert path(store, id) == ["other question", "one", "more"] and path(store, id, "@3") == ["other question", "two"]
+    assert [found.content for found in store.load(id).history] == ["other question", "one", "more", "two"]
 
 
 def test_another_answer_is_put_beside_the_last_one(store: Store) -> None:
@@ -269,6 +306,38 @@ def test_pruning_leaves_one_branch(store: Store) -> None:
     assert store.prune(id).ids == () and store.read(id) == before
 
 
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_what_nobody_agreed_to_is_not_taken_out(root: Path, store: Store, is_pruned: bool) -> None:
+    id = talk(store, "question", "one", "more")
+    store.regenerate(id, "two", "@1")
+    store.switch(id, "@1")
+    store.switch(id, "@3")
+
+    def taken(**more: Any) -> Removal:
+        return store.prune(id, **more) if is_pruned else store.delete_message(id, "@1", **more)
+
+    agreed = taken(dry_run=True)
+    with Store.open(root) as other:
+        other.append(id, content="wait", parent=agreed.ids[-1])
+    before = store.read(id)
+    for expected in (agreed.ids, (), [*agreed.ids, "nobody"]):
+        with pytest.raises(InvalidInput, match=r"3 messages .* would go now, and not the"):
+            taken(expected=expected)
+    assert store.read(id) == before
+    now = taken(dry_run=True)
+    assert taken(expected=list(reversed(now.ids))) == now and path(store, id) == ["question", "two"]
+
+
+def test_of_two_messages_of_one_id_the_first_is_meant(root: Path, store: Store) -> None:
+    id, twice = talk(store, "question", "one"), "00000000-0000-7000-8000-000000000000"
+    store.append_many(id, [{"role": "user", "content": "first", "id": twice}])
+    store.append_many(id, [{"role": "user", "content": "2nd", "id": twice, "parent": store.path(id)[0].id}])
+    done = store.append(id, content="under the first", parent=twice)
+    with Store.open(root) as other:
+        assert other.switch(id, twice).leaf == done.id
+        assert other.alternatives(id, twice).leaves == (done.id,)
+
+
 def test_who_may_not_write_may_not_branch_either(root: Path, store: Store) -> None:
     id = talk(store, "question", "one", type="chat")
     store.regenerate(id, "two")
@@ -345,6 +414,68 @@ def test_what_is_odd_in_a_hand_edited_tree_is_told_and_walked(root: Path, store:
     assert path(store, id)[-1] == "e" and set(path(store, id)) >= {"c", "d"}
     store.delete_message(id, "@1", keep_children=True)
     assert path(store, id)[-2:] == ["d", "e"]
+
+
+#: By a hand: whose id each message has, and whom it says that it answers: nobody said, a root, any, or one not there.
+BY_HAND = st.lists(
+    st.tuples(st.integers(0, 7), st.one_of(st.none(), st.none(), st.integers(-2, 9))), min_size=1, max_size=9
+)
+
+
+@pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
+@pytest.mark.parametrize("beside", [False, True])
+@given(made=BY_HAND, twice=st.booleans(), wanted=st.integers(0, 8), step=st.sampled_from([0, 0, 1, -1]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_switch_in_whatever_a_hand_made_of_the_tree_leads_where_the_tree_says(
+    root: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: int,
+    beside: bool,
+    made: list[tuple[int, int | None]],
+    twice: bool,
+    wanted: int,
+    step: int,
+) -> None:
+    monkeypatch.setattr("capsule.storage.held.WORTH_A_THREAD", 0 if beside else 1 << 30)
+
+    def name(n: int) -> str:
+        return f"{n:08d}-0000-7000-8000-000000000000"
+
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": str(at), "timestamp": "2025-01-12T10:00:00.000Z", "id": name(id if twice else at)}
+        | ({} if parent is None else {"parent": None if parent < 0 else name(parent)})
+        for at, (id, parent) in enumerate(made)
+    ]
+    id = talk(store)
+    by_hand(root, id, lambda document: document.update(history=history), option=layout)
+    for n in range(2):  # The second time the store remembers.
+        tree = Tree(history)
+        message = str(tree.ids[(wanted + n) % len(tree)])
+        found = tree.siblings(message)
+        told = store.alternatives(id, message)
+        assert (told.index, list(told.ids)) == (found.index, [tree.ids[at] for at in found.places])
+        assert list(told.leaves) == [tree.ids[at] for at in found.leaves]
+        if 0 <= found.index + step < len(found.places):
+            leaf = tree.ids[found.leaves[found.index + step]]
+            done = store.switch(id, message, step=step)
+            assert (done.message, done.leaf) == (tree.ids[found.places[found.index + step]], leaf)
+            if tree.ids.count(leaf) == 1:
+                assert store.path(id)[-1].id == leaf
+        else:
+            with pytest.raises(InvalidInput):
+                store.switch(id, message, step=step)
+        active = tree.active_leaf(metadata(store, id).get("currentNode"))
+        fork = tree.nearest_fork(active)
+        if fork >= 0 and tree.siblings_at(fork).index > 0:
+            assert (
+                store.switch(id, step=-1).message
+                == tree.ids[tree.siblings_at(fork).places[tree.siblings_at(fork).index - 1]]
+            )
+        said = store.append(id, content="more")
+        history = store.document(id)["history"]
+        assert history[-1]["id"] == said.id and is_canonical(store, id)
+    store.delete(id)
 
 
 def test_the_last_messages_of_a_branch_are_read_from_the_end_where_that_is_it(store: Store) -> None:

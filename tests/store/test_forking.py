@@ -106,6 +106,15 @@ def test_forks_go_along_when_asked_and_all_stay_when_one_is_held(root: Path, sto
     assert store.forks(id, deep=True) == []
 
 
+def test_when_all_go_no_fork_is_pointed_elsewhere_before_it_goes_too(store: Store) -> None:
+    id = store.create(title="T", type="group").id
+    fork = store.fork(id).id
+    before = {one: store.read(one) for one in (id, fork)}
+    assert {one for one, _ in store.delete_all()} == {id, fork} and store.ids() == []
+    for trashed in store.trash():
+        assert store.storage.read_trashed(trashed.token) == before[trashed.id]
+
+
 def test_a_damaged_source_is_deleted_and_its_forks_stay(root: Path, store: Store) -> None:
     id = source(store)
     fork = store.fork(id).id
