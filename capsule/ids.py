@@ -23,6 +23,7 @@ __all__ = [
     "named_instance_id",
     "new_id",
     "new_message_id",
+    "version_id_for",
 ]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
@@ -32,6 +33,7 @@ _MAX_BYTES = 128
 _MESSAGES = uuid.UUID("5f0c9a52-7e0b-5b0e-9f0f-6a9f7c1d2e31")
 _INSTANCES = uuid.UUID("0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92")
 _KEYS = uuid.UUID("c2a7e1d4-94b6-5c3f-a1f8-27d05e6b9c40")
+_VERSIONS = uuid.UUID("8d1f6b37-2c4e-5a90-b7e3-90c5d1a4f682")
 
 
 def is_id(text: str) -> bool:
@@ -128,6 +130,17 @@ def message_id_for(conversation: str, position: int, role: str, timestamp: str, 
     """
     name = "\0".join((conversation, str(position), role, timestamp, content))
     return str(uuid.uuid5(_MESSAGES, name))
+
+
+def version_id_for(conversation: str, message: str, digest: str) -> str:
+    """The id of another version of a message, which was edited differently in two clones: the same one in both.
+
+    Args:
+        conversation: The conversation's id.
+        message: The message's id.
+        digest: The digest of what the version holds.
+    """
+    return str(uuid.uuid5(_VERSIONS, "\0".join((conversation, message, digest))))
 
 
 def keyed_message_id(conversation: str, key: str) -> str:

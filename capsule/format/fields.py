@@ -66,6 +66,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         Field("lock", "part"),
         _new("type", "text", null=False, choices=TYPES),
         _new("currentNode", "text"),
+        _new("currentWanted", "object"),
         _new("participants", "texts"),
         _new("createdBy", "text"),
         _new("description", "text"),
@@ -73,8 +74,10 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("pinned", "yes or no", null=False),
         _new("forkedFrom", "text"),
         _new("titleSetBy", "text", choices=TITLE_SETTERS),
+        _new("titleSetAt", "time"),
         _new("mcpServers", "switches"),
         Field("summaryOf", "part", since="2.1"),
+        _new("conflicts", "objects"),
     ),
     "metadata.summaryOf": (
         _new("message", "text"),
@@ -101,6 +104,8 @@ PARTS: dict[str, tuple[Field, ...]] = {
         Field("contextHash", "text", null=True),
         Field("files", "parts", since="2.1"),
         _new("selection", "object"),
+        _new("capturedAt", "time"),
+        _new("otherHashes", "texts"),
     ),
     "context.metadata.files": (
         _new("path", "text", null=False),

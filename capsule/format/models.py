@@ -31,6 +31,7 @@ __all__ = [
     "Message20",
     "Metadata",
     "Metadata20",
+    "NextOverrides",
     "SummaryOf",
     "messages_in",
 ]
@@ -70,6 +71,17 @@ class McpServer(_Part):
     enabled: bool = Field(description="Whether the conversation has it.")
 
 
+class NextOverrides(_Part):
+    """What the next new conversation is to begin with; it stands in a store as `overrides/next.json`."""
+
+    version: str = Field(default="2.1", description="The version of the format.", pattern=r"^2\.[0-9]+$")
+    mcp_servers: dict[str, McpServer] | list[str] = Field(
+        default_factory=dict,
+        description="MCP servers that are to be on or off in it, by name; absent: as by default. A list of names: "
+        "these are on.",
+    )
+
+
 class SummaryOf(_Part):
     """How far the conversation went that was summed up."""
 
@@ -100,6 +112,11 @@ class Metadata(Metadata20):
     current_node: str | None = Field(
         default=None, description="A message of the active branch; absent: the last entry of history."
     )
+    current_wanted: dict[str, Any] | None = Field(
+        default=None,
+        description="What a merge noted: the `message` that a version made active and another one deleted, and what "
+        "`currentNode` is `instead`.",
+    )
     participants: list[str] | None = Field(default=None, description="The agents that take part, by id.")
     created_by: str | None = Field(default=None, description="The agent or user that made the conversation.")
     description: str | None = Field(default=None, description="What the conversation is for.")
@@ -111,6 +128,9 @@ class Metadata(Metadata20):
         description="Who gave the title: the first message (auto), or a person (user).",
         json_schema_extra={"enum": [*TITLE_SETTERS, None]},
     )
+    title_set_at: Time | None = Field(
+        default=None, description="When the title was given, by a person or as far as a merge could tell."
+    )
     mcp_servers: dict[str, McpServer] | list[str] | None = Field(
         default=None,
         description="MCP servers that are on or off here, by name; absent: as by default. A list of names (drafts of "
@@ -118,6 +138,11 @@ class Metadata(Metadata20):
     )
     summary_of: SummaryOf = Field(
         default_factory=SummaryOf, description="Of a summary: how far its source went when it was made."
+    )
+    conflicts: list[dict[str, Any]] | None = Field(
+        default=None,
+        description="What two versions that were merged had changed differently, and a person has yet to settle: "
+        "`field`, and `values`, each with `value` and perhaps `at`.",
     )
 
 
@@ -145,6 +170,10 @@ class ContextMetadata(ContextMetadata20):
     files: list[ContextFile] = Field(default_factory=list, description="The files it was made from.")
     selection: dict[str, Any] | None = Field(
         default=None, description="What was chosen of the project, so that it can be told which files are new."
+    )
+    captured_at: Time | None = Field(default=None, description="When it was captured.")
+    other_hashes: list[str] | None = Field(
+        default=None, description="The digests of captures that gave way to this one in a merge."
     )
 
 

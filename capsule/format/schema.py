@@ -16,12 +16,15 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import CoreSchema
 
 from capsule.errors import NotFound
-from capsule.format.models import Capsule, Capsule20
+from capsule.format.models import Capsule, Capsule20, NextOverrides
 
 __all__ = ["file_name", "kinds", "main", "schema", "text", "versions"]
 
-_MODELS: dict[str, dict[str, type[BaseModel]]] = {"capsule": {"2.0": Capsule20, "2.1": Capsule}}
-_TITLES = {"capsule": "Capsule"}
+_MODELS: dict[str, dict[str, type[BaseModel]]] = {
+    "capsule": {"2.0": Capsule20, "2.1": Capsule},
+    "overrides": {"2.1": NextOverrides},
+}
+_TITLES = {"capsule": "Capsule", "overrides": "Overrides for the next conversation"}
 
 
 class _Generator(GenerateJsonSchema):

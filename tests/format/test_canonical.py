@@ -63,8 +63,8 @@ def test_the_orders_are_those_of_the_format() -> None:
         "role content timestamp id parent from editedAt model toolCalls toolCallId reasoning attachments metadata"
     )
     assert " ".join(names("metadata")) == (
-        "mode tags isSummary sourceConversationId lock type currentNode participants createdBy description archived "
-        "pinned forkedFrom titleSetBy mcpServers summaryOf"
+        "mode tags isSummary sourceConversationId lock type currentNode currentWanted participants createdBy "
+        "description archived pinned forkedFrom titleSetBy titleSetAt mcpServers summaryOf conflicts"
     )
     assert names("metadata.lock") == ("active", "instanceId", "timestamp", "user", "host", "pid", "name")
     assert names("")[-1] == "history"

@@ -7,6 +7,7 @@ from pathlib import Path
 import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
+from capsule import overrides
 from capsule.errors import NotFound
 from capsule.format import codec, schema
 from capsule.format.migrations import CURRENT, current
@@ -59,6 +60,28 @@ def test_the_schema_refuses_what_is_no_capsule(field: str, value: object) -> Non
     made = new_capsule("c", "", "2025-01-12T10:00:00.000Z") | {field: value}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(made, schema.schema("capsule"), cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    ("document", "valid"),
+    [
+        ({"version": "2.1", "mcpServers": {"git": {"enabled": False, "why": "mine"}}, "note": "mine"}, True),
+        ({"mcpServers": {}}, True),
+        ({"mcpServers": ["git"]}, True),
+        ({}, True),
+        ({"mcpServers": {"git": True}}, False),
+        ({"mcpServers": {"git": {}}}, False),
+        ({"version": "3.0", "mcpServers": {}}, False),
+        ({"version": 2}, False),
+        ({"mcpServers": "git"}, False),
+        ({"mcpServers": None}, False),
+    ],
+)
+def test_the_schema_of_the_overrides_that_wait_accepts_what_the_store_does(
+    document: dict[str, object], valid: bool
+) -> None:
+    accepted = jsonschema.Draft202012Validator(schema.schema("overrides")).is_valid(document)
+    assert accepted == (not overrides.problems_of(codec.encode(document), "next.json")) == valid
 
 
 def test_the_newest_version_is_the_default_and_the_current_one() -> None:

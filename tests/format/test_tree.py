@@ -251,3 +251,9 @@ def test_an_answer_to_a_message_that_cannot_be_named_is_refused() -> None:
     assert [entry["id"] for entry in without(twice, tree, {1})] == ["a", "a", "c", "d"]
     with pytest.raises(InvalidInput, match="doctor --repair"):
         without([*twice, {"id": "e", "parent": "c"}], Tree([*twice, {"id": "e", "parent": "c"}]), {3})
+
+
+def test_no_message_goes_on_naming_one_that_is_gone() -> None:
+    # Named, and the one it answers now stands right before it: all the same the name leads nowhere.
+    history = [{"id": "a"}, {"id": "b"}, {"id": "c", "parent": "b"}]
+    assert without(history, Tree(history), {1}) == [{"id": "a"}, {"id": "c", "parent": "a"}]

@@ -1,0 +1,114 @@
+"""Three versions of a value made one: what one side changed is taken, and objects are merged key by key.
+
+What must stay true: every answer is the same when ours and theirs change places; what both sides changed differently is
+never decided in silence, the caller is told; and values are compared by the bytes that are written for them, since to
+Python `1`, `1.0` and `true` are equal. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+__all__ = ["ABSENT", "Clash", "Each", "bytes_of", "merged", "merged_object", "merged_set", "rank", "same"]
+
+#: Stands for a field that isn't there.
+ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT", "__slots__": ()})()
+
+#: Where both sides changed a value differently, and to what: ours, theirs. Returns what stands.
+Clash = Callable[[tuple[str, ...], Any, Any], Any]
+#: Merges one field of an object: its name, then the base's value, ours and theirs.
+Each = Callable[[str, Any, Any, Any], Any]
+
+
+def bytes_of(value: Any) -> bytes:
+    """What tells one value from another; nothing of a field that isn't there."""
+    return b"" if value is ABSENT else orjson.dumps(value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are written alike."""
+    return one is other or bytes_of(one) == bytes_of(other)
+
+
+def rank(value: Any) -> bytes:
+    """What decides where nothing else does: the greater stands, and anything before nothing."""
+    return bytes_of(value)
+
+
+def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ...] = ()) -> Any:
+    """One value out of three; ABSENT is a value too. Objects on both sides are merged key by key.
+
+    Args:
+        base: The common ancestor's.
+        ours: One side's.
+        theirs: The other's.
+        clash: Asked where both changed it differently.
+        where: The way to it, for `clash`.
+    """
+    if same(ours, theirs) or same(theirs, base):
+        return ours
+    if same(ours, base):
+        return theirs
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return merged_object(
+            base, ours, theirs, lambda key, was, mine, yours: merged(was, mine, yours, clash, (*where, key))
+        )
+    return clash(where, ours, theirs)
+
+
+def merged_object(
+    base: Any, ours: Mapping[str, Any], theirs: Mapping[str, Any], each: Each, known: Collection[str] = ()
+) -> dict[str, Any]:
+    """One object out of three.
+
+    Args:
+        base: The common ancestor's; anything else than an object counts as an empty one.
+        ours: One side's.
+        theirs: The other's.
+        each: Merges one field.
+        known: The fields that get their place by the format; the others keep the order of the side that changed it,
+            and are sorted where both did.
+    """
+    base = base if isinstance(base, Mapping) else {}
+    result = {}
+    for key in _keys(base, ours, theirs, known):
+        value = each(key, base.get(key, ABSENT), ours.get(key, ABSENT), theirs.get(key, ABSENT))
+        if value is not ABSENT:
+            result[key] = value
+    return result
+
+
+def _keys(
+    base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any], known: Collection[str]
+) -> list[str]:
+    was, mine, yours = ([key for key in side if key not in known] for side in (base, ours, theirs))
+    if mine in (yours, was):
+        order = yours
+    else:
+        order = mine if yours == was else sorted({*mine, *yours})
+    there = set(order)
+    left = sorted(key for key in {**ours, **theirs} if key not in there)
+    return [*order, *left]
+
+
+def merged_set(base: Any, ours: Any, theirs: Any) -> Any:
+    """A list in which the order means little: the additions and the removals of both sides.
+
+    What both leave in place keeps its order in the base; what is new is sorted behind it.
+    """
+    if same(ours, theirs) or same(theirs, base):
+        return ours
+    if same(ours, base):
+        return theirs
+    was, mine, yours = (_items(side) for side in (base, ours, theirs))
+    kept = [item for key, item in was.items() if key in mine and key in yours]
+    new = {key: item for key, item in (mine | yours).items() if key not in was}
+    return kept + [new[key] for key in sorted(new)]
+
+
+def _items(value: Any) -> dict[bytes, Any]:
+    found: Iterable[Any] = value if isinstance(value, list) else ()
+    return {bytes_of(item): item for item in found}

@@ -1,0 +1,172 @@
+"""Conflicts that a merge left: listed and settled; and clones of a real store, merged."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.errors import InvalidInput, Locked, NotFound
+from capsule.format import codec
+from capsule.format.merge import merge
+
+
+def cloned(root: Path, names: str) -> list[Path]:
+    for name in names:
+        shutil.copytree(root / "conversations", root.parent / name / "conversations")
+        Store.init(root.parent / name)
+    return [root.parent / name for name in names]
+
+
+def content(root: Path, id: str) -> dict[str, Any]:
+    return codec.decode((root / "conversations" / f"{id}.json").read_bytes(), "")
+
+
+def merged_into(root: Path, base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """As git's merge driver leaves it in the working tree."""
+    document = merge(base, ours, theirs).document
+    path = root / "conversations" / f"{document['id']}.json"
+    path.with_suffix(".tmp").write_bytes(codec.encode(document))
+    os.replace(path.with_suffix(".tmp"), path)
+
+
+@pytest.fixture
+def disputed(tmp_path: Path) -> tuple[Path, str]:
+    """A store, and a conversation in it whose title and description two clones gave differently."""
+    root = tmp_path / "o"
+    Store.init(root)
+    with Store.open(root) as store:
+        id = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "hello"}]).id
+    base = content(root, id)
+    sides = []
+    for name, clone in zip(("Anna's", "Ben's"), cloned(root, "ab"), strict=True):
+        with Store.open(clone) as store:
+            store.rename(id, f"{name} plan")
+            store.append(id, content=f"{name} message")
+        document = content(clone, id)
+        document["metadata"]["description"] = f"{name} words"
+        sides.append(document)
+    merged_into(root, base, *sides)
+    return root, id
+
+
+def test_conflicts_are_listed_with_their_values_and_cost_a_list(disputed: tuple[Path, str]) -> None:
+    root, id = disputed
+    with Store.open(root) as store:
+        store.create(title="Another")
+        found = store.conflicts()
+        assert found == store.conflicts(id)
+        assert [(one.id, one.field, one.kept) for one in found] == [
+            (id, "metadata.description", "Ben's words"),
+            (id, "title", "Ben's plan"),
+        ]
+        assert [value for value, _ in found[1].values] == ["Anna's plan", "Ben's plan"]
+        assert all(at for _, at in found[1].values)
+        assert store.head(id).conflicts == ("metadata.description", "title")
+        assert [head.conflicts for head in store.heads() if head.id == id] == [("metadata.description", "title")]
+
+
+def test_the_last_one_that_is_settled_takes_the_field_away(disputed: tuple[Path, str]) -> None:
+    root, id = disputed
+    with Store.open(root) as store:
+        store.settle_conflict(id, "metadata.description", "Anna's words")
+        assert [one.field for one in store.conflicts()] == ["title"]
+        before = store.head(id).updated_at
+        head = store.settle_conflict(id, "title", "Anna's plan")
+        assert head.title == "Anna's plan" and head.updated_at >= before
+        assert store.conflicts() == [] == store.conflicts(id)
+        about = store.document(id)["metadata"]
+        assert "conflicts" not in about and about["description"] == "Anna's words"
+        assert (about["titleSetBy"], about["titleSetAt"]) == ("user", head.updated_at)
+
+
+def test_a_field_may_be_settled_by_taking_it_out(disputed: tuple[Path, str]) -> None:
+    root, id = disputed
+    with Store.open(root) as store:
+        store.settle_conflict(id, "metadata.description", None)
+        assert "description" not in store.document(id)["metadata"]
+
+
+def test_a_rename_settles_the_title(disputed: tuple[Path, str]) -> None:
+    root, id = disputed
+    with Store.open(root) as store:
+        store.rename(id, "Our plan")
+        assert [one.field for one in store.conflicts(id)] == ["metadata.description"]
+
+
+def test_what_cannot_be_settled_changes_nothing(disputed: tuple[Path, str]) -> None:
+    root, id = disputed
+    with Store.open(root) as store:
+        before = store.read(id)
+        for field, value, error in (
+            ("metadata.mode", "api", NotFound),
+            ("metadata.description", 7, InvalidInput),
+            ("title", None, InvalidInput),
+        ):
+            with pytest.raises(error):
+                store.settle_conflict(id, field, value)
+        with pytest.raises(NotFound):
+            store.settle_conflict("nobody", "title", "x")
+        assert store.read(id) == before
+
+
+def test_settling_asks_the_rule_of_who_may_write(disputed: tuple[Path, str]) -> None:
+    root, id = disputed
+    with Store.open(root) as holder, Store.open(root) as other, holder.lock(id):
+        with pytest.raises(Locked):
+            other.settle_conflict(id, "title", "x")
+        holder.settle_conflict(id, "title", "mine")
+        assert [one.field for one in other.conflicts(id)] == ["metadata.description"]
+
+
+def test_a_field_outside_the_metadata_is_settled_too(tmp_path: Path) -> None:
+    root = tmp_path / "o"
+    Store.init(root)
+    with Store.open(root) as store:
+        id = store.create(title="Plan").id
+    base = content(root, id)
+    merged_into(root, base, base | {"x": {"my.key": 1}}, base | {"x": {"my.key": 2}})
+    with Store.open(root) as store:
+        assert [one.field for one in store.conflicts(id)] == ["x.my\\.key"]
+        store.settle_conflict(id, "x.my\\.key", 1)
+        assert store.document(id)["x"] == {"my.key": 1} and store.conflicts(id) == []
+
+
+@pytest.mark.parametrize("type", ["chat", "direct", "group", "channel"])
+def test_three_real_stores_end_alike_in_any_order(tmp_path: Path, type: str) -> None:
+    root = tmp_path / "o"
+    Store.init(root)
+    with Store.open(root, keep_locks=False) as store:
+        id = store.create(type=type, messages=[{"role": "assistant", "content": f"{at}"} for at in range(5)]).id
+        first = store.document(id)["history"][2]["id"]
+    base = content(root, id)
+    sides = []
+    for name, clone in zip("abc", cloned(root, "abc"), strict=True):
+        with Store.open(clone, keep_locks=False) as store:
+            store.append(id, content=f"from {name}")
+            store.edit_message(id, "@1", f"edited by {name}")
+            store.rename(id, f"{name} title")
+            store.tag(id, name)
+            store.regenerate(id, f"another by {name}")
+            if name == "a":
+                store.switch(id, first)
+            store.append(id, content=f"on by {name}")
+        sides.append(content(clone, id))
+    ends = {
+        codec.encode(merge(base, merge(base, one, two).document, three).document)
+        for one, two, three in itertools.permutations(sides)
+    }
+    assert len(ends) == 1
+    (end,) = ends
+    (root / "conversations" / f"{id}.json").write_bytes(end)
+    with Store.open(root, keep_locks=False) as store:
+        said = {message["content"] for message in store.document(id)["history"]}
+        assert {f"{words} {name}" for words in ("from", "edited by", "another by", "on by") for name in "abc"} <= said
+        assert [value for value, _ in store.conflicts(id)[0].values] == ["a title", "b title", "c title"]
+        assert store.head(id).title == "c title"
+        store.append(id, content="and on")
