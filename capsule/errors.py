@@ -9,6 +9,7 @@
     +-- Refused            6     the file system or a rule does not permit it
     +-- LockLost           7     the lock this instance held was taken from it
     +-- StoreBusy          8     the mutex of a document could not be had in time
+    +-- GitFailed          9     the program git failed, or left it to a person
 
 What must stay true: each class below the root has its own exit code, carries what a program needs as
 fields, survives pickling, and says in its message what failed, on what, and what to do next.
@@ -21,6 +22,7 @@ from typing import Any
 
 __all__ = [
     "CapsuleError",
+    "GitFailed",
     "InvalidDocument",
     "InvalidInput",
     "LockLost",
@@ -166,3 +168,15 @@ class StoreBusy(CapsuleError):
     meaning = "store busy (mutex timeout)"
     id: str
     holder: str
+
+
+class GitFailed(CapsuleError):
+    """The program git failed, or came to something that a person has to settle.
+
+    Fields: ``command`` (list of str: git's arguments), ``words`` (str: what git said).
+    """
+
+    exit_code = 9
+    meaning = "git failed"
+    command: list[str]
+    words: str

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from capsule.format.shown import one_line, shown
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -37,8 +39,6 @@ __all__ = [
     "table",
 ]
 
-#: C0 but newline and tab, DEL, C1, and what turns the direction of writing.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -59,23 +59,6 @@ class Stopped(Exception):
 def in_terminal() -> bool:
     """Whether a person reads stdout."""
     return sys.stdout.isatty()
-
-
-def shown(text: str) -> str:
-    """`text` as it may be shown: control characters and escape sequences as their escapes."""
-    if text.replace("\n", " ").replace("\t", " ").isprintable():  # Nearly all is, and this is quick to say.
-        return text
-    return _CONTROL.sub(_escape, text.replace("\r\n", "\n"))
-
-
-def one_line(text: str) -> str:
-    """`text` as it may be shown in one line and one column."""
-    return shown(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def say(text: str) -> None:

@@ -1,0 +1,32 @@
+"""Stored text as it may be shown on a terminal.
+
+What must stay true: no control character passes (newline and tab excepted), nor one that turns the direction of
+writing; what is left can be read. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["one_line", "shown"]
+
+#: C0 but newline and tab, DEL, C1, and what turns the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def shown(text: str) -> str:
+    """`text` as it may be shown: control characters and escape sequences as their escapes."""
+    # Nearly all may, and this is quick to say.
+    if text.isprintable() or text.replace("\n", " ").replace("\t", " ").isprintable():
+        return text
+    return _CONTROL.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """`text` as it may be shown in one line and one column."""
+    return text if text.isprintable() else shown(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

@@ -1,0 +1,136 @@
+"""The filter process: git hands it every document on its way into the index, and gets back its clean form.
+
+Git starts one for a whole command and speaks version 2 of its filter protocol with it (gitattributes(5), "Long Running
+Filter Process"). What must stay true: a file that is refused is named with line and column, and the next one is
+answered all the same; git's end, however it comes, is the end here; and nothing here waits long for anybody, as whoever
+called git may hold what would be waited for.
+
+On the way out of the index nothing is changed. The filter takes part in it nevertheless, as git has it that a filter
+without which nothing may enter (`required`) is one without which nothing may leave.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import IO
+
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
+from capsule.format.cleaning import AGENTS, CONVERSATIONS, clean
+from capsule.git import pktline
+from capsule.ids import is_id
+
+__all__ = ["Cleaner", "cleaner", "kind_of", "serve"]
+
+#: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
+Cleaner = Callable[[bytes, str], bytes]
+
+#: How long one waits for a writer whose append may have been met half written, in seconds. An append takes a
+#: thousandth of that. Who called git may hold the mutex itself, and then nothing is half written.
+_PATIENCE_S = 0.25
+#: What marks a store; the storage layer's own word for it is not loaded for every file.
+_SETTINGS = "capsule.toml"
+_VERSION = "version=2"
+_CAPABILITIES = ("capability=clean", "capability=smudge")
+
+
+def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: Callable[[str], None]) -> None:
+    """Answer git until it closes its end.
+
+    Args:
+        incoming: What git writes.
+        outgoing: What git reads; flushed after each answer.
+        clean_form: What answers a `clean`.
+        tell: Is given the words of each error, which git's protocol has no place for.
+
+    Raises:
+        InvalidInput: It isn't git who writes, or one that speaks another version.
+        BrokenPipeError: Git is gone.
+    """
+    try:
+        _shake_hands(incoming, outgoing)
+        while True:
+            asked = dict(pktline.text(line).partition("=")[::2] for line in pktline.packets(incoming))
+            given = b"".join(pktline.packets(incoming))
+            outgoing.write(_answer(asked, given, clean_form, tell))
+            outgoing.flush()
+    except pktline.Ended:
+        return
+
+
+def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+    welcome, *versions = map(pktline.text, pktline.packets(incoming) or [b""])
+    if welcome != "git-filter-client" or _VERSION not in versions:
+        raise InvalidInput("this program speaks version 2 of git's filter protocol, and is started by git itself")
+    outgoing.write(pktline.packed("git-filter-server", _VERSION))
+    outgoing.flush()
+    known = list(map(pktline.text, pktline.packets(incoming)))
+    outgoing.write(pktline.packed(*(one for one in _CAPABILITIES if one in known)))
+    outgoing.flush()
+
+
+def _answer(asked: dict[str, str], given: bytes, clean_form: Cleaner, tell: Callable[[str], None]) -> bytes:
+    path = asked.get("pathname", "")
+    try:
+        if asked.get("command") == "clean":
+            given = clean_form(given, path)
+        elif asked.get("command") != "smudge":
+            raise InvalidInput(f"{path}: git asks for {asked.get('command')!r}, which was not offered")
+    except CapsuleError as error:
+        tell(f"{error.message}\n{path}: not taken in; mend it and try again, or ask: capsule doctor")
+        return pktline.packed("status=error")
+    # The second list may change the status, once the content is through; it doesn't.
+    return pktline.packed("status=success") + pktline.content(given) + pktline.FLUSH
+
+
+def cleaner(top: str, compares: Callable[[], bool]) -> Cleaner:
+    """What cleans the documents of one repository.
+
+    Args:
+        top: Its top directory, in which git's paths begin.
+        compares: Whether git wants the content only to compare it, and will keep none of it: then a document that
+            does not parse is as it is, so that `git status` and `git diff` go on with a file that is being mended.
+    """
+
+    def clean_form(data: bytes, path: str) -> bytes:
+        kind = kind_of(path)
+        try:
+            return clean(data, path, kind)
+        except InvalidDocument:
+            if compares():
+                return data
+            whole = _once_written(os.path.join(top, path), kind)
+            if whole is None or whole == data:
+                raise
+            return clean(whole, path, kind)
+
+    return clean_form
+
+
+def kind_of(path: str) -> str:
+    """The kind of the document that git has at `path`, by its folder."""
+    return AGENTS if path.split("/")[-2:-1] == [AGENTS] else CONVERSATIONS
+
+
+def _once_written(path: str, kind: str) -> bytes | None:
+    """The document at a path when no writer of the store is at it; None: that can't be had, or it is in no store.
+
+    Git reads without the mutex, and so may have met an append half way.
+    """
+    folder, name = os.path.split(path)
+    root, id = os.path.dirname(folder), name.removesuffix(".json")
+    if os.path.basename(folder) != kind or not is_id(id) or not os.path.isfile(os.path.join(root, _SETTINGS)):
+        return None
+    from capsule.storage.engine import FileStorage
+
+    storage = FileStorage(root)
+    try:
+        if not storage.remembers(kind, id):
+            return None  # The store never wrote it, so nobody is writing it: and no trace is left of this look.
+        with storage.mutex(kind, id, _PATIENCE_S) as held:
+            got = held.read()
+        return got[0] if got else None
+    except CapsuleError:
+        return None
+    finally:
+        storage.close()

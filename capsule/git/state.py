@@ -1,0 +1,341 @@
+"""Whether a clone is set up for conversations, and how it stands with what it has.
+
+What must stay true: nothing is changed by looking; what is told is what git itself answers, for a document of this
+store, and not what some file says; and whatever is not as it should be comes with what to do about it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from capsule import __version__
+from capsule.errors import GitFailed
+from capsule.git import hooks
+from capsule.git.drivers import DRIVER, check_config, driver_config
+from capsule.git.repository import KINDS, Repository
+
+if TYPE_CHECKING:
+    from capsule.conflicts import Disputed
+
+__all__ = ["Finding", "State", "look"]
+
+#: What needs a newer git than the rest, and from which version on it is there.
+_NEEDS = (((2, 38), "capsule git sync, where it merges other files than conversations"),)
+_SET_UP = "run: capsule git setup"
+_ANY_ID = "00000000-0000-4000-8000-000000000000"
+_PATIENCE_S = 30
+_ATTRIBUTE = {"merge": DRIVER, "diff": DRIVER, "filter": DRIVER, "text": "unset"}
+#: What git is in the middle of, by the file that says so, and how that is ended.
+_UNDERWAY = {
+    "MERGE_HEAD": ("a merge", "git commit, or git merge --abort"),
+    "rebase-merge": ("a rebase", "git rebase --continue, or git rebase --abort"),
+    "rebase-apply": ("a rebase", "git rebase --continue, or git rebase --abort"),
+    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue, or git cherry-pick --abort"),
+    "REVERT_HEAD": ("a revert", "git revert --continue, or git revert --abort"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is to be done, or worth knowing.
+
+    Attributes:
+        kind: `drivers`, `attributes`, `ignore`, `hook`, `git`, `merging`, `conflicts`, `changed` or `upstream`.
+        what: What it is, in words.
+        todo: What to do about it.
+        is_trouble: Whether it has to be done; else it is what goes on in any clone.
+    """
+
+    kind: str
+    what: str
+    todo: str
+    is_trouble: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "what": self.what, "todo": self.todo, "isTrouble": self.is_trouble}
+
+
+@dataclass(slots=True)
+class State:
+    """What `look` saw. The counts and names are None where git would not say.
+
+    Attributes:
+        top: The repository's working tree.
+        folder: The store's folder in it; empty: it is the store.
+        git: Git's version, as it says it.
+        branch: The branch; None: none.
+        upstream: What it follows; None: nothing.
+        ahead: How many commits it has that the upstream hasn't.
+        behind: The other way round.
+        changed: The documents, `kind/id`, that are not as in the last commit.
+        unmerged: Those that wait for a person in a merge.
+        hook: Where the check before a commit is run from; empty: nowhere.
+        findings: What is to be done, the gravest first.
+    """
+
+    top: str
+    folder: str
+    git: str = ""
+    branch: str | None = None
+    upstream: str | None = None
+    ahead: int | None = None
+    behind: int | None = None
+    changed: list[str] = field(default_factory=list)
+    unmerged: list[str] = field(default_factory=list)
+    hook: str = ""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_fine(self) -> bool:
+        return not any(finding.is_trouble for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("top", "folder", "git", "branch", "upstream", "ahead", "behind", "changed", "unmerged", "hook")
+        told = {name: getattr(self, name) for name in names}
+        return {**told, "fine": self.is_fine, "findings": [finding.as_json() for finding in self.findings]}
+
+
+def look(
+    root: str, environment: Mapping[str, str] | None, program: Sequence[str], conflicts: Iterable[Disputed] = ()
+) -> State:
+    """Look at a clone.
+
+    Args:
+        root: The store's directory.
+        environment: What git runs in.
+        program: How `set_up` would have the drivers started now.
+        conflicts: What merges left to be settled, by conversation (`Store.conflicts`).
+
+    Raises:
+        NotFound: The store lies in no repository.
+
+    Cost: some ten starts of git, of which `git status` looks at every document; and one of the drivers.
+    """
+    repository = Repository.around(root, environment)
+    state = State(repository.top, repository.prefix.rstrip("/"))
+    state.findings += _drivers(repository, program)
+    state.findings += _files(repository)
+    state.findings += _hook(repository, state)
+    state.findings += _version(repository, state)
+    state.findings += _standing(repository, state)
+    underway = list(_underway(repository, state))
+    if underway:  # What goes on in any clone waits: `commit` and `sync` are refused until that is ended.
+        state.findings = [finding for finding in state.findings if finding.is_trouble]
+    state.findings += underway
+    for id, disputes in groupby(conflicts, lambda one: one.id):
+        disputed = list(disputes)
+        fields = ", ".join(one.field for one in disputed)
+        what = f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: {fields}'
+        state.findings.append(Finding("conflicts", what, f"run: capsule resolve {id}"))
+    state.findings.sort(key=lambda finding: not finding.is_trouble)
+    return state
+
+
+def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding]:
+    """Attributes and configuration, of which one without the other is the usual trap."""
+    missing = _missing_attributes(repository)
+    wanted = driver_config(program) | check_config(program)
+    answer = repository.git.run("config", "-z", "--get-regexp", rf"^((merge|diff|filter)\.)?{DRIVER}\.", fine=(0, 1))
+    there = {name: value for name, _, value in (entry.partition("\n") for entry in answer.fields)}
+    absent = [name for name in wanted if name not in there]
+    if absent:
+        if missing:
+            yield Finding("drivers", "git has not been told of conversations here", _SET_UP)
+            return
+        what = (
+            "the attributes are here, but this clone does not know what they mean: git merges conversations line by "
+            f"line, and commits their locks (not set: {', '.join(absent)})"
+        )
+        yield Finding("drivers", what, _SET_UP)
+    elif missing:
+        where = os.path.join(repository.top, repository.prefix, ".gitattributes")
+        what = f"the programs are set up, but not in force for the documents here: {'; '.join(missing)}"
+        yield Finding("attributes", what, f"{_SET_UP}; where that is not enough, look for other lines than {where} has")
+    if not absent:
+        yield from _programs(repository, there, wanted)
+
+
+def _missing_attributes(repository: Repository) -> list[str]:
+    """What git would not do with a document, each with the attribute as it stands."""
+    paths = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
+    told = repository.git.run("check-attr", "-z", *_ATTRIBUTE, "--", *paths).fields
+    found: dict[str, list[str]] = {}
+    for path, name, value in zip(told[::3], told[1::3], told[2::3], strict=True):
+        if value != _ATTRIBUTE[name]:
+            found.setdefault(path.removeprefix(repository.prefix).partition("/")[0], []).append(f"{name} is {value}")
+    return [f"{kind}/*.json ({', '.join(words)})" for kind, words in found.items()]
+
+
+def _programs(repository: Repository, there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether what the configuration names is there, and of this version."""
+    command = there[f"filter.{DRIVER}.process"]
+    differing = [name for name in wanted if there[name] != wanted[name]]
+    try:
+        words = shlex.split(command)
+        words = words[: words.index("filter")]
+    except ValueError:
+        yield Finding("drivers", f"filter.{DRIVER}.process is none that Capsule wrote: {command}", _SET_UP)
+        return
+    try:
+        answer = subprocess.run(
+            [*words, "version"],
+            cwd=repository.top,
+            env=repository.git.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        version = answer.stdout.decode("utf-8", "replace").strip()
+        failed = "" if answer.returncode == 0 else (answer.stderr.decode("utf-8", "replace").strip() or "it failed")
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        version, failed = "", str(error)
+    if failed:
+        what = f"the program of the drivers does not start, so that git can't add or check out conversations: {failed}"
+        yield Finding("drivers", what, _SET_UP)
+    elif version != __version__:
+        yield Finding("drivers", f"the drivers are of Capsule {version}, and this is {__version__}", _SET_UP)
+    elif differing:
+        # Which Python starts them doesn't matter, as long as all of them are as this version writes them.
+        others = driver_config(words) | check_config(words)
+        odd = [name for name in differing if there[name] != others[name]]
+        if odd:
+            yield Finding("drivers", f"not as this version sets it: {', '.join(odd)}", _SET_UP)
+
+
+def _files(repository: Repository) -> Iterator[Finding]:
+    """What others get with a clone, and what must not be in it."""
+    git, prefix = repository.git, repository.prefix
+    documents = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
+    passing = [f"{prefix}{kind}/.{_ANY_ID}.tmp" for kind in KINDS]
+    asked = "\0".join((*documents, *passing)).encode("utf-8", "surrogateescape")
+    ignored = set(git.run("check-ignore", "--no-index", "-z", "--stdin", input=asked, fine=(0, 1)).fields)
+    if not ignored.issuperset(passing):
+        yield Finding("ignore", "files that are just being written could be added", _SET_UP)
+    for path in documents:
+        if path in ignored:
+            command = f"git -C {shlex.quote(repository.top)} check-ignore -v {shlex.quote(path)}"
+            todo = f"take out the rule that {command} names, if they belong in git"
+            yield Finding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
+    names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
+    # Git looks at the conversations along with these; a filter that can't be run must not hide what is asked here.
+    unfiltered = git.with_config({f"filter.{DRIVER}.process": "", f"filter.{DRIVER}.required": "false"})
+    changed = [entry[3:] for entry in unfiltered.run("status", "--porcelain", "-z", "--", *names).fields]
+    if changed:
+        what = f"not committed as it is here, and other clones have what is committed: {shlex.join(changed)}"
+        yield Finding("attributes", what, "run: capsule git commit")
+    folders = [f":(top,literal){prefix}{name}" for name in (".capsule", *KINDS)]
+    tracked = [path for path in git.run("ls-files", "-z", "--", *folders).fields if _is_passing(path[len(prefix) :])]
+    if tracked:
+        shown = shlex.join(tracked[:3]) + (" ..." if len(tracked) > 3 else "")
+        what = f"{_count(len(tracked), 'file')} in git that are derived or half written: {shown}"
+        todo = f"run in {shlex.quote(repository.top)}: git rm -r --cached -- {shown}"
+        yield Finding("ignore", what, todo)
+
+
+def _hook(repository: Repository, state: State) -> Iterator[Finding]:
+    hook = hooks.find(repository)
+    state.hook = hook.runs
+    if hook.runs:
+        return
+    if hook.obstacle:
+        what = f"nothing checks what is committed: {hook.path} can't be given the check, as {hook.obstacle}"
+        yield Finding("hook", what, hook.way_out)
+    else:
+        yield Finding("hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP)
+
+
+def _version(repository: Repository, state: State) -> Iterator[Finding]:
+    state.git = repository.git.run("version").text.removeprefix("git version ")
+    numbers = re.match(r"(\d+)\.(\d+)", state.git)
+    found = tuple(map(int, numbers.groups())) if numbers else (0, 0)
+    for needed, what in _NEEDS:
+        if found < needed:
+            wanted = ".".join(map(str, needed))
+            yield Finding(
+                "git", f"git {state.git} lacks what this needs: {what}", f"install git {wanted} or newer", False
+            )
+
+
+def _standing(repository: Repository, state: State) -> Iterator[Finding]:
+    """Branch and upstream, and the documents that are not as in the last commit."""
+    words = ("status", "--porcelain=v2", "-z", "--branch", "--no-renames", "--untracked-files=all", "--")
+    try:
+        fields = repository.git.run(*words, *repository.pathspecs()).fields
+    except GitFailed as error:
+        yield _incomparable(error)
+        return
+    touched = set()
+    for entry in fields:
+        kind, _, rest = entry.partition(" ")
+        if kind == "#":
+            _read_branch(rest, state)
+            continue
+        # porcelain v2 (git-status(1)): 7 fields stand before the path, 9 where it is unmerged, none of a new file.
+        path = rest.split(" ", {"1": 7, "u": 9}.get(kind, 0))[-1]
+        found = repository.document_at(path)
+        if found and kind == "1" and rest.startswith(".M"):
+            touched.add(path)
+        elif found:
+            (state.unmerged if kind == "u" else state.changed).append("/".join(found))
+    if touched:
+        # `git status` takes every file of another size for changed; what the filter makes of it `git diff` asks first.
+        try:
+            told = repository.git.run("diff", "--name-only", "-z", "--", *repository.pathspecs()).fields
+        except GitFailed as error:
+            yield _incomparable(error)
+            told = list(touched)
+        found_all = (repository.document_at(path) for path in touched.intersection(told))
+        state.changed = sorted([*state.changed, *("/".join(found) for found in found_all if found)])
+    if state.changed:
+        what = f"{_count(len(state.changed), 'document')} changed since the last commit"
+        yield Finding("changed", what, "run: capsule git commit", False)
+    if state.ahead or state.behind:
+        sides = [(state.ahead, "to push"), (state.behind, "to merge")]
+        counts = " and ".join(f"{_count(count, 'commit')} {what}" for count, what in sides if count)
+        yield Finding("upstream", f"{counts} ({state.branch} and {state.upstream})", "run: capsule git sync", False)
+
+
+def _incomparable(error: GitFailed) -> Finding:
+    return Finding("changed", f"git can't compare the documents here: {error.words}", "see what it says, and above")
+
+
+def _read_branch(words: str, state: State) -> None:
+    name, _, value = words.partition(" ")
+    if name == "branch.head" and value != "(detached)":
+        state.branch = value
+    elif name == "branch.upstream":
+        state.upstream = value
+    elif name == "branch.ab":
+        ahead, behind = value.split()
+        state.ahead, state.behind = int(ahead), -int(behind)
+
+
+def _underway(repository: Repository, state: State) -> Iterator[Finding]:
+    """What git has begun and not ended, in this worktree."""
+    for name, (what, end) in _UNDERWAY.items():
+        if os.path.exists(os.path.join(repository.directory, name)):
+            files = f"; to be settled: {', '.join(state.unmerged)}" if state.unmerged else ""
+            first = "settle what is open, git add it, and then: " if state.unmerged else "end it with: "
+            yield Finding("merging", f"{what} is going on{files}", f"{first}{end}")
+            return
+    if state.unmerged:
+        what = f"without a merge going on, these wait to be settled: {', '.join(state.unmerged)}"
+        yield Finding("merging", what, "settle them, and git add them")
+
+
+def _is_passing(path: str) -> bool:
+    """Whether what lies at a path of the store is derived, or is being written."""
+    name = path.rpartition("/")[2]
+    return path.startswith(".capsule/") or (name.startswith(".") and name.endswith(".tmp"))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,212 @@
+"""The clean form: one for whatever differs in layout and lock alone, and nothing else lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule import Store
+from capsule.errors import CapsuleError, InvalidDocument
+from capsule.format import codec, validation
+from capsule.format.cleaning import AGENTS, CONVERSATIONS, clean, cleaned
+from capsule.format.migrations import current
+from capsule.format.new import empty_context, inactive_lock, new_capsule, new_metadata
+
+SAMPLES = sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json"))
+STAMP = "2025-01-12T10:00:00.000Z"
+LOCK = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "anna", "host": "lab", "pid": 4, "name": "n"}
+
+#: Values that are right, nearly right, and wrong, for any field.
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    ["", "x", STAMP, "2025-01-12T10:00:00Z", "2025-02-30T10:00:00.000Z", None, True, 0, 2.5, [], ["x"], [{}], {}]
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool"]), "content": st.text(max_size=8)},
+    optional={
+        "timestamp": st.sampled_from([STAMP, "2025-01-12 11:00+01:00", None]),
+        "id": st.sampled_from(["a", "b", "c", "d", None]),
+        "parent": st.sampled_from([None, "a", "b"]),
+        "editedAt": ODD,
+        "from": ODD,
+        "toolCalls": st.just([{"id": "1", "name": "run"}]),
+        "extra": ODD,
+    },
+)
+DOCUMENT = st.fixed_dictionaries(
+    {
+        "id": st.just("c"),
+        "title": st.text(max_size=8),
+        "version": st.sampled_from(["2.1", "2.1", "2.1", "2.0", "2.7", "1.4"]),
+        "createdAt": st.just(STAMP),
+        "updatedAt": st.sampled_from([STAMP, "2025-01-12T10:00:00+00:00"]),
+        "history": st.lists(MESSAGE, max_size=4),
+    },
+    optional={
+        "metadata": st.fixed_dictionaries(
+            {"lock": st.sampled_from([LOCK, inactive_lock(), {"active": False}, {"host": "x", "active": 0}])},
+            optional={"tags": st.just(["a"]), "type": st.just("group"), "mode": ODD, "unknown": ODD},
+        ),
+        "context": st.just(empty_context()),
+        "unknown": ODD,
+    },
+)
+LAYOUT = st.sampled_from(["canonical", "sorted", "crlf", "bom"])
+
+
+def laid_out(document: dict[str, Any], layout: str) -> bytes:
+    if layout == "canonical":
+        return codec.encode(document)
+    text = json.dumps(document, indent=3 if layout == "crlf" else None, sort_keys=layout == "sorted")
+    text = text.replace("\n", "\r\n") if layout == "crlf" else text
+    return ("\ufeff" if layout == "bom" else "").encode() + text.encode()
+
+
+def refusal(data: bytes, path: str, kind: str = CONVERSATIONS) -> CapsuleError | None:
+    """Why it is refused; None: it is not."""
+    try:
+        clean(data, path, kind)
+    except CapsuleError as error:
+        return error
+    return None
+
+
+def locked(document: dict[str, Any], lock: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "metadata": {**document["metadata"], "lock": lock}}
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_the_clean_form_is_what_the_next_write_would_make_of_the_file_but_for_the_lock(path: Path) -> None:
+    document = codec.decode(path.read_bytes(), path.name)
+    assert clean(path.read_bytes(), path.name, CONVERSATIONS) == codec.encode(
+        locked(current(document)[0], inactive_lock())
+    )
+
+
+def test_a_store_writes_what_is_clean_and_its_lock_changes_nothing_of_that(store: Store) -> None:
+    made = store.create(title="A plan", tags=["x"])
+    store.append(made.id, content="grüße\n\u2028 \U0001f600")
+    written = store.read(made.id)
+    assert b'"active": true' in written
+    store.unlock(made.id)
+    unlocked = store.read(made.id)
+    assert unlocked != written
+    assert clean(written, "p", CONVERSATIONS) == clean(unlocked, "p", CONVERSATIONS) == unlocked
+
+
+@given(DOCUMENT, LAYOUT)
+def test_the_quick_way_gives_what_the_strict_one_gives(document: dict[str, Any], layout: str) -> None:
+    data = laid_out(document, layout)
+    read = codec.decode(data, "p")
+    refused = refusal(data, "p")
+    if refused is None:
+        validation.check(read, data, "p")
+        assert clean(data, "p", CONVERSATIONS) == codec.encode(cleaned(read))
+    else:
+        with pytest.raises(InvalidDocument) as raised:
+            validation.check(read, data, "p")
+        assert raised.value.message == refused.message
+
+
+@given(DOCUMENT, LAYOUT)
+def test_cleaning_again_changes_nothing(document: dict[str, Any], layout: str) -> None:
+    try:
+        once = clean(laid_out(document, layout), "p", CONVERSATIONS)
+    except InvalidDocument:
+        return
+    assert clean(once, "p", CONVERSATIONS) == once
+    assert validation.problems_of(once, "p") == validation.problems_of(clean(once, "p", CONVERSATIONS), "p")
+
+
+@given(DOCUMENT, st.sampled_from([LOCK, inactive_lock(), {}, {"active": True}, {"later": [1]}]))
+def test_the_lock_never_shows(document: dict[str, Any], lock: dict[str, Any]) -> None:
+    document = {"metadata": new_metadata(), **document}
+    try:
+        one = clean(codec.encode(locked(document, inactive_lock())), "p", CONVERSATIONS)
+    except InvalidDocument:
+        return
+    assert clean(codec.encode(locked(document, lock)), "p", CONVERSATIONS) == one
+    bare = {name: value for name, value in document["metadata"].items() if name != "lock"}
+    assert clean(codec.encode({**document, "metadata": bare}), "p", CONVERSATIONS) == one
+
+
+@given(DOCUMENT, LAYOUT)
+def test_nothing_but_the_lock_is_lost(document: dict[str, Any], layout: str) -> None:
+    try:
+        found = codec.decode(clean(laid_out(document, layout), "p", CONVERSATIONS), "p")
+    except InvalidDocument:
+        return
+    assert found.get("unknown") == document.get("unknown")
+    assert found["metadata"].get("unknown") == document.get("metadata", {}).get("unknown")
+    assert [entry["content"] for entry in found["history"]] == [entry["content"] for entry in document["history"]]
+    assert [entry.get("extra") for entry in found["history"]] == [entry.get("extra") for entry in document["history"]]
+
+
+@given(st.binary(max_size=60), st.sampled_from([CONVERSATIONS, AGENTS]))
+def test_any_bytes_are_cleaned_or_refused_in_words(data: bytes, kind: str) -> None:
+    refused = refusal(data, "folder/x.json", kind)
+    if refused is None:
+        once = clean(data, "folder/x.json", kind)
+        assert clean(once, "folder/x.json", kind) == once
+    else:
+        assert refused.message.startswith("folder/x.json")
+
+
+@given(DOCUMENT, st.integers(0, 2000), st.integers(0, 3), st.binary(max_size=3))
+def test_a_spoiled_file_is_cleaned_or_refused_in_words(
+    document: dict[str, Any], at: int, dropped: int, put: bytes
+) -> None:
+    data = codec.encode(document)
+    data = data[:at] + put + data[at + dropped :]
+    refused = refusal(data, "x.json")
+    if refused is None:
+        once = clean(data, "x.json", CONVERSATIONS)
+        assert clean(once, "x.json", CONVERSATIONS) == once
+    else:
+        assert isinstance(refused, InvalidDocument)
+        assert all(problem.path == "x.json" for problem in refused.problems)
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        (b'{"id": "c",\n "title": }', "x.json:2:11: "),
+        (b"", "x.json:1:1: "),
+        (b"<<<<<<< ours\n{}\n", "x.json:1:1: "),
+        (b"[]", "x.json:1:1: the file holds a list"),
+        (b'{"id": "c", "id": "d", "history": []}', "x.json:1:13: a second field 'id'"),
+    ],
+)
+def test_what_is_no_capsule_is_refused_with_its_place(data: bytes, place: str) -> None:
+    with pytest.raises(InvalidDocument) as raised:
+        clean(data, "x.json", CONVERSATIONS)
+    assert raised.value.message.startswith(place)
+
+
+def test_a_number_keeps_its_digits_in_the_layout_of_the_store_too() -> None:
+    document = new_capsule("c", "t", STAMP, metadata={"unknown": 0})
+    data = codec.encode(document).replace(b'"unknown": 0', b'"unknown": 2.50')
+    assert clean(data, "p", CONVERSATIONS) == data
+
+
+def test_a_newer_major_version_is_left_alone() -> None:
+    data = b'{"version": "3.0",   "history": {"lock": {"active": true}}}'
+    assert clean(data, "p", CONVERSATIONS) == data
+
+
+def test_an_agents_document_gets_the_layout_and_keeps_the_order_of_its_keys() -> None:
+    data = b'\xef\xbb\xbf{"z": 1,\r\n"a": {"b": 2.50},"metadata":{"lock":{"active":true,"x":1},"y":2}}'
+    laid = {"z": 1, "a": {"b": 2.5}, "metadata": {"lock": inactive_lock(), "y": 2}}
+    once = clean(data, "p", AGENTS)
+    assert once == codec.encode(laid).replace(b"2.5", b"2.50")
+    assert clean(once, "p", AGENTS) == once
+
+
+@pytest.mark.parametrize("about", [{"lock": 1}, [], "text", None])
+def test_an_agents_document_may_have_any_metadata(about: Any) -> None:
+    once = clean(codec.encode({"metadata": about}), "p", AGENTS)
+    assert clean(once, "p", AGENTS) == once

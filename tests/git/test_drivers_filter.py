@@ -1,0 +1,405 @@
+"""The filter, started by real git: what gets into the index, what doesn't, and who waits for whom."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule.errors import InvalidDocument
+from capsule.format.cleaning import CONVERSATIONS, clean
+from capsule.git import pktline
+from capsule.git.filtering import cleaner, serve
+from capsule.storage.engine import FileStorage
+from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published, worktree
+
+#: A store's folder as unpleasant as a file system allows.
+FOLDER = 'a "b"\n[c] ü\\'
+
+
+def talking(clone: Clone, *texts: str, type: str = "group") -> str:
+    """A conversation in the clone's store, with a message for each text; its id."""
+    with clone.store() as store:
+        id = store.create(title="Talk", type=type).id
+        for text in texts:
+            store.append(id, content=text)
+        return id
+
+
+def lock(clone: Clone, id: str) -> bytes:
+    """Lock a conversation, as an instance that is gone by now; its bytes."""
+    data = clone.file(id).read_bytes()
+    held = json.loads(data)["metadata"]["lock"] | {"active": True, "user": "anna", "instanceId": "i-1", "host": "h"}
+    text = json.dumps(held, indent=2).replace("\n", "\n    ")
+    start = data.index(b'"lock": ') + len(b'"lock": ')
+    locked = data[:start] + text.encode() + data[data.index(b"}", start) + 1 :]
+    clone.file(id).write_bytes(locked)
+    assert clean(locked, "", CONVERSATIONS) == clean(data, "", CONVERSATIONS)
+    return locked
+
+
+def break_it(clone: Clone, id: str) -> bytes:
+    """Type an error into a conversation, at the same size; the bytes it had."""
+    data = clone.file(id).read_bytes()
+    os.utime(clone.file(id), (1_700_000_000, 1_700_000_000))
+    clone.run("update-index", "--refresh", "-q", expect=None)
+    clone.file(id).write_bytes(data.replace(b'"title": ', b'"title"; ', 1))
+    return data
+
+
+def status(clone: Clone) -> list[str]:
+    return clone.git("status", "--porcelain").splitlines()
+
+
+def test_a_locked_conversation_gets_into_the_index_unlocked_and_stays_locked(repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    unlocked = repo.file(id).read_bytes()
+    repo.commit()
+    assert repo.at("HEAD", id) == unlocked
+    locked = lock(repo, id)
+    assert repo.git("diff") == ""
+    repo.run("add", "--all")
+    assert status(repo) == []
+    assert repo.at("", id) == unlocked
+    assert repo.file(id).read_bytes() == locked
+
+
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("autocrlf", ["true", "false", "input"])
+def test_what_editors_and_settings_do_to_line_ends_never_reaches_the_index(
+    repo: Clone, ends: bytes, mark: bytes, autocrlf: str
+) -> None:
+    repo.configure(core_autocrlf=autocrlf)
+    id = talking(repo, "Hello\r\nthere\n")
+    canonical = repo.file(id).read_bytes()
+    typed = mark + canonical.replace(b"\n", ends)
+    repo.file(id).write_bytes(typed)
+    repo.commit()
+    assert repo.at("HEAD", id) == canonical
+    assert repo.file(id).read_bytes() == typed
+    repo.file(id).unlink()
+    repo.run("checkout", "--", ".")
+    assert repo.file(id).read_bytes() == canonical
+
+
+def test_a_capsule_that_is_broken_is_refused_with_its_place_and_nothing_is_added(repo: Clone) -> None:
+    good, bad = talking(repo, "one"), talking(repo, "two")
+    repo.commit()
+    with repo.store() as store:
+        store.append(good, content="three")
+    before = repo.at("", bad)
+    break_it(repo, bad)
+    ran = repo.run("add", "--all", expect=128)
+    assert f"capsule: conversations/{bad}.json:3:10: a colon is missing" in ran.err
+    assert f"capsule: conversations/{bad}.json: not taken in; mend it" in ran.err
+    assert f"conversations/{bad}.json: clean filter 'capsule' failed" in ran.err
+    assert "Traceback" not in ran.err
+    assert repo.at("", bad) == before
+    repo.run("add", f"conversations/{good}.json")
+    assert b"three" in repo.at("", good)
+    assert repo.run("commit", "-a", "-m", "all", expect=128).err.count(f"{bad}.json:3:10") == 1
+
+
+def test_git_looks_at_a_broken_capsule_and_takes_it_back(repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    repo.commit()
+    whole = break_it(repo, id)
+    assert status(repo) == [f" M conversations/{id}.json"]
+    shown = repo.git("diff")
+    assert '+  "title"; "Talk",' in shown
+    assert "-2" in shown and "user: Hello" in shown
+    repo.run("switch", "-q", "-c", "aside")
+    repo.run("checkout", "--", f"conversations/{id}.json")
+    assert repo.file(id).read_bytes() == whole
+    break_it(repo, id)
+    repo.run("reset", "-q", "--hard")
+    assert status(repo) == []
+
+
+def test_git_in_an_alias_or_with_options_before_its_command_looks_too(repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    repo.commit()
+    break_it(repo, id)
+    assert repo.run("-c", "a.b=c", "--git-dir", ".git", "-C", ".", "status", "--porcelain").lines
+    assert repo.run("-c", "a.b=c", "-C", ".", "add", ".", expect=128).err
+    repo.configure(alias_st="-c core.quotePath=false sta", alias_sta="status --porcelain", alias_put="add")
+    assert repo.run("st").lines == status(repo)
+    assert repo.run("put", ".", expect=128).err
+    repo.configure(alias_add="status")
+    assert repo.run("add", ".", expect=128).err
+
+
+def test_a_broken_capsule_does_not_stop_what_comes_after_it() -> None:
+    def request(path: str, data: bytes) -> bytes:
+        return pktline.packed("command=clean", f"pathname={path}") + pktline.content(data)
+
+    good, told = b'{"version": "9.0"}', list[str]()
+    asked = pktline.packed("git-filter-client", "version=2", "version=3")
+    asked += pktline.packed("capability=clean", "capability=smudge", "capability=delay")
+    asked += request("a=b/conversations/x.json", b"{") + request("conversations/y.json", good)
+    asked += pktline.packed("command=smudge", "pathname=z", "ref=refs/heads/main") + pktline.content(b"{any\r\n")
+    answered = io.BytesIO()
+    serve(io.BytesIO(asked), answered, cleaner("/nowhere", lambda: False), told.append)
+    answered.seek(0)
+    lists = []
+    while (at := answered.tell()) < len(answered.getvalue()):
+        lists.append(pktline.packets(answered))
+        assert answered.tell() > at
+    assert lists == [
+        [b"git-filter-server\n", b"version=2\n"],
+        [b"capability=clean\n", b"capability=smudge\n"],
+        [b"status=error\n"],
+        [b"status=success\n"],
+        [good],
+        [],
+        [b"status=success\n"],
+        [b"{any\r\n"],
+        [],
+    ]
+    assert [words.partition(": ")[0] for words in told] == ["a=b/conversations/x.json:1:2"]
+
+
+def test_a_long_conversation_goes_through_in_many_packets(repo: Clone) -> None:
+    id = talking(repo, "grüße " * 60_000, "and more")
+    locked = lock(repo, id)
+    repo.commit()
+    assert len(repo.at("HEAD", id)) > 7 * 65516
+    assert repo.at("HEAD", id) == clean(locked, "", CONVERSATIONS)
+
+
+def test_a_store_in_a_folder_whose_name_needs_quoting(tmp_path: Path) -> None:
+    clone = new(tmp_path / "mo no", FOLDER)
+    id = talking(clone, "Hello")
+    unlocked = clone.file(id).read_bytes()
+    lock(clone, id)
+    (clone.root / "agents").mkdir()
+    agent = clone.file("anna", "agents")
+    agent.write_text('{"name": "Anna",\r\n "cursors": {}}', encoding="utf-8")
+    clone.commit()
+    assert clone.at("HEAD", id) == unlocked
+    assert clone.at("HEAD", "anna", "agents") == b'{\n  "name": "Anna",\n  "cursors": {}\n}\n'
+    break_it(clone, id)
+    ran = clone.run("-C", FOLDER, "add", ".", expect=128)
+    assert f"[c] ü\\/conversations/{id}.json:3:10: " in ran.err
+
+
+def test_a_store_in_a_folder_is_added_to_from_in_there(monorepo: Clone) -> None:
+    id = talking(monorepo, "Hello")
+    unlocked = monorepo.file(id).read_bytes()
+    lock(monorepo, id)
+    monorepo.run("-C", str(monorepo.file(id).parent), "add", f"{id}.json")
+    assert monorepo.at("", id) == unlocked
+
+
+def test_a_linked_worktree_has_the_filter_of_its_repository(repo: Clone, tmp_path: Path) -> None:
+    id = talking(repo, "Hello")
+    repo.commit()
+    beside = worktree(repo, tmp_path / "be side", "topic")
+    unlocked = beside.file(id).read_bytes()
+    lock(beside, id)
+    beside.run("add", "--all")
+    assert beside.at("", id) == unlocked
+    assert status(beside) == []
+
+
+def test_a_clone_checks_out_what_was_committed_byte_for_byte(repo: Clone, tmp_path: Path) -> None:
+    id = talking(repo, "x" * 200_000, "\u2028 \r\n")
+    lock(repo, id)
+    repo.commit()
+    other = cloned(published(repo, tmp_path / "remote.git"), tmp_path / "other")
+    assert other.file(id).read_bytes() == repo.at("HEAD", id)
+    assert status(other) == []
+
+
+def test_a_settled_tree_is_looked_at_without_a_filter(repo: Clone) -> None:
+    for at in range(3):
+        os.utime(repo.file(talking(repo, f"{at}")), (1_700_000_000, 1_700_000_000))
+    repo.commit()
+    repo.configure(filter_capsule_process="exit 1")
+    assert status(repo) == []
+    assert repo.git("diff") == ""
+
+
+def test_an_append_that_git_met_half_way_is_waited_for(root: Path) -> None:
+    from capsule import Store
+
+    with Store.open(root) as store:
+        id = store.create(type="group").id
+        store.append(id, content="Hello")
+        whole = store.read(id)
+    path = f"conversations/{id}.json"
+    answer = cleaner(str(root), lambda: False)
+    assert answer(whole[:-40], path) == whole
+    assert cleaner(str(root), lambda: True)(whole[:-40], path) == whole[:-40]
+    (root / path).write_bytes(whole[:-9])
+    with pytest.raises(InvalidDocument):
+        answer(whole[:-9], path)
+    assert (root / path).read_bytes() == whole[:-9]
+
+
+def test_who_called_git_may_hold_the_mutex(repo: Clone) -> None:
+    good, bad = talking(repo, "one"), talking(repo, "two")
+    break_it(repo, bad)
+    storage = FileStorage(str(repo.root))
+    with storage.mutex("conversations", good), storage.mutex("conversations", bad):
+        repo.run("add", f"conversations/{good}.json")
+        assert f"{bad}.json:3:10: " in repo.run("add", "--all", expect=128).err
+    storage.close()
+
+
+def test_a_store_that_never_wrote_a_file_is_left_without_a_trace(repo: Clone) -> None:
+    repo.file("typed").write_bytes(b'{"id": "typed"')
+    before = sorted(str(path) for path in (repo.root / ".capsule").rglob("*"))
+    assert "conversations/typed.json:1:15: " in repo.run("add", "--all", expect=128).err
+    assert sorted(str(path) for path in (repo.root / ".capsule").rglob("*")) == before
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(repo: Clone) -> None:
+    repo.file("odd").write_bytes(b'{"id": "odd", "version": "2.1\\u001b[31m", "history": []}')
+    ran = repo.run("add", "--all", expect=128)
+    assert "odd.json" in ran.err and "\x1b" not in ran.err
+
+
+def begun() -> subprocess.Popen[bytes]:
+    """The filter as git starts it, hands shaken."""
+    filter = subprocess.Popen(
+        [*PROGRAM, "filter"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=ROOT,
+    )
+    assert filter.stdin is not None and filter.stdout is not None
+    filter.stdin.write(pktline.packed("git-filter-client", "version=2") + pktline.packed("capability=clean"))
+    filter.stdin.flush()
+    assert pktline.packets(filter.stdout) == [b"git-filter-server\n", b"version=2\n"]
+    assert pktline.packets(filter.stdout) == [b"capability=clean\n"]
+    return filter
+
+
+@pytest.mark.parametrize("sent", [0, 3, 10, 30, 60, 90])
+def test_a_git_that_ends_anywhere_ends_the_filter_without_a_word(sent: int) -> None:
+    filter = begun()
+    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(b'{"a": 1}' * 9)
+    assert sent < len(request)
+    _, err = filter.communicate(request[:sent], timeout=60)
+    assert (filter.returncode, err) == (0, b"")
+
+
+def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
+    filter = begun()
+    assert filter.stdin is not None and filter.stdout is not None and filter.stderr is not None
+    filter.stdout.close()
+    data = b'{"version": "9.0", "text": "' + b"x" * 500_000 + b'"}'
+    request = pktline.packed("command=clean", "pathname=conversations/x.json") + pktline.content(data)
+    filter.stdin.write(request)
+    filter.stdin.close()
+    assert filter.stderr.read() == b""
+    filter.stderr.close()
+    filter.wait(timeout=60)
+
+
+def test_a_person_who_starts_it_is_told_what_it_is() -> None:
+    for typed, word in ((b"help me\n", "begins no packet"), (b"0009hello0000", "started by git itself")):
+        done = subprocess.run([*PROGRAM, "filter"], input=typed, capture_output=True, env=environment(), timeout=60)
+        assert done.returncode == 2
+        assert word in done.stderr.decode()
+    for arguments in ([], ["else"], ["merge", "a"], ["textconv"]):
+        done = subprocess.run([*PROGRAM, *arguments], capture_output=True, env=environment(), timeout=60)
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"usage: ")
+
+
+def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
+    file = repo.file(talking(repo, "Hello"))
+    data = file.read_bytes()
+    request = pktline.packed("command=clean", f"pathname={file}") + pktline.content(data)
+    asked = pktline.packed("git-filter-client", "version=2") + pktline.packed("capability=clean") + request
+    report = "import sys; from capsule_cli import drivers; drivers.main(); sys.stderr.write(' '.join(sys.modules))"
+    for arguments, input in ((["filter"], asked), (["textconv", str(file)], b"")):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", report, *arguments], input=input, capture_output=True, env=environment()
+        )
+        loaded = set(done.stderr.decode().split())
+        assert "capsule.format.cleaning" in loaded or "capsule.format.readable" in loaded
+        assert not loaded & {"typer", "pydantic", "rich", "mcp", "sqlite3", "portalocker", "subprocess", "hashlib"}
+        assert not loaded & {"capsule.store", "capsule.storage.engine", "capsule.format.models", "capsule_cli.app"}
+
+
+#: A filter that tells when it is at a file, and waits there until it may go on, or dies there.
+HALFWAY = """
+import os, signal, sys
+from capsule.git import filtering
+from capsule_cli import drivers
+
+way, at, ready, go = sys.argv[1:]
+whole = filtering.cleaner
+def cleaner(top, compares):
+    clean_form, left = whole(top, compares), [int(at)]
+    def one(data, path):
+        left[0] -= 1
+        if not left[0]:
+            if way == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            for pipe, how in ((ready, "w"), (go, "r")):
+                with open(pipe, how):
+                    pass
+        return clean_form(data, path)
+    return one
+filtering.cleaner = cleaner
+sys.argv[1:] = ["filter"]
+sys.exit(drivers.main())
+"""
+
+
+@pytest.fixture
+def halfway(tmp_path: Path) -> Callable[[str], str]:
+    """The command of such a filter, and pipes `ready` and `go` beside it."""
+    import shlex
+
+    script = tmp_path / "halfway.py"
+    script.write_text(HALFWAY, encoding="utf-8")
+    pipes = [str(tmp_path / name) for name in ("ready", "go")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    return lambda how: shlex.join([sys.executable, "-P", str(script), how, "3", *pipes])
+
+
+def test_a_filter_that_is_killed_halfway_adds_nothing_and_the_next_add_does(
+    repo: Clone, halfway: Callable[[str], str]
+) -> None:
+    ids = [talking(repo, f"{at}") for at in range(5)]
+    ran = repo.run("-c", f"filter.capsule.process={halfway('die')}", "add", "--all", expect=128)
+    assert "Traceback" not in ran.err
+    assert repo.git("ls-files", "conversations") == ""
+    repo.commit()
+    assert [repo.at("HEAD", id) for id in ids] == [repo.file(id).read_bytes() for id in ids]
+    repo.run("fsck", "--strict")
+
+
+def test_a_git_that_is_killed_halfway_leaves_no_filter_behind(
+    repo: Clone, tmp_path: Path, halfway: Callable[[str], str]
+) -> None:
+    ids = [talking(repo, f"{at}") for at in range(5)]
+    command = ["git", "-c", f"filter.capsule.process={halfway('wait')}", "add", "--all"]
+    git = subprocess.Popen(command, cwd=repo.top, env=environment(), stderr=subprocess.PIPE)
+    assert git.stderr is not None
+    with open(tmp_path / "ready", encoding="utf-8"):
+        git.kill()
+        git.wait()
+    with open(tmp_path / "go", "w", encoding="utf-8"):
+        pass
+    assert git.stderr.read() == b""  # It ends when the filter, which has it too, has ended.
+    git.stderr.close()
+    (repo.top / ".git" / "index.lock").unlink()
+    repo.commit()
+    assert [repo.at("HEAD", id) for id in ids] == [repo.file(id).read_bytes() for id in ids]
+    repo.run("fsck", "--strict")

@@ -1,0 +1,290 @@
+"""The merge driver, started by real git: two clones that both went on talking, and what makes git stop."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule.format import codec, validation
+from capsule.format.cleaning import CONVERSATIONS, clean
+from tests.git.repositories import PROGRAM, Clone, environment, new, run, worktree
+from tests.git.test_drivers_filter import FOLDER, lock, talking
+
+#: What lets a clone commit what no clone that is set up would.
+PAST_THE_FILTER = ("-c", "filter.capsule.process=", "-c", "filter.capsule.required=false")
+
+
+def sides(clone: Clone, theirs: Callable[[], Any], ours: Callable[[], Any]) -> None:
+    """Two branches that both changed something: `main`, which is checked out, and `theirs`."""
+    clone.run("switch", "-q", "-c", "theirs")
+    theirs()
+    clone.run(*PAST_THE_FILTER, "add", "--all")
+    clone.run(*PAST_THE_FILTER, "commit", "-q", "-m", "theirs")
+    clone.run(*PAST_THE_FILTER, "switch", "-q", "main")
+    ours()
+    clone.run(*PAST_THE_FILTER, "add", "--all")
+    clone.run(*PAST_THE_FILTER, "commit", "-q", "-m", "ours")
+
+
+def append(clone: Clone, id: str, text: str) -> None:
+    with clone.store() as store:
+        store.append(id, content=text)
+
+
+def rename(clone: Clone, id: str, title: str) -> None:
+    with clone.store() as store:
+        store.rename(id, title)
+
+
+def document(clone: Clone, id: str) -> dict[str, Any]:
+    """The conversation in the working tree, which is valid and in its clean form."""
+    data = clone.file(id).read_bytes()
+    found = codec.decode(data, id)
+    validation.check(found, data, id)
+    assert clean(data, id, CONVERSATIONS) == data
+    return found
+
+
+def contents(clone: Clone, id: str) -> list[str]:
+    return [entry["content"] for entry in document(clone, id)["history"]]
+
+
+@pytest.mark.parametrize("folder", ["", FOLDER])
+def test_two_branches_that_went_on_talking_merge_without_a_conflict(tmp_path: Path, folder: str) -> None:
+    clone = new(tmp_path / "r", folder)
+    id = talking(clone, "Hello")
+    clone.commit()
+    sides(clone, lambda: append(clone, id, "theirs"), lambda: append(clone, id, "ours"))
+    ran = clone.run("merge", "--no-edit", "theirs")
+    assert "CONFLICT" not in ran.out + ran.err
+    assert sorted(contents(clone, id)) == ["Hello", "ours", "theirs"]
+    assert clone.at("HEAD", id) == clone.file(id).read_bytes()
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_a_rebase_and_a_linked_worktree_use_it_too(repo: Clone, tmp_path: Path) -> None:
+    id = talking(repo, "Hello")
+    repo.commit()
+    beside = worktree(repo, tmp_path / "be side", "topic")
+    append(beside, id, "one")
+    beside.commit()
+    append(beside, id, "two")
+    beside.commit()
+    append(repo, id, "three")
+    repo.commit()
+    beside.run("rebase", "main")
+    assert sorted(contents(beside, id)) == ["Hello", "one", "three", "two"]
+
+
+def test_both_added_it(repo: Clone) -> None:
+    made = codec.encode(
+        {
+            "id": "same",
+            "title": "Same",
+            "version": "2.0",
+            "createdAt": "2025-01-12T10:00:00.000Z",
+            "updatedAt": "2025-01-12T10:00:00.000Z",
+            "history": [{"role": "user", "content": "Hello", "timestamp": "2025-01-12T10:00:00.000Z"}],
+        }
+    )
+
+    def add(text: str) -> None:
+        repo.file("same").parent.mkdir(exist_ok=True)
+        repo.file("same").write_bytes(made)
+        append(repo, "same", text)
+
+    sides(repo, lambda: add("theirs"), lambda: add("ours"))
+    repo.run("merge", "--no-edit", "theirs")
+    assert sorted(contents(repo, "same")) == ["Hello", "ours", "theirs"]
+
+
+def test_an_older_version_merges_with_a_newer(repo: Clone, samples: Path) -> None:
+    id = "550e8400-e29b-41d4-a716-446655440000"
+    before = (samples / f"{id}.json").read_bytes()
+    repo.file(id).write_bytes(before)
+    repo.run(*PAST_THE_FILTER, "add", "--all")
+    repo.run(*PAST_THE_FILTER, "commit", "-q", "-m", "2.0")
+    older = json.loads(before)
+    older["history"].append({"role": "user", "content": "typed", "timestamp": "2026-01-01T00:00:00Z"})
+    sides(repo, lambda: repo.file(id).write_text(json.dumps(older)), lambda: append(repo, id, "ours"))
+    repo.run("merge", "--no-edit", "theirs")
+    assert {"typed", "ours"} <= set(contents(repo, id))
+    assert len(contents(repo, id)) == len(older["history"]) + 1
+
+
+def test_agents_documents_are_merged_too(repo: Clone) -> None:
+    (repo.root / "agents").mkdir()
+    file = repo.file("anna", "agents")
+    file.write_bytes(codec.encode({"id": "anna", "name": "Anna"}))
+    repo.commit()
+    sides(
+        repo,
+        lambda: file.write_bytes(codec.encode({"id": "anna", "name": "Anna", "role": "x"})),
+        lambda: file.write_bytes(codec.encode({"id": "anna", "name": "Anna B"})),
+    )
+    repo.run("merge", "--no-edit", "theirs")
+    assert json.loads(file.read_bytes()) == {"id": "anna", "name": "Anna B", "role": "x"}
+
+
+def test_what_an_agents_document_leaves_to_settle_is_said(tmp_path: Path) -> None:
+    versions = (codec.encode({"id": "anna", "name": name}) for name in ("Anna", "A", "B"))
+    code, words, left = driven(tmp_path, *versions, "agents/anna.json")
+    assert code == 1
+    assert words.splitlines() == [
+        f'capsule: agent anna: both sides changed name, to "A" and "B"; "{json.loads(left)["name"]}" stands for now',
+        "capsule: agents/anna.json: settle it by hand, then: git add -- :/agents/anna.json",
+    ]
+
+
+@pytest.mark.parametrize("folder", ["", "pkg/my störe", "_[x] 'y'"])
+def test_the_commands_that_settle_a_conflict_work_in_any_directory_of_the_repository(
+    tmp_path: Path, folder: str
+) -> None:
+    clone = new(tmp_path / "r p", folder)
+    id = talking(clone, "Hello")
+    clone.commit()
+    sides(clone, lambda: rename(clone, id, "Their plan"), lambda: rename(clone, id, "Our plan"))
+    elsewhere = clone.root / "else where"
+    elsewhere.mkdir()
+    # `git pull` starts the driver at the top, and tells it nothing of where it was started itself.
+    ran = run(elsewhere, "git", "pull", "--no-rebase", "--no-edit", ".", "theirs", expect=1)
+    told = next(line for line in ran.err.splitlines() if "settle it with: " in line)
+    settle, _, add = told.partition("settle it with: ")[2].partition(", then: ")
+    run(elsewhere, sys.executable, "-m", "capsule_cli", *shlex.split(settle)[1:], "--keep", "1")
+    run(elsewhere, *shlex.split(add))
+    assert clone.git("status", "--porcelain", "--untracked-files=no").startswith("M ")
+    clone.run("commit", "--no-edit")
+
+
+def test_a_true_conflict_stops_git_and_leaves_a_valid_capsule(repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    repo.commit()
+    sides(repo, lambda: rename(repo, id, "Their plan"), lambda: rename(repo, id, "Our plan"))
+    ran = repo.run("merge", "--no-edit", "theirs", expect=1)
+    assert f"CONFLICT (content): Merge conflict in conversations/{id}.json" in ran.out
+    assert f"capsule: conversation {id} " in ran.err
+    assert "both sides changed title, to " in ran.err
+    assert '"Our plan"' in ran.err and '"Their plan"' in ran.err
+    assert f"settle it with: capsule resolve {id}, then: git add -- :/conversations/{id}.json" in ran.err
+    found = document(repo, id)
+    assert found["title"] in ("Our plan", "Their plan")
+    assert [conflict["field"] for conflict in found["metadata"]["conflicts"]] == ["title"]
+    repo.run("add", "--all")
+    repo.run("commit", "-q", "--no-edit")
+
+
+def test_a_side_that_does_not_parse_leaves_gits_own_conflict(repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    repo.commit()
+
+    def spoil() -> None:
+        data = repo.file(id).read_bytes()
+        repo.file(id).write_bytes(data.replace(b'"title": "Talk"', b'"title": Talk'))
+
+    sides(repo, spoil, lambda: rename(repo, id, "Our plan"))
+    ran = repo.run("merge", "--no-edit", "theirs", expect=1)
+    assert f"capsule: conversations/{id}.json:3:12: " in ran.err
+    assert "(in theirs)" in ran.err and "Traceback" not in ran.err
+    text = repo.file(id).read_text("utf-8")
+    assert '<<<<<<< ours\n  "title": "Our plan",\n' in text
+    assert '=======\n  "title": Talk,\n' in text
+    assert ">>>>>>> theirs\n" in text
+    assert f"{id}.json:3:1: " in repo.run("add", "--all", expect=128).err
+    repo.run("merge", "--abort")
+    assert document(repo, id)["title"] == "Our plan"
+
+
+def test_a_newer_version_is_not_merged_but_by_git(repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    repo.commit()
+    data = repo.file(id).read_bytes()
+    newer = data.replace(b'"version": "2.1"', b'"version": "3.0"')
+    sides(repo, lambda: repo.file(id).write_bytes(newer), lambda: append(repo, id, "ours"))
+    ran = repo.run("merge", "--no-edit", "theirs", expect=1)
+    assert "upgrade Capsule (in theirs)" in ran.err
+
+
+def test_a_conversation_that_git_takes_for_another_renamed_is_left_to_a_person(repo: Clone) -> None:
+    id = talking(repo, *[f"line {at}" for at in range(20)])
+    repo.commit()
+
+    def another() -> None:
+        data = repo.file(id).read_bytes()
+        repo.file("other").write_bytes(data.replace(f'"id": "{id}"'.encode(), b'"id": "other"'))
+        repo.file(id).unlink()
+
+    sides(repo, lambda: append(repo, id, "theirs"), another)
+    ran = repo.run("merge", "--no-edit", "theirs", expect=1)
+    assert "git merge -X find-renames=100%" in ran.err
+    repo.run("merge", "--abort")
+    ran = repo.run("merge", "--no-edit", "-X", "find-renames=100%", "theirs", expect=1)
+    assert "CONFLICT (modify/delete)" in ran.out
+    assert document(repo, "other")["id"] == "other"
+
+
+def driven(directory: Path, base: bytes, ours: bytes, theirs: bytes, *more: str) -> tuple[int, str, bytes]:
+    """The driver as git calls it: exit code, words, and what is left in the file of ours."""
+    for name, data in (("o", base), ("a", ours), ("b", theirs)):
+        (directory / name).write_bytes(data)
+    done = subprocess.run(
+        [*PROGRAM, "merge", "o", "a", "b", *more], cwd=directory, capture_output=True, env=environment(), timeout=60
+    )
+    assert done.stdout == b""
+    return done.returncode, done.stderr.decode(), (directory / "a").read_bytes()
+
+
+def test_gits_markers_have_the_length_it_asks_for(tmp_path: Path) -> None:
+    code, words, left = driven(tmp_path, b"", b"{ours\n}\n", b"{theirs\n}\n", "11", "x y/conversations/c.json")
+    assert code == 1
+    assert words.startswith("capsule: x y/conversations/c.json:1:2: ")
+    assert "(in ours)" in words
+    assert left == b"<<<<<<<<<<< ours\n{ours\n===========\n{theirs\n>>>>>>>>>>> theirs\n}\n"
+
+
+@pytest.mark.parametrize("theirs", [b"", b"{\0", b"\xff\xfe\0", b"[]"])
+def test_a_side_that_is_no_text_leaves_ours_as_it_was(tmp_path: Path, theirs: bytes) -> None:
+    ours = codec.encode({"id": "c", "history": []})
+    code, words, left = driven(tmp_path, ours, ours, theirs, "conversations/c.json")
+    assert code == 1
+    assert "conversations/c.json" in words and "Traceback" not in words
+    assert left == (theirs if theirs in (b"", b"[]") else ours)  # Git's own merge of what only one side changed.
+
+
+def test_what_both_sides_want_is_said_in_a_line(tmp_path: Path, repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    data = repo.file(id).read_bytes()
+
+    def version(later: str, note: str) -> bytes:
+        return data.replace(b'"context": {', f'"later": {later}, "note": {note}, "context": {{'.encode())
+
+    versions = (version("[1]", '"x"'), version("[2, 3.50]", '"a\\u001b[1m"'), version('{"a": 1}', f'"{"b" * 99}"'))
+    code, words, left = driven(tmp_path, *versions, f"conversations/{id}.json")
+    assert code == 1
+    assert sorted(line.partition("both sides changed ")[2].partition("; ")[0] for line in words.splitlines()[:2]) == [
+        'later, to [2,3.50] and {"a":1}',
+        f'note, to "a\\x1b[1m" and "{"b" * 57}..."',
+    ]
+    assert clean(left, "", CONVERSATIONS) == left
+
+
+def test_a_lock_on_a_side_is_none_in_the_merged(tmp_path: Path, repo: Clone) -> None:
+    id = talking(repo, "Hello")
+    data = repo.file(id).read_bytes()
+    locked = lock(repo, id)
+    assert driven(tmp_path, data, locked, data, f"conversations/{id}.json") == (0, "", data)
+    assert driven(tmp_path, data, data, locked, f"conversations/{id}.json") == (0, "", data)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "merge", "o", "a", "b", "p"], cwd=tmp_path, capture_output=True, env=environment(), timeout=60
+    )
+    assert done.returncode == 6
+    assert done.stderr == b"capsule: o: can't be read: No such file or directory\n"

@@ -1,0 +1,374 @@
+"""`capsule git setup` and `teardown`: attributes, ignored files, and git's configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule import Store
+from capsule.errors import InvalidDocument, NotFound, Refused
+from capsule.git import blocks
+from capsule.git.drivers import attribute_lines, driver_config
+from capsule.git.setup import set_up, take_down
+from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
+
+DOCUMENT = "00000000-0000-4000-8000-000000000000"
+
+
+def setup(clone: Clone, **settings: bool) -> list[tuple[str, bool]]:
+    return [(step.kind, step.changed) for step in set_up(str(clone.root), environment(), PROGRAM, **settings)]
+
+
+def teardown(clone: Clone, **settings: bool) -> list[str]:
+    return [f"{step.kind}: {step.what}" for step in take_down(str(clone.root), environment(), **settings)]
+
+
+def in_force(clone: Clone, kind: str = "conversations") -> dict[str, str]:
+    """What git has of the attributes for a document."""
+    told = clone.git("check-attr", "-z", "merge", "diff", "filter", "text", "--", clone.path(DOCUMENT, kind))
+    fields = told.split("\0")
+    return dict(zip(fields[1::3], fields[2::3], strict=False))
+
+
+ALL = {"merge": "capsule", "diff": "capsule", "filter": "capsule", "text": "unset"}
+
+
+def configured(clone: Clone, scope: str = "--local") -> dict[str, str]:
+    told = clone.run("config", scope, "-z", "--get-regexp", "capsule", expect=None).out
+    return {name: value for name, _, value in (one.partition("\n") for one in told.split("\0")[:-1])}
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Clone:
+    """A repository that is a store, of which git has not been told."""
+    return new(tmp_path / "plain", drivers=False)
+
+
+@pytest.mark.parametrize("kind", ["conversations", "agents"])
+@pytest.mark.parametrize("folder", ["", "pro [j]/tälk $s"])
+def test_after_setup_git_knows_the_documents_of_the_store_and_no_others(tmp_path: Path, folder: str, kind: str) -> None:
+    clone = new(tmp_path / "répo", folder, drivers=False)
+    assert in_force(clone, kind)["merge"] == "unspecified"
+    assert setup(clone) == [("attributes", True), ("ignore", True), ("config", True), ("hook", True)]
+    assert in_force(clone, kind) == ALL
+    for other in ("package.json", f"deeper/{kind}/x.json", f"{kind}/deeper/x.json"):
+        told = clone.git("check-attr", "merge", "--", str((clone.root / other).relative_to(clone.top)))
+        assert told.endswith("unspecified"), other
+    assert clone.git("check-ignore", str((clone.root / kind / f".{DOCUMENT}.tmp").relative_to(clone.top)))
+    assert configured(clone).items() >= driver_config(PROGRAM).items()
+
+
+def test_setting_up_twice_changes_nothing(plain: Clone) -> None:
+    setup(plain)
+    before = {path: path.read_bytes() for path in plain.top.rglob("*") if path.is_file()}
+    assert setup(plain) == [("attributes", False), ("ignore", False), ("config", False), ("hook", False)]
+    assert {path: path.read_bytes() for path in plain.top.rglob("*") if path.is_file()} == before
+
+
+def test_a_conversation_goes_into_git_clean_and_out_of_it_as_it_was(plain: Clone) -> None:
+    setup(plain)
+    with plain.store() as store:
+        id = store.create(title="one").id
+        store.append(id, role="user", content="Hello")
+        store.lock(id)
+        locked = plain.file(id).read_bytes()
+        plain.commit()
+        assert b'"active": true' in locked
+        assert b'"active": true' not in plain.at("HEAD", id)
+        assert plain.git("status", "--porcelain") == ""
+    assert "user: Hello" in plain.git("log", "-p", "-1")
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        b"",
+        b"*.png binary\n",
+        b"*.png binary",
+        b"*.png binary\r\n*.txt text\r\n",
+        b"*.png binary\r\n*.txt text",
+        b"\n\n# a comment\n\n",
+        b"\xef\xbb\xbf*.png binary\n",
+        "*.pñg binary\n".encode("latin-1"),
+    ],
+)
+def test_lines_of_others_are_kept_and_teardown_gives_the_file_back_byte_for_byte(plain: Clone, there: bytes) -> None:
+    files = [plain.root / ".gitattributes", plain.root / ".gitignore"]
+    for file in files:
+        file.write_bytes(there)
+    setup(plain)
+    assert in_force(plain) == ALL
+    if b"binary" in there and b"\xf1" not in there:
+        assert plain.git("check-attr", "binary", "--", "x.png").endswith("set")
+    for file in files:
+        data = file.read_bytes()
+        assert data.startswith(there)
+        assert data.count(b"\r\n") in (0, data.count(b"\n")), "its line ends are all of one kind"
+    teardown(plain)
+    assert [file.read_bytes() for file in files] == [there, there]
+
+
+PARTS = st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b" ", b"#!/bin/sh\n", b"\x00", b"\xff"])).map(b"".join)
+
+
+@given(PARTS, PARTS, st.booleans())
+def test_a_block_comes_out_of_a_file_as_it_went_in(before: bytes, after: bytes, at_top: bool) -> None:
+    once = blocks.with_block(before, ["x", "y"], "file", at_top=at_top)
+    assert blocks.with_block(once, ["x", "y"], "file", at_top=at_top) == once
+    assert blocks.has_block(once) and not blocks.has_block(before)
+    assert blocks.without_block(blocks.with_block(once, ["z"], "file"), "file") == before
+    # What others add behind it stays, in lines of its own.
+    more = b"more\n" + after
+    left = blocks.without_block(once + more, "file")
+    assert left == before + more or (
+        not before.endswith(b"\n") and left in (before + b"\n" + more, before + b"\r\n" + more)
+    )
+
+
+def test_files_that_setup_made_are_gone_after_teardown_and_with_them_the_settings(plain: Clone) -> None:
+    before = sorted(path.relative_to(plain.top) for path in plain.top.rglob("*"))
+    config = (plain.top / ".git" / "config").read_bytes()
+    setup(plain)
+    teardown(plain)
+    assert sorted(path.relative_to(plain.top) for path in plain.top.rglob("*")) == before
+    assert (plain.top / ".git" / "config").read_bytes() == config
+    assert teardown(plain) == []
+
+
+def test_a_file_that_setup_made_and_a_person_wrote_in_stays_with_what_they_wrote(plain: Clone) -> None:
+    setup(plain)
+    with open(plain.root / ".gitattributes", "ab") as file:
+        file.write(b"*.png binary\n")
+    teardown(plain)
+    assert (plain.root / ".gitattributes").read_bytes() == b"*.png binary\n"
+
+
+def test_lines_that_a_person_put_in_are_enough_and_are_left_to_them(plain: Clone) -> None:
+    by_hand = "".join(f"{line}\n" for line in attribute_lines())
+    (plain.root / ".gitattributes").write_text(by_hand)
+    assert ("attributes", False) in setup(plain)
+    assert (plain.root / ".gitattributes").read_text() == by_hand
+    assert "attributes: left: the lines there were put in by hand" in teardown(plain)
+    assert (plain.root / ".gitattributes").read_text() == by_hand
+
+
+def test_lines_of_ours_that_were_cut_apart_are_an_error_with_their_line_and_nothing_is_changed(plain: Clone) -> None:
+    setup(plain)
+    path = plain.root / ".gitattributes"
+    cut = b"*.png binary\n" + path.read_bytes().replace(b"# <<< capsule git setup <<<\n", b"")
+    path.write_bytes(cut)
+    for doing in (setup, teardown):
+        with pytest.raises(InvalidDocument) as caught:
+            doing(plain)
+        assert caught.value.problems[0].line == 2
+        assert path.read_bytes() == cut
+
+
+def test_attributes_that_are_a_symlink_are_refused_as_git_reads_none(plain: Clone, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("*.png binary\n")
+    (plain.root / ".gitattributes").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Refused):
+        setup(plain)
+    assert (tmp_path / "elsewhere").read_text() == "*.png binary\n"
+
+
+def test_the_mode_of_a_file_stays(plain: Clone) -> None:
+    path = plain.root / ".gitattributes"
+    path.write_text("*.png binary\n")
+    path.chmod(0o640)
+    setup(plain)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    python = tmp_path / 'it\'s "my" $HOME %O' / "py thon;x"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$@" >>{shlex.quote(str(log))}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    assert set_up(str(plain.root), environment(), [str(python), *PROGRAM[1:]])[2].changed
+    with plain.store() as store:
+        id = store.create(title="one").id
+    plain.commit()
+    plain.run("switch", "-q", "-c", "other")
+    with plain.store() as store:
+        store.append(id, role="user", content="There")
+    plain.commit()
+    assert "user: There" in plain.git("log", "-p", "-1")
+    plain.run("switch", "-q", "main")
+    with plain.store() as store:
+        store.append(id, role="user", content="Here")
+    plain.commit()
+    plain.run("merge", "-q", "--no-edit", "other")
+    with plain.store() as store:
+        assert [message.content for message in store.load(id).history] == ["There", "Here"]
+    called = [line.split(" capsule_cli.drivers ")[1].split()[0] for line in log.read_text().splitlines()]
+    assert {"filter", "textconv", "merge", "pre-commit"} <= set(called)
+    merge = next(line for line in log.read_text().splitlines() if " merge " in line)
+    assert merge.endswith(f" {plain.path(id)}") and "%" not in merge
+
+
+def test_with_global_every_clone_has_the_programs_and_home_need_not_have_a_configuration(
+    plain: Clone, tmp_path: Path
+) -> None:
+    home = Path(os.environ["HOME"])
+    assert not (home / ".gitconfig").exists()
+    setup(plain)
+    setup(plain, everywhere=True)
+    assert configured(plain) == {}, "or the repository's would stand before them for ever"
+    assert configured(plain, "--global").items() >= driver_config(PROGRAM).items()
+    plain.commit()
+    other = cloned(published(plain, tmp_path / "remote"), tmp_path / "other", drivers=False)
+    with other.store() as store:
+        id = store.create(title="one").id
+        store.lock(id)
+        other.commit()
+    assert b'"active": true' not in other.at("HEAD", id)
+    told = teardown(plain)
+    assert any(one.startswith("config: left: it is for all your clones") for one in told)
+    assert configured(plain, "--global")
+    teardown(plain, everywhere=True)
+    assert configured(plain, "--global") == {}
+
+
+def test_global_needs_no_repository_and_the_rest_does(root: Path) -> None:
+    with pytest.raises(NotFound, match="git init"):
+        set_up(str(root), environment(), PROGRAM)
+    with pytest.raises(NotFound, match="git init"):
+        take_down(str(root), environment())
+    assert [step.where for step in set_up(str(root), environment(), PROGRAM, everywhere=True)] == ["yours"]
+    assert (Path(os.environ["HOME"]) / ".gitconfig").exists()
+    assert sorted(path.name for path in root.iterdir()) == [".capsule", "capsule.toml", "conversations"]
+
+
+def test_settings_under_our_names_that_are_not_ours_stay_and_are_told(plain: Clone) -> None:
+    plain.run("config", "diff.capsule.cachetextconv", "true")
+    setup(plain)
+    assert "config: left, as Capsule did not set it: diff.capsule.cachetextconv" in teardown(plain)
+    assert configured(plain) == {"diff.capsule.cachetextconv": "true"}
+
+
+def test_a_setting_that_is_there_several_times_is_there_once_after_setup(plain: Clone) -> None:
+    for value in ("one", "two"):
+        plain.run("config", "--add", "merge.capsule.driver", value)
+    setup(plain)
+    assert plain.git("config", "--get-all", "merge.capsule.driver") == driver_config(PROGRAM)["merge.capsule.driver"]
+
+
+def test_two_stores_in_one_repository_share_the_settings_and_the_last_one_takes_them_out(tmp_path: Path) -> None:
+    one = new(tmp_path / "repo", "one", drivers=False)
+    two = Clone(one.top, "two")
+    Store.init(two.root)
+    setup(one)
+    assert setup(two) == [("attributes", True), ("ignore", True), ("config", False), ("hook", False)]
+    assert in_force(one) == in_force(two) == ALL
+    told = teardown(one)
+    assert f"config: left, as other attributes still use it: {two.root}/.gitattributes" in told
+    assert in_force(one)["merge"] == "unspecified" and in_force(two) == ALL
+    assert configured(two) and (two.top / ".git/hooks/pre-commit").exists()
+    teardown(two)
+    assert not configured(two) and not (two.top / ".git/hooks/pre-commit").exists()
+
+
+def test_a_linked_worktree_shares_the_settings_and_the_hook_with_the_others(tmp_path: Path) -> None:
+    monorepo = new(tmp_path / "mono", "pro [j]/tälk s", drivers=False)
+    setup(monorepo)
+    monorepo.commit()
+    linked = worktree(monorepo, tmp_path / "linked", "other")
+    assert setup(linked) == [("attributes", False), ("ignore", False), ("config", False), ("hook", False)]
+    with linked.store() as store:
+        id = store.create(title="one").id
+        store.lock(id)
+        linked.commit()
+    assert b'"active": true' not in linked.at("HEAD", id)
+    assert any("left, as other attributes still use it" in one for one in teardown(linked))
+    assert configured(monorepo)
+    assert not any("left" in one for one in teardown(monorepo))
+    assert not configured(monorepo)
+
+
+def test_with_autocrlf_a_clone_is_clean_and_setup_finds_its_lines_with_their_other_ends(
+    plain: Clone, tmp_path: Path
+) -> None:
+    setup(plain)
+    with plain.store() as store:
+        id = store.create(title="one").id
+        store.append(id, role="user", content="Hello")
+    plain.commit()
+    remote = published(plain, tmp_path / "remote")
+    home = Path(os.environ["HOME"])
+    (home / ".gitconfig").write_text("[core]\n\tautocrlf = true\n\tsafecrlf = true\n")
+    other = cloned(remote, tmp_path / "other")
+    assert b"\r\n" in (other.root / ".gitattributes").read_bytes()
+    assert other.file(id).read_bytes() == plain.file(id).read_bytes()
+    assert setup(other) == [("attributes", False), ("ignore", False), ("config", True), ("hook", True)]
+    assert in_force(other) == ALL
+    with other.store() as store:
+        store.append(id, role="user", content="From there")
+    other.commit()
+    assert b"\r" not in other.at("HEAD", id)
+    assert other.git("status", "--porcelain") == ""
+
+
+def test_inside_a_hook_of_another_repository_it_is_the_store_s_own_that_is_set_up(plain: Clone, tmp_path: Path) -> None:
+    other = new(tmp_path / "other", drivers=False)
+    hooked = {"GIT_DIR": str(other.top / ".git"), "GIT_INDEX_FILE": str(other.top / ".git/index"), "GIT_PREFIX": ""}
+    before = (other.top / ".git/config").read_bytes()
+    plain.capsule("git", "setup", **hooked)
+    assert (other.top / ".git/config").read_bytes() == before
+    assert configured(plain)
+    assert "something is to be done" in plain.capsule("git", "status", expect=1, **hooked).out
+
+
+def test_the_program_sets_up_with_the_python_it_runs_in_and_tells_it_in_json(plain: Clone) -> None:
+    steps = json.loads(plain.capsule("git", "setup", "--json").out)
+    assert [step["kind"] for step in steps] == ["attributes", "ignore", "config", "hook"]
+    assert all(step["changed"] and not step["todo"] for step in steps)
+    assert shlex.split(configured(plain)["diff.capsule.textconv"]) == [*PROGRAM, "textconv"]
+    assert "capsule git commit" in plain.capsule("git", "teardown").out
+    assert plain.capsule("git", "teardown").out == "nothing of Capsule is set up here\n"
+
+
+def test_a_store_in_no_repository_is_told_the_way_out(tmp_path: Path) -> None:
+    clone = Clone(tmp_path / "store")
+    Store.init(clone.root)
+    ran = clone.capsule("git", "setup", expect=3)
+    assert "lies in no git repository" in ran.err and "git init" in ran.err
+
+
+def test_when_the_filter_s_program_is_gone_git_says_the_way_out(plain: Clone, tmp_path: Path) -> None:
+    gone = str(tmp_path / "no such" / "python")
+    set_up(str(plain.root), environment(), [gone, *PROGRAM[1:]])
+    with plain.store() as store:
+        store.create(title="one")
+    ran = plain.run("add", "--all", expect=128)
+    assert gone in ran.err and "git config --remove-section filter.capsule" in ran.err
+    plain.run("config", "--remove-section", "filter.capsule")
+    plain.run("add", "--all")
+
+
+def test_a_directory_that_may_not_be_written_is_told_and_nothing_is_changed(plain: Clone) -> None:
+    plain.root.chmod(0o555)
+    try:
+        if os.access(plain.root, os.W_OK):
+            pytest.skip("this user may write everywhere")
+        with pytest.raises(Refused):
+            setup(plain)
+        assert not configured(plain)
+    finally:
+        plain.root.chmod(0o755)
+
+
+def test_the_version_that_the_drivers_answer_is_this_one() -> None:
+    from capsule import __version__
+
+    done = subprocess.run([*PROGRAM, "version"], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == f"{__version__}\n"

@@ -1,0 +1,368 @@
+"""`capsule git status`: whether a clone is set up, how it stands, and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.git.drivers import CHECK, CHECK_LINE
+from capsule.git.setup import set_up
+from capsule.git.state import State, look
+from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
+
+
+def state_of(clone: Clone, **more: str) -> State:
+    return look(str(clone.root), environment(**more), PROGRAM)
+
+
+def kinds(state: State) -> list[str]:
+    """What is to be done, in the order in which it is told."""
+    return [finding.kind for finding in state.findings if finding.is_trouble]
+
+
+def words(state: State) -> str:
+    return "\n".join(f"{finding.what}: {finding.todo}" for finding in state.findings)
+
+
+def conversation(clone: Clone, text: str = "Hello") -> str:
+    with clone.store() as store:
+        id = store.create(title="one").id
+        store.append(id, role="user", content=text)
+    return id
+
+
+def say(clone: Clone, id: str, text: str) -> None:
+    with clone.store() as store:
+        store.append(id, role="user", content=text)
+
+
+def configured(top: Path, folder: str = "") -> Clone:
+    """A repository that is set up by the program, and has committed that."""
+    clone = new(top, folder, drivers=False)
+    set_up(str(clone.root), environment(), PROGRAM)
+    clone.commit("set up")
+    return clone
+
+
+@pytest.fixture
+def fine(tmp_path: Path) -> Clone:
+    return configured(tmp_path / "répo")
+
+
+def test_a_clone_that_is_set_up_has_nothing_to_do(fine: Clone) -> None:
+    conversation(fine)
+    fine.commit()
+    state = state_of(fine)
+    assert state.is_fine and state.findings == []
+    assert (state.top, state.folder, state.branch, state.upstream) == (str(fine.top), "", "main", None)
+    assert state.git in fine.git("version")
+    assert "this clone is set up" in fine.capsule("git", "status").out
+
+
+def test_the_usual_trap_is_told_first_attributes_that_a_clone_does_not_know(fine: Clone, tmp_path: Path) -> None:
+    fine.run("rm", "-q", "--cached", ".gitignore")
+    fine.commit()
+    other = cloned(published(fine, tmp_path / "remote"), tmp_path / "other", drivers=False)
+    conversation(other)
+    state = state_of(other)
+    assert kinds(state)[0] == "drivers"
+    assert "this clone does not know what they mean" in state.findings[0].what
+    assert state.findings[0].todo == "run: capsule git setup"
+    assert not state.is_fine
+    set_up(str(other.root), environment(), PROGRAM)
+    assert state_of(other).is_fine
+
+
+def test_before_setup_it_says_that_in_few_words(tmp_path: Path) -> None:
+    clone = new(tmp_path / "plain", drivers=False)
+    state = state_of(clone)
+    assert kinds(state) == ["drivers", "ignore", "hook"]
+    assert {finding.todo for finding in state.findings} == {"run: capsule git setup"}
+    shown = clone.capsule("git", "status", expect=1)
+    assert shown.out.count("run: capsule git setup") == 1
+
+
+def test_settings_without_attributes_name_what_is_not_in_force(fine: Clone) -> None:
+    fine.run("rm", "-q", ".gitattributes")
+    state = state_of(fine)
+    assert kinds(state)[0] == "attributes"
+    assert "conversations/*.json (merge is unspecified" in state.findings[0].what
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("*.json text=auto eol=lf", "text is auto"), ("*.json -diff", "diff is unset"), ("** !merge", "merge is unspec")],
+)
+def test_lines_of_others_that_overrule_ours_are_seen(fine: Clone, line: str, told: str) -> None:
+    with open(fine.root / ".gitattributes", "a") as file:
+        file.write(f"{line}\n")
+    assert told in words(state_of(fine))
+
+
+def test_files_that_are_not_committed_are_named_as_other_clones_lack_them(tmp_path: Path) -> None:
+    clone = new(tmp_path / "mono", "pro [j]/tälk s", drivers=False)
+    set_up(str(clone.root), environment(), PROGRAM)
+    state = state_of(clone)
+    assert kinds(state) == ["attributes"]
+    assert "'pro [j]/tälk s/.gitattributes' 'pro [j]/tälk s/.gitignore'" in state.findings[0].what
+    assert state.folder == "pro [j]/tälk s"
+    clone.commit()
+    assert state_of(clone).is_fine
+
+
+@pytest.mark.parametrize("missing", ["merge.capsule.driver", "filter.capsule.process", "diff.capsule.textconv", CHECK])
+def test_each_setting_that_is_missing_is_named(fine: Clone, missing: str) -> None:
+    fine.run("config", "--unset", missing)
+    assert f"(not set: {missing})" in words(state_of(fine))
+
+
+def test_a_program_that_is_gone_is_told_with_what_the_system_says(fine: Clone, tmp_path: Path) -> None:
+    gone = str(tmp_path / "no such" / "python")
+    set_up(str(fine.root), environment(), [gone, *PROGRAM[1:]])
+    state = state_of(fine)
+    assert kinds(state) == ["drivers"]
+    assert gone in state.findings[0].what and state.findings[0].todo == "run: capsule git setup"
+
+
+def test_a_program_that_is_gone_is_told_when_conversations_changed_too(fine: Clone, tmp_path: Path) -> None:
+    id = conversation(fine)
+    fine.commit()
+    say(fine, id, "more")
+    with open(fine.root / ".gitignore", "a") as file:
+        file.write("mine\n")
+    set_up(str(fine.root), environment(), [str(tmp_path / "no such" / "python"), *PROGRAM[1:]])
+    state = state_of(fine)
+    assert kinds(state) == ["drivers", "attributes", "changed"]
+    assert "no such" in state.findings[0].what and state.findings[0].todo == "run: capsule git setup"
+    assert ".gitignore" in state.findings[1].what
+
+
+def test_a_python_that_has_no_capsule_is_told(fine: Clone, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH= exec {shlex.quote(PROGRAM[0])} -S "$@"\n')
+    python.chmod(0o755)
+    set_up(str(fine.root), environment(), [str(python), *PROGRAM[1:]])
+    assert "capsule_cli" in state_of(fine).findings[0].what
+
+
+def test_drivers_of_another_version_are_told(fine: Clone, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 0.0.1\n")
+    python.chmod(0o755)
+    set_up(str(fine.root), environment(), [str(python), *PROGRAM[1:]])
+    assert "the drivers are of Capsule 0.0.1" in words(state_of(fine))
+
+
+def test_another_python_with_this_version_is_fine(fine: Clone, tmp_path: Path) -> None:
+    python = tmp_path / "my python"
+    python.symlink_to(PROGRAM[0])
+    launcher = tmp_path / "launcher %"
+    launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(PROGRAM[0])} "$@"\n')
+    launcher.chmod(0o755)
+    set_up(str(fine.root), environment(), [str(launcher), *PROGRAM[1:]])
+    assert state_of(fine).is_fine
+
+
+@pytest.mark.parametrize("name", ["merge.capsule.driver", "filter.capsule.required", "filter.capsule.process"])
+def test_a_setting_that_is_not_as_this_version_writes_it_is_named(fine: Clone, name: str) -> None:
+    fine.run("config", name, "false")
+    assert name in words(state_of(fine))
+    assert not state_of(fine).is_fine
+
+
+def test_a_hook_that_is_gone_or_can_take_no_line_is_told(fine: Clone) -> None:
+    hook = fine.top / ".git" / "hooks" / "pre-commit"
+    assert state_of(fine).hook == str(hook)
+    hook.unlink()
+    assert kinds(state_of(fine)) == ["hook"]
+    hook.write_text("#!/usr/bin/env python3\n")
+    hook.chmod(0o755)
+    assert CHECK_LINE in words(state_of(fine))
+
+
+def test_documents_that_git_ignores_are_told(fine: Clone) -> None:
+    with open(fine.root / ".gitignore", "a") as file:
+        file.write("/conversations/\n")
+    fine.commit()
+    assert "git ignores what lies in conversations" in words(state_of(fine))
+
+
+def test_what_is_derived_or_half_written_and_in_git_is_told(fine: Clone) -> None:
+    id = conversation(fine)
+    (fine.root / "conversations" / f".{id}.tmp").write_text("{")
+    fine.run("add", "-f", f"conversations/.{id}.tmp", ".capsule/.gitignore")
+    state = state_of(fine)
+    assert kinds(state) == ["ignore"]
+    assert f"2 files in git that are derived or half written: .capsule/.gitignore conversations/.{id}.tmp" in (
+        state.findings[0].what
+    )
+    fine.run(*shlex.split(state.findings[0].todo.partition("git ")[2]))
+    assert kinds(state_of(fine)) == []
+
+
+def test_what_goes_on_in_any_clone_is_told_and_is_no_trouble(fine: Clone, tmp_path: Path) -> None:
+    id = conversation(fine)
+    remote = published(fine, tmp_path / "remote")
+    other = cloned(remote, tmp_path / "other")
+    (other.top / "notes").write_text("notes\n")
+    other.commit()
+    other.run("push", "-q")
+    fine.commit("a conversation")
+    say(fine, id, "More")
+    new_one = conversation(fine)
+    fine.run("fetch", "-q")
+    state = state_of(fine)
+    assert state.is_fine
+    assert (state.upstream, state.ahead, state.behind) == ("origin/main", 1, 1)
+    assert sorted(state.changed) == sorted([f"conversations/{id}", f"conversations/{new_one}"])
+    assert "2 documents changed since the last commit: run: capsule git commit" in words(state)
+    assert "1 commit to push and 1 commit to merge (main and origin/main): run: capsule git sync" in words(state)
+
+
+def test_a_lock_changes_nothing(fine: Clone) -> None:
+    id = conversation(fine)
+    fine.commit()
+    with fine.store() as store:
+        store.lock(id)
+        assert state_of(fine).changed == []
+
+
+def merging(clone: Clone, id: str) -> None:
+    """Begin a merge that is left to a person."""
+    clone.run("switch", "-q", "-c", "other")
+    say(clone, id, "There")
+    clone.commit()
+    clone.run("switch", "-q", "main")
+    say(clone, id, "Here")
+    clone.commit()
+    clone.run("-c", "merge.capsule.driver=false", "merge", "other", expect=1)
+
+
+def rebasing(clone: Clone, id: str) -> None:
+    merging(clone, id)
+    clone.run("merge", "--abort")
+    clone.run("-c", "merge.capsule.driver=false", "rebase", "other", expect=1)
+
+
+@pytest.mark.parametrize(("begin", "abort"), [(merging, "git merge --abort"), (rebasing, "git rebase --abort")])
+def test_a_merge_or_a_rebase_that_waits_is_told_with_its_documents_and_its_ends(
+    fine: Clone, begin: Callable[[Clone, str], None], abort: str
+) -> None:
+    id = conversation(fine)
+    fine.commit()
+    begin(fine, id)
+    state = state_of(fine)
+    assert kinds(state) == ["merging"]
+    assert state.unmerged == [f"conversations/{id}"] and f"conversations/{id}" in state.findings[0].what
+    assert abort in words(state)
+    fine.run(*abort.split()[1:])
+    assert state_of(fine).is_fine
+
+
+def test_in_the_midst_of_a_merge_nothing_is_advised_that_is_refused_then(fine: Clone, tmp_path: Path) -> None:
+    id, other = conversation(fine), conversation(fine)
+    fine.commit()
+    published(fine, tmp_path / "remote")
+    merging(fine, id)
+    say(fine, other, "more")
+    state = state_of(fine)
+    assert state.ahead and f"conversations/{other}" in state.changed
+    assert [finding.kind for finding in state.findings] == ["merging"]
+    fine.capsule("git", "commit", expect=9)
+    fine.capsule("git", "sync", expect=9)
+    fine.run("merge", "--abort")
+    assert {finding.kind for finding in state_of(fine).findings} == {"changed", "upstream"}
+
+
+def test_what_a_merge_left_to_be_decided_is_told_until_it_is_settled(fine: Clone) -> None:
+    id = conversation(fine)
+    fine.commit()
+    fine.run("switch", "-q", "-c", "other")
+    with fine.store() as store:
+        store.rename(id, "There")
+    fine.commit()
+    fine.run("switch", "-q", "main")
+    with fine.store() as store:
+        store.rename(id, "Here")
+    fine.commit()
+    fine.run("merge", "other", expect=1)
+    told = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
+    assert [finding["kind"] for finding in told["findings"]] == ["merging", "conflicts"]
+    assert told["findings"][1]["todo"] == f"run: capsule resolve {id}"
+    assert id in told["findings"][1]["what"] and told["findings"][1]["what"].endswith("awaits a decision on: title")
+    fine.capsule("resolve", id, "--value", "Everywhere")
+    fine.run("add", "--all")
+    fine.run("commit", "--no-edit")
+    assert fine.capsule("git", "status").out.startswith("this clone is set up")
+
+
+def test_in_a_linked_worktree_it_is_that_one_s_merge_that_is_told(tmp_path: Path) -> None:
+    monorepo = configured(tmp_path / "mono", "pro [j]/tälk s")
+    id = conversation(monorepo)
+    monorepo.commit()
+    linked = worktree(monorepo, tmp_path / "linked", "linked")
+    merging(monorepo, id)
+    assert kinds(state_of(monorepo)) == ["merging"]
+    assert state_of(linked).is_fine and state_of(linked).branch == "linked"
+
+
+def test_without_a_branch_it_says_so(fine: Clone) -> None:
+    fine.run("switch", "-q", "--detach")
+    assert state_of(fine).branch is None
+    assert "no branch is checked out" in fine.capsule("git", "status").out
+
+
+def test_a_repository_without_a_commit_has_a_status(tmp_path: Path) -> None:
+    clone = new(tmp_path / "plain", drivers=False, commit=False)
+    id = conversation(clone)
+    set_up(str(clone.root), environment(), PROGRAM)
+    assert state_of(clone).changed == [f"conversations/{id}"]
+
+
+def test_an_older_git_is_told_what_it_lacks(fine: Clone, tmp_path: Path) -> None:
+    old = tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    git = next(path for folder in os.environ["PATH"].split(":") if os.access(path := f"{folder}/git", os.X_OK))
+    telling = 'for word; do [ "$word" != version ] || { echo git version 2.30.2; exit; }; done'
+    old.write_text(f'#!/bin/sh\n{telling}\nexec {shlex.quote(git)} "$@"\n')
+    old.chmod(0o755)
+    state = state_of(fine, PATH=f"{old.parent}:{os.environ['PATH']}")
+    assert state.git == "2.30.2" and state.is_fine
+    what = "capsule git sync, where it merges other files than conversations"
+    assert f"lacks what this needs: {what}: install git 2.38 or newer" in words(state)
+
+
+def test_two_stores_in_one_repository_each_tell_of_their_own(tmp_path: Path) -> None:
+    one = configured(tmp_path / "repo", "one")
+    two = Clone(one.top, "one and more")
+    Store.init(two.root)
+    assert kinds(state_of(two))[0] == "attributes"
+    set_up(str(two.root), environment(), PROGRAM)
+    two.commit()
+    id = conversation(two)
+    assert state_of(two).changed == [f"conversations/{id}"]
+    assert state_of(one).changed == [] and state_of(one).is_fine
+
+
+def test_the_status_as_json_is_what_it_saw(fine: Clone) -> None:
+    (fine.root / ".gitattributes").unlink()
+    told: dict[str, Any] = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
+    assert told["fine"] is False and told["branch"] == "main" and told["top"] == str(fine.top)
+    assert {finding["kind"] for finding in told["findings"]} == {"attributes"}
+    assert all(finding["what"] and finding["todo"] and finding["isTrouble"] for finding in told["findings"])
+
+
+def test_looking_changes_nothing(fine: Clone) -> None:
+    conversation(fine)
+    before = {path: path.read_bytes() for path in fine.top.rglob("*") if path.is_file() and path.name != "index"}
+    state_of(fine)
+    assert {
+        path: path.read_bytes() for path in fine.top.rglob("*") if path.is_file() and path.name != "index"
+    } == before
