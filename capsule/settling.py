@@ -8,6 +8,7 @@ overwritten, except when a crash can have torn it so; and no acknowledged messag
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -146,58 +147,76 @@ def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signa
     if not outcome.changed:
         records.append(head_record(document["updatedAt"], document, len(document["history"]), by_hand=True))
         is_canonical = not changes and codec.encode(document) == data
-        return held.adopt(signature, anatomy.survey(data) if is_canonical else None, records)
+        return held.adopt(signature, anatomy.surveyed(data, document["history"]) if is_canonical else None, records)
     stamp = timestamps.now(document["updatedAt"])
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
     records += [saved_record(document), head_record(stamp, merged, len(merged["history"]))]
-    known_now = held.replace(signature, written, anatomy.survey(written), records, keep=False)
+    known_now = held.replace(signature, written, anatomy.surveyed(written, merged["history"]), records, keep=False)
     _log.warning("%s: %s", held.path, _words(outcome))
     return known_now
 
 
 def _words(outcome: Outcome) -> str:
+    return (
+        "was saved from an older version, by an editor most likely; merged back what that version did not have: "
+        + _lacking(outcome)
+    )
+
+
+def _lacking(outcome: Outcome) -> str:
     said = list(outcome.remade)
     if outcome.restored:
         many = len(outcome.restored)
         said.insert(0, f"{many} message{'s' if many > 1 else ''}")
-    return (
-        "was saved from an older version, by an editor most likely; merged back what that version did not have: "
-        + ", ".join(said)
-    )
+    return ", ".join(said)
 
 
 def _respect_git(held: Held, outcome: Outcome) -> None:
     """A version that git put there is a decision: what it takes away is kept aside, and stays away."""
     overruled = [what for what, _ in outcome.overruled]
-    lost = {"restored": outcome.restored, "remade": outcome.remade, "overruled": overruled}
+    lost: dict[str, Any] = {"restored": outcome.restored, "remade": outcome.remade, "overruled": overruled}
+    if outcome.remade:  # Words alone: what a field held, or a message, is only in the document that would have become.
+        lost["document"] = outcome.document
     kept = held.quarantine(orjson.dumps(lost, option=orjson.OPT_INDENT_2), "git")
     _log.warning(
-        "%s: git put a version there that lacks %d messages written since; they are kept as %s",
+        "%s: git put a version there that lacks what was written since: %s; it is kept as %s",
         held.path,
-        len(outcome.restored),
+        _lacking(outcome),
         kept,
     )
 
 
 def _is_in_git(path: str, data: bytes) -> bool:
-    """Whether the repository around `path`, if there is one, already has this content as a blob."""
-    directory = Path(path).parent
-    if not any((above / ".git").exists() for above in (directory, *directory.parents)):
+    """Whether the repository around `path`, if there is one, already has this content as a blob.
+
+    Git is only asked what objects it has: no filter or hook is run, as this is asked under the mutex, and a filter of
+    a repository that somebody else owns is a program of theirs. So what git's filters do on the way into the working
+    tree is undone here, as far as it concerns a JSON file: line ends (`core.autocrlf`).
+    """
+    top = next((above for above in Path(path).parents if (above / ".git").exists()), None)
+    if top is None:
         return False
     import subprocess
+    from hashlib import sha1, sha256
 
-    git = ["git", "-C", str(directory)]
+    contents = {data, data.replace(b"\r\n", b"\n")}
+    blobs = [b"blob %d\0%b" % (len(content), content) for content in contents]
+    # By the names of both of git's formats of objects: it doesn't know those of the other.
+    asked = [hashed(blob).hexdigest() for blob in blobs for hashed in (sha1, sha256)]
+    git = ["git", "-C", str(top), "cat-file", "--batch-check"]
     try:
-        named = subprocess.run(
-            [*git, "hash-object", "--stdin", "--path", Path(path).name],
-            input=data,
+        if hasattr(os, "getuid") and (top / ".git").lstat().st_uid == os.getuid():
+            # Named, as inside a hook the environment names another repository's. What is named git takes for safe, so
+            # that of one that isn't ours it is left to find out (`safe.directory`).
+            git[3:3] = ["--git-dir", str(top / ".git")]
+        told = subprocess.run(
+            git,
+            input="".join(f"{one}\n" for one in asked).encode(),
             capture_output=True,
             timeout=_GIT_TIMEOUT_S,
             check=True,
         )
-        blob = named.stdout.decode("ascii").strip()
-        there = subprocess.run([*git, "cat-file", "-e", blob], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return False
-    return there.returncode == 0
+    return any(line.split(b" ")[1:2] == [b"blob"] for line in told.stdout.splitlines())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -24,6 +25,7 @@ from capsule_cli.output import console, in_terminal, one_line, out, out_json_lin
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.changes import Change
+    from capsule_cli.syncing import Committing
 
 commands = typer.Typer()
 
@@ -56,31 +58,52 @@ def watch(
             "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
         ),
     ] = None,
+    autocommit: Annotated[
+        int | None,
+        typer.Option(
+            "--autocommit",
+            min=1,
+            metavar="SECONDS",
+            help="Commit to git when nobody has written for so many seconds, as `capsule git autocommit` does.",
+        ),
+    ] = None,
 ) -> None:
     """Tell what changes, a line a change, by whomever it was made, until Ctrl-C (exit code 130) or SIGTERM (143).
 
     A line has time, kind, conversation, and what of it; with --json it is a JSON object. Kinds: created, appended,
     edited, head, locked, unlocked, deleted, restored, damaged, repaired.
     """
-    if cursor and (since is not None or exec_ is not None):
+    if cursor and (since is not None or exec_ is not None or autocommit is not None):
         raise usage("it prints a cursor and ends; give it alone", "--cursor")
-    end_at_once()
+    if autocommit is None:
+        end_at_once()
     with store_of(ctx) as store:
         if cursor:
             now = store.changes().cursor
             out_json_line({"cursor": now}) if asked(ctx).json else out(now)
             return
         wanted = [store.resolve(id) for id in ids] if ids else None
-        for change in followed(store, since, wanted):
-            _tell(change, as_json=asked(ctx).json)
-            if exec_ is not None:
-                _run(exec_, change, store.root)
+        with _committing(ctx, store, autocommit) as waiting:
+            for change in followed(store, since, wanted, waiting):
+                _tell(change, as_json=asked(ctx).json)
+                if exec_ is not None:
+                    _run(exec_, change, store.root)
 
 
-def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator[Change]:
-    """The changes as they come."""
+def _committing(ctx: typer.Context, store: Store, after_s: int | None) -> AbstractContextManager[Committing | None]:
+    if after_s is None:
+        return nullcontext()
+    from capsule_cli.syncing import committing
+
+    return committing(ctx, store, after_s, tells=say)
+
+
+def followed(
+    store: Store, since: str | None, ids: list[str] | None, waiting: Committing | None = None
+) -> Iterator[Change]:
+    """The changes as they come, waited for with `waiting` where that is given."""
     while True:
-        found = store.wait_for_changes(since, ids=ids)
+        found = waiting.changes(since, ids) if waiting else store.wait_for_changes(since, ids=ids)
         yield from found.changes
         since = found.cursor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -262,6 +263,25 @@ def test_what_a_checkout_takes_away_lies_in_quarantine_and_stays_away(
     assert contents(store, group) == ["one", "two", "four"]
 
 
+def test_what_a_checkout_takes_away_is_told_in_words(
+    repository_of_store: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = repository_of_store
+    later()
+    store.append(group, content="three")
+    git(root, "checkout", "-q", "--", "conversations")
+    assert contents(store, group) == ["one", "two"]
+    assert "lacks what was written since: 1 message; it is kept as" in caplog.text
+    caplog.clear()
+    later()
+    store.rename(group, "Plan B")
+    git(root, "checkout", "-q", "--", "conversations")
+    assert store.load(group).title == "Plan"
+    assert "lacks what was written since: the change of title" in caplog.text
+    kept = [orjson.loads(path.read_bytes()) for path in (root / ".capsule" / "quarantine").glob("*~git~*.json")]
+    assert "Plan B" in [one["document"]["title"] for one in kept if "document" in one]
+
+
 def test_a_checkout_back_and_forth_brings_each_version_as_it_is(
     repository_of_store: Path, store: Store, group: str
 ) -> None:
@@ -282,6 +302,66 @@ def test_an_editors_stale_save_in_a_repository_is_still_a_stale_save(
     store.append(group, content="three")
     save(file_of(root, group), document | {"title": "Typed, and in no commit"})
     assert contents(store, group) == ["one", "two", "three"]
+
+
+def test_whether_git_knows_a_version_is_asked_without_running_a_filter(
+    repository_of_store: Path, store: Store, group: str, tmp_path: Path
+) -> None:
+    root = repository_of_store
+    store.append(group, content="three")
+    git(root, "checkout", "-q", "--", "conversations")
+    (root / ".gitattributes").write_text("*.json filter=other\n")
+    git(root, "config", "filter.other.clean", f"touch '{tmp_path}/was-run'; cat")
+    assert contents(store, group) == ["one", "two"]
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_version_that_git_wrote_with_other_line_ends_is_its_decision_too(
+    repository_of_store: Path, store: Store, group: str
+) -> None:
+    root = repository_of_store
+    git(root, "config", "core.autocrlf", "true")
+    store.append(group, content="three")
+    git(root, "checkout", "-q", "--", "conversations")
+    assert b"\r\n" in file_of(root, group).read_bytes()
+    assert contents(store, group) == ["one", "two"]
+
+
+def test_inside_a_hook_of_another_repository_the_stores_own_is_asked(
+    repository_of_store: Path, store: Store, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = repository_of_store
+    other = tmp_path / "other"
+    git(tmp_path, "init", "-q", str(other))
+    store.append(group, content="three")
+    git(root, "checkout", "-q", "--", "conversations")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    assert contents(store, group) == ["one", "two"]
+
+
+@pytest.mark.skipif(not hasattr(os, "chown") or os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_a_repository_of_somebody_else_is_not_asked_unless_git_takes_it_for_safe(
+    repository_of_store: Path, store: Store, group: str
+) -> None:
+    root = repository_of_store
+    later()
+    store.append(group, content="three")
+    git(root, "checkout", "-q", "--", "conversations")
+    os.chown(root / ".git", 12345, 12345)
+    os.chown(root, 12345, 12345)
+    assert contents(store, group) == ["one", "two", "three"]
+
+
+def test_in_a_linked_worktree_a_version_of_git_is_recognised(
+    repository_of_store: Path, group: str, tmp_path: Path
+) -> None:
+    linked = tmp_path / "linked"
+    git(repository_of_store, "worktree", "add", "-q", str(linked))
+    with Store.open(linked, keep_locks=False) as store:
+        store.append(group, content="three")
+        git(linked, "checkout", "-q", "--", "conversations")
+        assert contents(store, group) == ["one", "two"]
 
 
 def test_derived_files_are_no_business_of_git(repository_of_store: Path, store: Store, group: str) -> None:

@@ -1,0 +1,155 @@
+"""The remote that a branch is exchanged with: which it is, what it has, and giving it what it lacks.
+
+What must stay true: that a remote can't be reached is no error, and that it refuses who we are is one; and what is
+merged is what the remote was asked for, never what another git has fetched meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from capsule.errors import GitFailed, Refused
+from capsule.git.program import Git
+
+__all__ = ["Offline", "Rejected", "Remote", "branch_of", "remote_of"]
+
+#: What git, curl and ssh say when nobody answers. Whoever answers and says no is not among them.
+_UNREACHABLE = re.compile(
+    r"could(?:n't| not) resolve|temporary failure in name resolution|name or service not known|unable to look up"
+    r"|failed to connect|unable to connect|couldn't connect|connection (?:refused|timed out|reset|closed by)"
+    r"|operation timed out|timeout was reached|network is (?:unreachable|down)|no route to host|host is down",
+    re.IGNORECASE,
+)
+#: Why a remote turns a push down that another try, after its own commits are merged, may bring through.
+_OVERTAKEN = re.compile(
+    r"fetch first|non-fast-forward|stale info|needs force|cannot lock ref|failed to update ref|reference already exists"
+    r"|incorrect old value|remote ref updated since checkout",
+    re.IGNORECASE,
+)
+
+
+class Offline(Exception):
+    """The remote can't be reached; its words say why. It never leaves the package."""
+
+
+class Rejected(Exception):
+    """Somebody else pushed first. It never leaves the package."""
+
+
+def branch_of(git: Git) -> str:
+    """The branch that is checked out.
+
+    Raises:
+        GitFailed: There is none (a detached HEAD).
+    """
+    answer = git.run("symbolic-ref", "--quiet", "--short", "HEAD", fine=(0, 1))
+    if answer.code:
+        what = f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
+        raise GitFailed(what, command=["symbolic-ref", "HEAD"], words=answer.words)
+    return answer.text
+
+
+def remote_of(git: Git, branch: str) -> Remote | None:
+    """The remote of a branch: the one it follows, else the only one there is; None when there is none.
+
+    Raises:
+        Refused: There are several, and it follows none.
+    """
+    name = _setting(git, f"branch.{branch}.remote")
+    merge = _setting(git, f"branch.{branch}.merge")
+    if name and merge and name != ".":
+        return Remote(git, name, branch, merge, follows=True)
+    there = git.run("remote").text.splitlines()
+    if len(there) > 1 and name not in there:
+        raise Refused(
+            f"branch {branch} follows no branch of a remote, and there are several remotes ({', '.join(there)}); say "
+            f"which: git push -u REMOTE {branch}",
+            path=git.directory,
+        )
+    if not there:
+        return None
+    return Remote(git, name if name in there else there[0], branch, f"refs/heads/{branch}", follows=False)
+
+
+def _setting(git: Git, name: str) -> str:
+    return git.run("config", "--get", name, fine=(0, 1)).text
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A branch of a remote, and the branch here that goes with it.
+
+    Attributes:
+        git: Git, in the repository.
+        name: The remote's name.
+        branch: The branch here.
+        ref: The branch there, `refs/heads/...`.
+        follows: Whether git knows that the one follows the other.
+    """
+
+    git: Git
+    name: str
+    branch: str
+    ref: str
+    follows: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.ref.removeprefix('refs/heads/')}"
+
+    def tip(self) -> str | None:
+        """The commit that the branch there has, which git then has too; None when there is no such branch.
+
+        Raises:
+            Offline, GitFailed.
+        """
+        told = self._asked("ls-remote", "--quiet", self.name, self.ref)
+        lines = (line.split("\t") for line in told.splitlines())
+        tip = next((name for name, ref in lines if ref == self.ref), None)
+        if tip is not None and not self._has(tip):
+            self._asked("fetch", "--quiet", self.name, self.ref)
+            if not self._has(tip):  # Thrown away there, in between.
+                return self.tip()
+        return tip
+
+    def push(self) -> None:
+        """Give the branch there what the branch here has; it is followed from then on.
+
+        Raises:
+            Rejected, Offline, GitFailed.
+        """
+        # Its own settings, as for what its person pushes: hooks, signatures, submodules.
+        follow = () if self.follows else ("--set-upstream",)
+        what = f"refs/heads/{self.branch}:{self.ref}"
+        try:
+            self._asked("push", "--quiet", "--porcelain", *follow, self.name, what)
+        except GitFailed as error:
+            if _OVERTAKEN.search(error.words):
+                raise Rejected from error
+            raise
+
+    def _has(self, commit: str) -> bool:
+        return self.git.run("cat-file", "-e", f"{commit}^{{commit}}", fine=(0, 1, 128)).code == 0
+
+    def _asked(self, *command: str) -> str:
+        answer = self.git.run(*command, fine=range(256))
+        if answer.code == 0:
+            return answer.text
+        # `push --porcelain` tells on standard output which branch was turned down, and why; and then that it is done.
+        out = answer.out.strip().removesuffix(b"\nDone")
+        words = b"\n".join(part.strip() for part in (out, answer.err)).decode("utf-8", "replace").strip()
+        if _UNREACHABLE.search(words) or self._is_unmounted():
+            raise Offline(words)
+        what = f"git {command[0]} failed with {self.name}: {words or f'exit code {answer.code}'}"
+        raise GitFailed(what, command=list(command), words=words)
+
+    def _is_unmounted(self) -> bool:
+        """Whether the remote is a directory that isn't there just now, as on a disk that was taken out."""
+        url = self.git.run("remote", "get-url", self.name, fine=(0, 1, 2, 128)).text
+        if url.startswith("file://"):
+            url = unquote(urlsplit(url).path)
+        elif "://" in url or re.match(r"[^/]+:", url):
+            return False
+        return bool(url) and not os.path.exists(os.path.join(self.git.directory, url))

@@ -1,0 +1,173 @@
+"""Whose turn it is in a worktree: one of Capsule's commits or syncs at a time, on a repository that is at rest.
+
+What must stay true: a turn ends with its process, however that dies; what a person has begun (a merge, a rebase) is
+theirs to end; and the index that a person's git is writing just now is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from capsule.errors import GitFailed, StoreBusy
+from capsule.git.objects import Entry, set_entries
+from capsule.git.program import Git
+from capsule.git.repository import Repository
+from capsule.storage.files import naming
+from capsule.storage.mutex import Mutexes
+from capsule.storage.syscalls import Syscalls
+from capsule.store import Store
+
+__all__ = ["NO_FILTER", "Told", "Turn", "a_turn", "nobody", "patiently"]
+
+T = TypeVar("T")
+
+#: Told before each step, and how far a long one is: the step's name, how much of it is done, and of how much. What it
+#: raises ends the work between two steps.
+Told = Callable[[str, int, int], None]
+
+#: Keeps git from starting our filter, where what is in question is not the documents: one start of Python each.
+NO_FILTER = {"filter.capsule.process": "", "filter.capsule.clean": "", "filter.capsule.required": "false"}
+
+_FOLDER = "capsule"
+_TURN_S = 60.0
+_PATIENCE_S = 10.0
+_FIRST_WAIT_S = 0.02
+_LONGEST_WAIT_S = 0.5
+#: What a person may be in the midst of, by what git leaves in its directory (gitrepository-layout(5), and what
+#: `git status` looks for), and how they end it.
+_UNDER_WAY = {
+    "MERGE_HEAD": ("a merge", "git commit, or git merge --abort"),
+    "rebase-merge": ("a rebase", "git rebase --continue, or git rebase --abort"),
+    "rebase-apply": ("a rebase", "git rebase --continue, or git rebase --abort"),
+    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue, or git cherry-pick --abort"),
+    "REVERT_HEAD": ("a revert", "git revert --continue, or git revert --abort"),
+}
+
+
+def nobody(step: str, done: int, total: int) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One commit or sync under way.
+
+    Attributes:
+        store: The store, open.
+        repository: Its repository.
+        drivers: The configuration of the drivers (`drivers.driver_config`), so that it works before a setup too.
+        told: Told of each step.
+    """
+
+    store: Store
+    repository: Repository
+    drivers: Mapping[str, str]
+    told: Told
+
+    @property
+    def git(self) -> Git:
+        """Git, which starts no filter of ours and takes no lock that it can do without."""
+        return self.repository.git.with_config(NO_FILTER)
+
+    def with_index(self, path: str) -> Git:
+        """As `git`, on another index."""
+        git = self.git
+        return replace(git, environment={**(git.environment or {}), "GIT_INDEX_FILE": path})
+
+    def tree_with(self, tree: str, entries: Sequence[Entry]) -> str:
+        """The name of a tree, as a commit has it, but with these entries."""
+        path = self.file("tree")
+        git = self.with_index(path)
+        try:
+            git.run("read-tree", tree)
+            set_entries(git, entries)
+            return git.run("write-tree").text
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+
+    def file(self, name: str) -> str:
+        """A file for this turn, in a folder of ours in git's directory; whatever an earlier turn left there is gone."""
+        path = os.path.join(self.repository.directory, _FOLDER, name)
+        for left in (path, f"{path}.lock"):
+            if os.path.lexists(left):
+                os.unlink(left)
+        return path
+
+
+@contextmanager
+def a_turn(
+    store: Store,
+    environment: Mapping[str, str],
+    drivers: Mapping[str, str],
+    told: Told = nobody,
+    *,
+    timeout_s: float = _TURN_S,
+) -> Iterator[Turn]:
+    """While the body runs, no other commit or sync of Capsule's is under way in this worktree.
+
+    Args:
+        store: The store, open.
+        environment: What git runs in.
+        drivers: The configuration of the drivers.
+        told: Told of each step.
+        timeout_s: How long to wait for another's turn to end, in seconds.
+
+    Raises:
+        NotFound: The store lies in no repository.
+        StoreBusy: Another's turn takes longer.
+        GitFailed: A person is in the midst of a merge or the like; the message says how to end it.
+    """
+    repository = Repository.of(store, environment)
+    folder = os.path.join(repository.directory, _FOLDER)
+    mutexes = Mutexes(Syscalls(), folder, lambda: os.makedirs(folder, exist_ok=True), 0o600)
+    try:
+        try:
+            with naming(folder, "write in"):
+                mutex = mutexes.acquire("turn", timeout_s)
+        except StoreBusy as error:
+            what = f"another `capsule git` works in {repository.top} ({error.holder}); wait for it, and try again"
+            raise StoreBusy(what, id=repository.top, holder=error.holder) from None
+        try:
+            _ensure_at_rest(repository)
+            yield Turn(store, repository, drivers, told)
+        finally:
+            mutexes.release(mutex, None, "")
+    finally:
+        mutexes.close()
+
+
+def _ensure_at_rest(repository: Repository) -> None:
+    for name, (what, way_out) in _UNDER_WAY.items():
+        if os.path.exists(os.path.join(repository.directory, name)):
+            said = f"{repository.top} is in the midst of {what}; end it first: {way_out}"
+            raise GitFailed(said, command=[], words="")
+    if unmerged := repository.git.run("ls-files", "-z", "--unmerged").fields:
+        path = unmerged[0].partition("\t")[2]
+        said = f"{repository.top} has conflicts that nobody settled, in {path} for one; settle them and git add them"
+        raise GitFailed(said, command=["ls-files", "--unmerged"], words="")
+
+
+def patiently(run: Callable[[], T]) -> T:
+    """What a git command gives that writes the index or a ref; again while another git holds the lock of that.
+
+    Raises:
+        GitFailed: It failed otherwise, or the lock stays; git's words name the file.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            return run()
+        except GitFailed as error:
+            held = ".lock': File exists" in error.words
+            if not held or time.monotonic() > until:
+                raise
+        time.sleep(wait_s * random.uniform(0.5, 1.5))
+        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)

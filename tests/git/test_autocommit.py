@@ -1,0 +1,196 @@
+"""`capsule git autocommit`, and `capsule watch --autocommit`: committed once nobody writes any more."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.changes import Change
+from capsule.errors import CapsuleError, GitFailed
+from capsule.git.autocommit import Autocommit
+from tests.git.repositories import Clone, environment, run
+from tests.git.turning import sync_of
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `capsule` on a clone's store."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(clone: Clone, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "capsule_cli", "--store", str(clone.root), *words]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        processes.append(subprocess.Popen(command, cwd=clone.top, env=environment(), text=True, **pipes))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None and process.stderr is not None
+    told = process.stdout.readline()
+    assert told, process.stderr.read()
+    return told
+
+
+def test_it_commits_what_was_there_and_what_comes(repo: Clone, start: Start) -> None:
+    with Store.open(repo.root, keep_locks=False) as store:
+        id = store.create(title="Plan", type="group").id
+        process = start(repo, "git", "autocommit", "--after", "1")
+        assert line(process).rstrip().endswith("'Plan' created")
+        store.append(id, content="hello")
+        assert line(process).rstrip().endswith("a message in 'Plan'")
+        assert repo.at("HEAD", id) == store.read(id)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_its_end_commits_what_is_left(repo: Clone, start: Start, number: int, code: int) -> None:
+    with Store.open(repo.root, keep_locks=False) as store:
+        id = store.create(title="Plan", type="group").id
+        process = start(repo, "git", "autocommit", "--after", "3600", "--json")
+        assert json.loads(line(process))["count"] == 1
+        store.append(id, content="not yet committed")
+        process.send_signal(number)
+        out, err = process.communicate()
+        assert (process.returncode, err) == (code, "")
+        assert json.loads(out)["documents"][0]["words"] == ["a message added"]
+        assert repo.at("HEAD", id) == store.read(id)
+
+
+def test_watch_commits_too_and_says_so_beside_the_changes(repo: Clone, start: Start) -> None:
+    with Store.open(repo.root, keep_locks=False) as store:
+        id = store.create(title="Plan", type="group").id
+        process = start(repo, "watch", "--autocommit", "1")
+        assert process.stderr is not None
+        assert process.stderr.readline().rstrip().endswith("'Plan' created")
+        store.append(id, content="hello")
+        assert line(process).split("\t")[1:3] == ["appended", id]
+        assert process.stderr.readline().rstrip().endswith("a message in 'Plan'")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 143
+
+
+def test_with_sync_it_gives_and_takes(clones: tuple[Clone, Clone], start: Start) -> None:
+    anna, ben = clones
+    with Store.open(anna.root, keep_locks=False) as store:
+        id = store.create(title="Plan", type="group").id
+        process = start(anna, "git", "autocommit", "--after", "1", "--sync")
+        assert line(process).rstrip().endswith("'Plan' created")
+        assert line(process) == "pushed 1 commit to origin/main\n"
+        sync_of(ben)
+        assert ben.file(id).exists()
+
+
+def test_with_sync_a_remote_that_can_not_be_reached_is_said_once(repo: Clone, start: Start) -> None:
+    repo.run("remote", "add", "origin", str(repo.top / "no such disk" / "r.git"))
+    with Store.open(repo.root, keep_locks=False) as store:
+        id = store.create(title="Plan", type="group").id
+        process = start(repo, "git", "autocommit", "--after", "1", "--sync")
+        for text in ("one", "two", "three"):
+            assert "committed" in line(process)
+            store.append(id, content=text)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+        assert err.count("origin/main can't be reached") == len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("git", "autocommit"), ("watch", "--autocommit", "1")])
+def test_outside_a_repository_it_does_not_begin(tmp_path: Path, words: tuple[str, ...]) -> None:
+    Store.init(tmp_path / "plain")
+    ran = run(tmp_path / "plain", sys.executable, "-m", "capsule_cli", *words, expect=3)
+    assert "lies in no git repository; make one with: git init" in ran.err
+
+
+def test_what_does_not_parse_is_named_once_and_the_rest_is_committed(repo: Clone, start: Start) -> None:
+    with Store.open(repo.root, keep_locks=False) as store:
+        id = store.create(title="Plan", type="group").id
+        bad = repo.root / "conversations" / "bad.json"
+        bad.write_text("{,")
+        process = start(repo, "git", "autocommit", "--after", "1")
+        assert line(process).rstrip().endswith("'Plan' created")
+        store.append(id, content="hello")
+        assert line(process).rstrip().endswith("a message in 'Plan'")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+        assert err.count(f"{bad}:1:2") == 1
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def change(kind: str) -> Change:
+    return Change(kind=kind, id="x", at="2025-01-01T00:00:00.000Z", cursor="c")
+
+
+def test_it_waits_for_a_pause_and_for_no_longer_than_twenty() -> None:
+    clock, acted = Clock(), []
+    auto = Autocommit(10, lambda: acted.append(clock.now), pytest.fail, clock=clock)
+    assert auto.due_in_s() == 0
+    auto.act_if_due()
+    assert acted == [100] and auto.due_in_s() is None
+    auto.heard([change("locked"), change("unlocked")])
+    assert auto.due_in_s() is None
+    auto.heard([change("appended")])
+    begun = clock.now
+    while len(acted) == 1:
+        clock.now += 8
+        auto.act_if_due()
+        auto.heard([change("appended")])
+        assert clock.now - begun <= 200
+    assert acted[1] - begun == 200
+    assert auto.due_in_s() == 10
+
+
+def test_what_fails_is_said_once_and_tried_again() -> None:
+    clock, said = Clock(), []
+    errors: list[CapsuleError | None] = [
+        GitFailed("held"),
+        GitFailed("held"),
+        GitFailed("other"),
+        None,
+        GitFailed("held"),
+    ]
+
+    def act() -> None:
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+
+    auto = Autocommit(1, act, lambda error: said.append(error.message), clock=clock)
+    waits = []
+    while errors:
+        if auto.due_in_s() is None:
+            auto.heard([change("appended")])
+        wait_s = auto.due_in_s()
+        assert wait_s is not None
+        waits.append(wait_s)
+        clock.now += wait_s
+        auto.act_if_due()
+    assert said == ["held", "other", "held"]
+    assert waits == [0, 5, 5, 5, 1]
+
+
+def test_one_that_syncs_acts_though_nothing_changed() -> None:
+    clock, acted = Clock(), []
+    auto = Autocommit(1, lambda: acted.append(clock.now), pytest.fail, every_s=300, clock=clock)
+    for _ in range(3):
+        clock.now += auto.due_in_s() or 0
+        auto.act_if_due()
+    assert acted == [100, 400, 700]

@@ -1,0 +1,454 @@
+"""`capsule git commit`: what belongs to the store, whole, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.errors import GitFailed, InvalidDocument, NotFound, Refused, StoreBusy
+from capsule.format import codec
+from capsule.format.cleaning import clean
+from capsule.git import turns
+from capsule.git.describing import Described, message_of
+from capsule.git.drivers import driver_config
+from tests.git.repositories import PROGRAM, Clone, environment, new, worktree
+from tests.git.turning import committed, staged, status
+from tests.processes import Child
+
+
+def subject(clone: Clone) -> str:
+    return clone.git("log", "-1", "--format=%s")
+
+
+def test_a_commit_has_what_changed_and_says_what(repo: Clone) -> None:
+    with repo.store() as store:
+        plan, ideas = store.create(title="Plan", type="group").id, store.create(title="Ideas", type="group").id
+        committed(store)
+        for n in range(3):
+            store.append(plan, content=f"message {n}")
+        store.rename(ideas, "Better ideas")
+        done = committed(store)
+        assert repo.at("HEAD", plan) == store.read(plan)
+    assert subject(repo) in (
+        "3 messages in 'Plan', 'Ideas': renamed to 'Better ideas'",
+        "'Ideas': renamed to 'Better ideas', 3 messages in 'Plan'",
+    )
+    body = repo.git("log", "-1", "--format=%b").splitlines()
+    assert sorted(body) == sorted(
+        [f"conversation {plan} 'Plan': 3 messages added", f"conversation {ideas} 'Ideas': renamed to 'Better ideas'"]
+    )
+    assert (done.commit, done.count) == (repo.git("rev-parse", "HEAD"), 2)
+    assert status(repo) == []
+
+
+def test_with_nothing_to_commit_there_is_no_commit(repo: Clone) -> None:
+    before = repo.git("rev-parse", "HEAD")
+    ran = repo.capsule("git", "commit")
+    assert ran.out == "nothing to commit\n"
+    assert repo.git("rev-parse", "HEAD") == before
+
+
+def test_the_program_commits_with_the_subject_it_is_given_and_tells_in_json(repo: Clone) -> None:
+    with repo.store() as store:
+        id = store.create(title="Plan", type="group").id
+    told = json.loads(repo.capsule("git", "commit", "-m", "My words", "--json").out)
+    assert told["subject"] == subject(repo) == "My words"
+    assert told["commit"] == repo.git("rev-parse", "HEAD")
+    assert told["documents"] == [{"kind": "conversations", "id": id, "title": "Plan", "words": ["created"]}]
+    assert f"conversation {id} 'Plan': created" in repo.git("log", "-1", "--format=%b")
+    assert repo.capsule("git", "commit", "-m", " ", expect=2).err
+
+
+def test_what_a_person_has_staged_of_other_files_stays_staged_and_is_not_committed(monorepo: Clone) -> None:
+    (monorepo.top / "new.py").write_text("new\n")
+    (monorepo.top / "README.md").write_text("staged\n")
+    monorepo.run("add", "new.py", "README.md")
+    (monorepo.top / "README.md").write_text("and changed again\n")
+    (monorepo.top / "untracked.py").write_text("x\n")
+    with monorepo.store() as store:
+        id = store.create(title="Plan", type="group").id
+        committed(store)
+    changed = monorepo.run("show", "--name-only", "--format=", "-z", "HEAD").out.split("\0")
+    assert [path for path in changed if path] == [monorepo.path(id)]
+    assert staged(monorepo) == ["README.md", "new.py"]
+    assert monorepo.git("show", ":README.md") == "staged"
+    assert (monorepo.top / "README.md").read_text() == "and changed again\n"
+    assert sorted(status(monorepo)) == ["?? untracked.py", "A  new.py", "MM README.md"]
+
+
+def test_a_staged_deletion_and_a_staged_rename_of_a_person_stay_theirs(monorepo: Clone) -> None:
+    for name in ("one.py", "two.py"):
+        (monorepo.top / name).write_text(f"the words of {name}\n" * 9)
+    monorepo.commit()
+    monorepo.run("rm", "-q", "one.py")
+    monorepo.run("mv", "two.py", "drei ß.py")
+    with monorepo.store() as store:
+        store.create(title="Plan", type="group")
+        committed(store)
+    assert "one.py" in monorepo.git("ls-tree", "--name-only", "HEAD").splitlines()
+    assert staged(monorepo) == ["drei ß.py", "one.py", "two.py"]
+    assert (monorepo.top / "drei ß.py").exists()
+
+
+def test_what_does_not_parse_is_named_and_the_rest_is_committed(repo: Clone) -> None:
+    with repo.store() as store:
+        good, bad = store.create(title="Good", type="group").id, store.create(title="Bad", type="group").id
+        committed(store)
+        store.append(good, content="more")
+    whole = repo.file(bad).read_bytes()
+    repo.file(bad).write_bytes(b'{\n  "id": nope\n')
+    ran = repo.capsule("git", "commit", expect=5)
+    assert f"{repo.file(bad)}:2:9:" in ran.err
+    assert subject(repo) == "a message in 'Good'"
+    assert repo.at("HEAD", bad) == whole
+    assert repo.file(bad).read_bytes() == b'{\n  "id": nope\n'
+    repo.file(bad).write_bytes(whole)
+    assert status(repo) == []
+
+
+def test_what_does_not_parse_is_not_committed_as_a_person_staged_it_before_either(repo: Clone) -> None:
+    with repo.store() as store:
+        id = store.create(title="Plan", type="group").id
+        committed(store)
+        store.append(id, content="staged")
+        repo.run("add", repo.path(id))
+        repo.file(id).write_bytes(b"{")
+        other = store.create(title="Other", type="group").id
+        done = committed(store)
+        assert [error.path for error in done.invalid] == [str(repo.file(id))]
+    assert subject(repo) == "'Other' created"
+    assert repo.at("HEAD", other)
+    assert staged(repo) == [repo.path(id)]
+
+
+def test_a_locked_conversation_is_committed_unlocked_and_leaves_the_tree_clean(repo: Clone) -> None:
+    with repo.store() as store:
+        id = store.create(title="Chat").id
+        store.append(id, content="mine")
+        assert store.head(id).lock
+        committed(store)
+        assert codec.decode(repo.at("HEAD", id), "")["metadata"]["lock"]["active"] is False
+        assert repo.at("HEAD", id) == clean(store.read(id), id, "conversations")
+        assert status(repo) == []
+        store.unlock(id)
+        with store.lock(id):
+            assert committed(store).commit is None
+        assert store.head(id).lock is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "name", "way_out"),
+    [
+        (("merge", "other"), "a merge", "git merge --abort"),
+        (("rebase", "other"), "a rebase", "git rebase --abort"),
+        (("cherry-pick", "other"), "a cherry-pick", "git cherry-pick --abort"),
+    ],
+)
+def test_in_the_midst_of_a_persons_merge_it_is_refused_with_the_way_out(
+    monorepo: Clone, begin: tuple[str, ...], name: str, way_out: str
+) -> None:
+    monorepo.run("checkout", "-q", "-b", "other")
+    (monorepo.top / "README.md").write_text("there\n")
+    monorepo.commit()
+    monorepo.run("checkout", "-q", "main")
+    (monorepo.top / "README.md").write_text("here\n")
+    monorepo.commit()
+    monorepo.run(*begin, expect=1)
+    with monorepo.store() as store:
+        store.create(title="Plan", type="group")
+        with pytest.raises(GitFailed, match=rf"{name}; end it first: .*{way_out}"):
+            committed(store)
+
+
+def test_conflicts_without_a_merge_are_refused_too(monorepo: Clone) -> None:
+    (monorepo.top / "README.md").write_text("aside\n")
+    monorepo.run("stash", "-q")
+    (monorepo.top / "README.md").write_text("here\n")
+    monorepo.commit()
+    monorepo.run("stash", "pop", expect=1)
+    with monorepo.store() as store, pytest.raises(GitFailed, match=r"conflicts that nobody settled, in README\.md"):
+        committed(store)
+
+
+def test_without_the_attributes_it_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    clone = new(tmp_path / "plain", drivers=False)
+    with clone.store() as store:
+        store.create(title="Plan", type="group")
+        with pytest.raises(Refused, match="capsule git setup"):
+            committed(store)
+    assert staged(clone) == []
+
+
+def test_with_the_attributes_and_no_configuration_it_works(tmp_path: Path) -> None:
+    clone = new(tmp_path / "fresh clone")
+    for section in ("merge.capsule", "diff.capsule", "filter.capsule"):
+        clone.run("config", "--remove-section", section)
+    with clone.store() as store:
+        id = store.create(title="Chat").id
+        store.append(id, content="locked")
+        committed(store)
+        assert clone.at("HEAD", id) == clean(store.read(id), id, "conversations")
+
+
+def test_outside_a_repository_the_way_out_is_said(root: Path) -> None:
+    with Store.open(root) as store, pytest.raises(NotFound, match="git init"):
+        committed(store)
+
+
+def hook(clone: Clone, name: str, *lines: str) -> None:
+    path = Path(clone.repository.common) / "hooks" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
+def test_a_hook_sees_just_what_is_committed_and_may_refuse_it(monorepo: Clone, tmp_path: Path) -> None:
+    (monorepo.top / "mine.py").write_text("x\n")
+    monorepo.run("add", "mine.py")
+    hook(
+        monorepo, "pre-commit", f"git diff --cached --name-only -z > '{tmp_path}/seen'", "echo not today >&2", "exit 1"
+    )
+    before = monorepo.git("rev-parse", "HEAD")
+    with monorepo.store() as store:
+        id = store.create(title="Plan", type="group").id
+        with pytest.raises(GitFailed, match="not today"):
+            committed(store)
+        assert (tmp_path / "seen").read_text() == f"{monorepo.path(id)}\0"
+        assert monorepo.git("rev-parse", "HEAD") == before
+        assert sorted(staged(monorepo)) == sorted(["mine.py", monorepo.path(id)])
+        hook(monorepo, "pre-commit", "exit 0")
+        hook(monorepo, "commit-msg", 'echo "by a hook" >> "$1"')
+        committed(store)
+    assert staged(monorepo) == ["mine.py"]
+    assert monorepo.git("log", "-1", "--format=%B").endswith("by a hook")
+
+
+def test_deleting_a_conversation_is_committed(repo: Clone) -> None:
+    with repo.store() as store:
+        id = store.create(title="Plan", type="group").id
+        committed(store)
+        store.delete(id)
+        committed(store)
+    assert subject(repo) == "'Plan' deleted"
+    assert repo.git("ls-files", "conversations") == ""
+
+
+def test_of_two_stores_in_one_repository_each_commits_its_own(monorepo: Clone) -> None:
+    other = Clone(monorepo.top, "other")
+    Store.init(other.root)
+    (other.root / ".gitattributes").write_bytes((monorepo.root / ".gitattributes").read_bytes())
+    with monorepo.store() as one, other.store() as two:
+        mine, theirs = one.create(title="Mine", type="group").id, two.create(title="Theirs", type="group").id
+        committed(one)
+        assert other.path(theirs) not in monorepo.git("ls-files", "-z").split("\0")
+        committed(two)
+        assert monorepo.at("HEAD", mine) and other.at("HEAD", theirs)
+        assert subject(monorepo).startswith("'Theirs' created")
+    assert status(monorepo) == []
+
+
+def test_an_ignored_conversation_is_not_committed(repo: Clone) -> None:
+    with repo.store() as store:
+        private, public = (store.create(title=title, type="group").id for title in ("Private", "Public"))
+        (repo.top / ".gitignore").write_text(f"conversations/{private}.json\n")
+        committed(store)
+    assert repo.git("ls-files", "conversations") == repo.path(public)
+    assert ".gitignore changed" in repo.git("log", "-1", "--format=%b")
+
+
+def test_files_that_are_no_documents_stay_out(repo: Clone) -> None:
+    (repo.root / "conversations" / "no id at all!.json").write_text("{}")
+    (repo.root / "conversations" / "notes.txt").write_text("x")
+    (repo.root / "notes.txt").write_text("x")
+    with repo.store() as store:
+        store.set_mcp_servers(None, {"git": False})
+        assert committed(store).commit is None
+
+
+def test_agents_are_committed_too(repo: Clone) -> None:
+    (repo.root / "agents").mkdir()
+    repo.file("anna", "agents").write_text('{"name": "Anna", "cursors": {}}')
+    with repo.store() as store:
+        committed(store)
+        assert repo.at("HEAD", "anna", "agents") == b'{\n  "name": "Anna",\n  "cursors": {}\n}\n'
+        repo.file("anna", "agents").write_text("{,")
+        assert [str(problem.path) for error in committed(store).invalid for problem in error.problems] == [
+            str(repo.file("anna", "agents"))
+        ]
+    assert subject(repo) == "'Anna' created"
+
+
+def test_the_first_commit_of_a_repository_can_be_made_by_it(tmp_path: Path) -> None:
+    clone = new(tmp_path / "empty", commit=False)
+    with clone.store() as store:
+        store.create(title="Plan", type="group")
+        done = committed(store)
+    assert sorted(done.files) == [".gitattributes", "capsule.toml"]
+    assert clone.git("rev-list", "--count", "HEAD") == "1"
+
+
+def test_in_a_linked_worktree_it_commits_there(monorepo: Clone, tmp_path: Path) -> None:
+    linked = worktree(monorepo, tmp_path / "linked wörktree", "side")
+    with linked.store() as store:
+        id = store.create(title="Plan", type="group").id
+        committed(store)
+    assert linked.at("side", id)
+    assert monorepo.git("rev-list", "--count", "main..side") == "1"
+    assert status(linked) == [] == status(monorepo)
+
+
+def test_with_autocrlf_what_is_committed_keeps_its_line_ends(repo: Clone) -> None:
+    repo.configure(core_autocrlf="true")
+    with repo.store() as store:
+        id = store.create(title="Plan", type="group").id
+        store.append(id, content="a\r\nb")
+        committed(store)
+        assert repo.at("HEAD", id) == store.read(id)
+        assert b"\r\n" not in repo.file(id).read_bytes()
+    assert status(repo) == []
+
+
+def test_a_capsule_of_a_newer_major_version_is_committed_as_it_is(repo: Clone) -> None:
+    data = b'{"id": "later", "version": "3.0", "talk": []}'
+    repo.file("later").write_bytes(data)
+    with repo.store() as store:
+        committed(store)
+    assert repo.at("HEAD", "later") == data
+
+
+def test_a_capsule_of_version_2_0_is_committed_in_the_clean_form_and_left_as_it_is(repo: Clone, samples: Path) -> None:
+    sample = min(samples.glob("*.json"))
+    id = codec.decode(sample.read_bytes(), "")["id"]
+    repo.file(id).write_bytes(sample.read_bytes())
+    with repo.store() as store:
+        committed(store)
+    assert repo.file(id).read_bytes() == sample.read_bytes()
+    assert codec.decode(repo.at("HEAD", id), "")["version"] == "2.1"
+    assert status(repo) == []
+
+
+def test_every_committed_version_is_whole_while_others_append(repo: Clone, child: Callable[..., Child]) -> None:
+    with repo.store() as store:
+        id = store.create(title="Busy", type="group").id
+        committed(store)
+    writer = child(
+        """
+        said = []
+        with Store.open(sys.argv[1], keep_locks=False) as store:
+            say("ready")
+            import select
+            while not select.select([sys.stdin], [], [], 0)[0]:
+                said.append(store.append(sys.argv[2], content="x" * 500).id)
+            say(said)
+        """,
+        repo.root,
+        id,
+    )
+    writer.hear()
+    with repo.store() as store:
+        made = [committed(store).commit for _ in range(15)]
+        writer.say()
+        acknowledged = writer.hear()
+        committed(store)
+    assert len(set(made)) > 5
+    for commit in filter(None, made):
+        data = repo.at(commit, id)
+        assert clean(data, id, "conversations") == data
+    assert {entry["id"] for entry in codec.decode(repo.at("HEAD", id), "")["history"]} >= set(acknowledged)
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_an_index_that_another_git_holds_is_waited_for(
+    repo: Clone, monkeypatch: pytest.MonkeyPatch, is_staged: bool
+) -> None:
+    with repo.store() as store:
+        store.create(title="Plan", type="group")
+    if is_staged:  # As a commit leaves it that a hook turned down. There is nothing to be put into the index then.
+        repo.run("add", "--all")
+    lock = Path(repo.repository.directory) / "index.lock"
+    lock.touch()
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            lock.unlink()
+
+    monkeypatch.setattr(turns.time, "sleep", sleep)
+    with repo.store() as store:
+        assert committed(store).commit
+    assert len(waited) == 3
+
+
+def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_PATIENCE_S", 0.0)
+    (Path(repo.repository.directory) / "index.lock").touch()
+    with repo.store() as store:
+        store.create(title="Plan", type="group")
+        with pytest.raises(GitFailed, match=r"index\.lock"):
+            committed(store)
+
+
+def test_one_works_in_a_worktree_at_a_time(repo: Clone) -> None:
+    drivers = driver_config(PROGRAM)
+    with repo.store() as store, turns.a_turn(store, environment(), drivers):
+        second = turns.a_turn(store, environment(), drivers, timeout_s=0.01)
+        with pytest.raises(StoreBusy, match=f"process {os.getpid()}"), second:
+            pass
+
+
+def test_inside_a_hook_of_another_repository_it_works_on_its_own(repo: Clone, monorepo: Clone) -> None:
+    with repo.store() as store:
+        store.create(title="Plan", type="group")
+    inside = {"GIT_DIR": str(monorepo.top / ".git"), "GIT_INDEX_FILE": str(monorepo.top / ".git" / "index")}
+    before = monorepo.git("rev-parse", "HEAD")
+    repo.capsule("git", "commit", **inside)
+    assert subject(repo) == "'Plan' created"
+    assert monorepo.git("rev-parse", "HEAD") == before
+
+
+def test_nothing_is_left_behind_in_gits_directory(monorepo: Clone) -> None:
+    (monorepo.top / "mine.py").write_text("x\n")
+    monorepo.run("add", "mine.py")
+    with monorepo.store() as store:
+        store.create(title="Plan", type="group")
+        committed(store)
+    assert os.listdir(monorepo.top / ".git" / "capsule") == ["turn"]
+
+
+def test_a_subject_takes_one_line_and_counts_the_rest() -> None:
+    many = [Described("conversations", f"id{n}", f"Title number {n}", ("3 messages added",)) for n in range(100)]
+    lines = message_of(many, 900, ["capsule.toml"]).splitlines()
+    assert lines[0] == "3 messages in 'Title number 0', 3 messages in 'Title number 1' and 999 more"
+    assert lines[1] == "" and len(lines) == 2 + 100 + 2
+    assert lines[-2:] == ["and 900 more", "capsule.toml changed"]
+    long = Described("conversations", "id", "T" * 300, ("a message edited",))
+    assert message_of([long], 0, []).splitlines()[0] == f"'{'T' * 39}…': a message edited"
+
+
+def test_a_conversation_of_which_much_changed_takes_one_line_too() -> None:
+    much = Described(
+        "conversations", "id", "Plan", ("2 messages added", "tagged " + ", ".join(f"t{n}" for n in range(500)))
+    )
+    lines = message_of([much, much], 0, []).splitlines()
+    assert lines[0].startswith("'Plan': 2 messages added, tagged t0, t1") and lines[0].endswith("… and 1 more")
+    assert max(map(len, lines)) < 300
+
+
+def test_a_title_can_not_forge_a_line_of_the_message() -> None:
+    odd = Described("conversations", "id", "x\nSigned-off-by: somebody", ("created",))
+    assert [line for line in message_of([odd], 0, []).splitlines() if line.startswith("Signed")] == []
+
+
+def test_what_can_not_be_read_says_so(repo: Clone) -> None:
+    (repo.root / "conversations" / "link.json").symlink_to("elsewhere.json")
+    with repo.store() as store:
+        done = committed(store)
+        assert "symlink" in str(done.invalid[0])
+        assert isinstance(done.invalid[0], InvalidDocument)
+    assert repo.git("ls-files", "conversations") == ""

@@ -1,0 +1,100 @@
+"""Ctrl-C and SIGTERM while git is at work: a step is done first, and the network isn't waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.git.repositories import Clone, environment
+from tests.git.turning import status, sync_of
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def pipes(tmp_path: Path) -> tuple[Path, Path]:
+    """Two pipes with names: by the first a script says that it is there, and it waits for the second."""
+    found = tmp_path / "there", tmp_path / "go on"
+    for path in found:
+        os.mkfifo(path)
+    return found
+
+
+def waiting(pipes: tuple[Path, Path]) -> str:
+    return f"echo there > '{pipes[0]}'\nread word < '{pipes[1]}'\n"
+
+
+def script(path: Path, *lines: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(clone: Clone, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "capsule_cli", "--store", str(clone.root), *words]
+        processes.append(
+            subprocess.Popen(
+                command,
+                cwd=clone.top,
+                env=environment(),
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_commit_that_is_under_way_is_made_first(
+    clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, number: int, code: int
+) -> None:
+    anna, _ = clones
+    with anna.store() as store:
+        id = store.create(title="Plan", type="group").id
+    script(Path(anna.repository.common) / "hooks" / "pre-commit", waiting(pipes))
+    process = start(anna, "git", "sync")
+    assert pipes[0].read_text() == "there\n"
+    process.send_signal(number)
+    pipes[1].write_text("on\n")
+    _, err = process.communicate()
+    assert (process.returncode, err) == (code, "")
+    assert anna.git("log", "-1", "--format=%s") == "'Plan' created"
+    assert anna.at("HEAD", id) and status(anna) == []
+    assert anna.git("rev-list", "--count", "origin/main..main") == "1"
+
+
+def test_a_remote_that_does_not_answer_is_not_waited_for(
+    clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, tmp_path: Path
+) -> None:
+    anna, ben = clones
+    with ben.store() as store:
+        id = store.create(title="Plan", type="group").id
+    sync_of(ben)
+    script(tmp_path / "slow", waiting(pipes), 'exec git-upload-pack "$@"')
+    anna.run("config", "remote.origin.uploadpack", f"'{tmp_path}/slow'")
+    process = start(anna, "git", "sync")
+    assert pipes[0].read_text() == "there\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    with open(pipes[1], "r+b", buffering=0) as release:
+        release.write(b"on\n")
+    anna.run("config", "--unset", "remote.origin.uploadpack")
+    sync_of(anna)
+    assert anna.file(id).exists() and status(anna) == []

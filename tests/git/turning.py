@@ -1,0 +1,40 @@
+"""Commits and syncs in the test's own process, which is quicker than the program, and lets a test stand in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from capsule import Store
+from capsule.git.committing import Committed, commit
+from capsule.git.drivers import driver_config
+from capsule.git.syncing import Synced, sync
+from capsule.git.turns import a_turn, nobody
+from tests.git.repositories import PROGRAM, Clone, environment
+
+Told = Callable[[str, int, int], None]
+
+
+def committed(store: Store, message: str | None = None, told: Told = nobody) -> Committed:
+    with a_turn(store, environment(LC_ALL="C.UTF-8"), driver_config(PROGRAM), told) as turn:
+        return commit(turn, message)
+
+
+def synced(store: Store, told: Told = nobody, *, unrelated: bool = False) -> Synced:
+    with a_turn(store, environment(LC_ALL="C.UTF-8"), driver_config(PROGRAM), told) as turn:
+        return sync(turn, unrelated=unrelated)
+
+
+def sync_of(clone: Clone, told: Told = nobody) -> Synced:
+    """A sync by a store that is opened for it, as the program does."""
+    with Store.open(clone.root, keep_locks=False) as store:
+        return synced(store, told)
+
+
+def staged(clone: Clone) -> list[str]:
+    """The paths that differ between HEAD and the index."""
+    return clone.run("diff", "--cached", "--no-renames", "--name-only", "-z").out.split("\0")[:-1]
+
+
+def status(clone: Clone) -> list[str]:
+    """What `git status` says, with the drivers that the clone is set up with."""
+    return clone.run("status", "--porcelain", "-z").out.split("\0")[:-1]

@@ -1,0 +1,236 @@
+"""Clones of one bare remote, written to and synced at random, and syncs that are killed: in the end all have the same.
+
+Each clone has writers, which append, tag and rename as they please, and one that syncs, again and again, and is killed
+in the midst of it now and then. What must hold: no acknowledged message or tag is missing in any clone, all clones hold
+the same bytes, and nothing waits for a person but the titles that two of them gave.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.errors import GitFailed, StoreBusy
+from capsule.format import codec
+from tests.conftest import SEED
+from tests.git.repositories import Clone, bare, cloned, environment, new
+from tests.git.turning import committed, status, sync_of, synced
+from tests.torture.writers import LONG, PATIENCE_S, PRELUDE, Acks, acknowledged, assert_clean
+
+FOLDER = "tälk [s]"
+_TYPES = ("group", "channel", "direct", "chat")
+_PAUSE_S = 0.06 if LONG else 0.02
+#: What passes: the git of one that was killed is still at it, or others pushed first ten times.
+_PASSING = (".lock", "kept pushing", "cannot lock ref", "works in")
+
+
+@dataclass
+class Work:
+    """What one process does.
+
+    Attributes:
+        top: The working tree of its clone.
+        acks: The file of acknowledgements, or of the syncs that were done.
+        name: Its name.
+        seed: The seed of its dice.
+        rounds: How many syncs; of a writer 0: until it is told to end.
+        deaths: The chance, at each step of a sync, that the process kills itself.
+    """
+
+    top: str
+    acks: str
+    name: str
+    seed: int
+    rounds: int = 0
+    deaths: float = 0.0
+
+    @property
+    def root(self) -> Path:
+        return Path(self.top) / FOLDER
+
+
+def write(work: Work, ended: threading.Event) -> None:
+    """Append to conversations, one's own and those that came, until it is told to end."""
+    rng, acks, n = random.Random(work.seed), Acks(work.acks), 0
+    with Store.open(work.root, keep_locks=False) as store:
+        while not ended.wait(rng.uniform(0, _PAUSE_S)):
+            there = sorted(path.stem for path in (work.root / "conversations").glob("[!.]*.json"))
+            if len(there) < 3 or (len(there) < 12 and rng.random() < 0.03):
+                id = store.create(title=f"of {work.name}", type=rng.choice(_TYPES)).id
+            else:
+                id = rng.choice(there)
+            dice = rng.random()
+            if dice < 0.05:
+                store.tag(id, f"{work.name}-{n}")
+                acks.add(id, work.name, n, "")
+            elif dice < 0.06:
+                store.rename(id, f"{work.name} {n}")
+            else:
+                text = f"{work.name} {n} {'é' * rng.choice((0, 20, 300))}"
+                acks.add(id, work.name, n, store.append(id, role=rng.choice(("user", "assistant")), content=text).id)
+            n += 1
+
+
+def go_on_syncing(work: Work) -> None:
+    """Sync until as many syncs are done, by this process and those before it that were killed."""
+    rng = random.Random(work.seed)
+    done = os.open(work.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def maybe_die(step: str, number: int, total: int) -> None:
+        if rng.random() < work.deaths:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Store.open(work.root, keep_locks=False) as store:
+        while os.fstat(done).st_size < work.rounds:
+            time.sleep(rng.uniform(0, _PAUSE_S * 5))
+            try:
+                (synced if rng.random() < 0.9 else committed)(store, told=maybe_die)
+            except (GitFailed, StoreBusy) as error:
+                if not any(known in error.message for known in _PASSING):
+                    raise
+                print(f"again: {error.message}", file=sys.stderr)
+            os.write(done, b".")
+
+
+def _main() -> None:
+    what, work = sys.argv[1], Work(**json.loads(sys.argv[2]))
+    if what == "sync":
+        go_on_syncing(work)
+        return
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    write(work, ended)
+
+
+def started(what: str, work: Work) -> subprocess.Popen[str]:
+    program = PRELUDE + "from tests.torture.test_clones import _main; _main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, what, json.dumps(asdict(work))],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
+def sync_through(work: Work, rng: random.Random, deaths: Counter[str], failures: list[str]) -> None:
+    """Have syncs done, by one process after another where they are killed."""
+    while True:
+        work.seed = rng.getrandbits(32)
+        process = started("sync", work)
+        if rng.random() < 0.3 and work.deaths:
+            # Anywhere, also while a git of its is at work, which then goes on alone for a while.
+            timer = threading.Timer(rng.uniform(0.3, 2.0), process.kill)
+            timer.start()
+        else:
+            timer = None
+        try:
+            _, said = process.communicate(timeout=PATIENCE_S * 4)
+        finally:
+            process.kill()
+            if timer is not None:
+                timer.cancel()
+                timer.join()
+        if process.returncode == -signal.SIGKILL:
+            deaths[work.name] += 1
+            continue
+        if process.returncode:
+            failures.append(said)
+        return
+
+
+def settle_down(clones: list[Clone]) -> int:
+    """Sync all in turn until nothing moves any more; how many rounds it took."""
+    for round in range(1, 20):
+        found = [sync_of(clone) for clone in clones]
+        if not any(done.committed.commit or done.received or done.pushed for done in found):
+            return round
+    raise AssertionError("the clones never come to rest")
+
+
+def check(clones: list[Clone], acks: Path) -> int:
+    """Hold every clone against the acknowledgements; how many there are."""
+    files = [{path.name: path.read_bytes() for path in (clone.root / "conversations").iterdir()} for clone in clones]
+    for one in files[1:]:
+        assert one.keys() == files[0].keys()
+        assert [name for name in one if one[name] != files[0][name]] == []
+    documents = {name.removesuffix(".json"): codec.decode(data, name) for name, data in files[0].items()}
+    by_id = {id: {entry["id"]: entry for entry in document["history"]} for id, document in documents.items()}
+    assert {id: len(found) for id, found in by_id.items()} == {id: len(d["history"]) for id, d in documents.items()}
+    count = 0
+    for id, writer, n, message in acknowledged(acks):
+        count += 1
+        if not message:
+            assert f"{writer}-{n}" in documents[id]["metadata"]["tags"], (id, writer, n)
+            continue
+        assert message in by_id[id], (id, writer, n, message)
+        assert by_id[id][message]["content"].split(" ")[:2] == [writer, str(n)]
+    for id, document in documents.items():
+        assert codec.encode(document) == files[0][f"{id}.json"]
+        latest: dict[str, int] = {}
+        for entry in document["history"]:
+            writer, n, _ = entry["content"].split(" ", 2)
+            assert latest.get(writer, -1) < int(n), f"{id}: {writer}'s messages are out of order at {n}"
+            latest[writer] = int(n)
+    return count
+
+
+@pytest.mark.timeout(1800 if LONG else 240)
+@pytest.mark.parametrize("many", [2, 3])
+def test_clones_that_are_written_to_and_synced_at_random_come_to_the_same(tmp_path: Path, many: int) -> None:
+    rng = random.Random(SEED + many)
+    rounds, deaths, writers = (40, 0.005, 2) if LONG else (5, 0.01, 1)
+    began = time.monotonic()
+    first = new(tmp_path / "clone 0", FOLDER)
+    first.run("remote", "add", "origin", str(bare(tmp_path / "remote.git")))
+    sync_of(first)
+    clones = [first, *(cloned(tmp_path / "remote.git", tmp_path / f"clone {n}", FOLDER) for n in range(1, many))]
+    clones[-1].configure(core_autocrlf="true")
+    acks = tmp_path / "acks"
+    acks.mkdir()
+    writing = [
+        started("write", Work(str(clone.top), str(acks / f"w{at}{n}"), f"w{at}{n}", rng.getrandbits(32)))
+        for at, clone in enumerate(clones)
+        for n in range(writers)
+    ]
+    killed: Counter[str] = Counter()
+    failures: list[str] = []
+    try:
+        threads = []
+        for at, clone in enumerate(clones):
+            work = Work(str(clone.top), str(tmp_path / f"syncs {at}"), f"s{at}", 0, rounds, deaths)
+            dice = random.Random(rng.getrandbits(32))
+            threads.append(threading.Thread(target=sync_through, args=(work, dice, killed, failures)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+    finally:
+        for process in writing:
+            _, said = process.communicate(input="", timeout=PATIENCE_S)
+            if process.returncode:
+                failures.append(said)
+    assert failures == []
+    came_to_rest = settle_down(clones)
+    count = check(clones, acks)
+    for clone in clones:
+        assert status(clone) == []
+        assert_clean(clone.root)
+    merges = int(first.git("rev-list", "--count", "--merges", "HEAD"))
+    commits = int(first.git("rev-list", "--count", "HEAD"))
+    print(
+        f"{many} clones, seed {SEED}: {count} acknowledged, {commits} commits, {merges} of them merges, "
+        f"{sum(killed.values())} syncs killed, at rest after {came_to_rest} rounds, {time.monotonic() - began:.0f} s"
+    )
+    assert count > 50 and merges > 0
