@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from capsule.copies import Ancestor, Copy, copy_in
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.cleaning import AGENTS
 from capsule.format.reconcile import reconcile
 from capsule.head import Head
 from capsule.ids import is_id
 from capsule.locks import describe
-from capsule.overrides import pending_problem
+from capsule.overrides import pending_problems
 from capsule.reading import KIND
 from capsule.settling import decoded, is_ours, settle
 from capsule.standing import standing_of
@@ -37,8 +39,9 @@ class Finding:
         path: The file.
         line: Line in it, from 1; 0 when it is the file as a whole.
         column: Column in characters, from 1; 0 likewise.
-        kind: `damaged`, `torn`, `name`, `twice`, `odd`, `layout`, `overwritten`, `lock`, `leftover`, `vanished`,
-            `settings`, `behind` (a summary whose source has moved on; nothing is wrong then).
+        kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`, `odd`, `layout`,
+            `overwritten`, `lock`, `leftover`, `vanished`, `settings`, `behind` (a summary whose source has moved on;
+            nothing is wrong then).
         what: What it is, in words.
         repaired: What was done about it, in words; None when nothing was.
     """
@@ -62,13 +65,16 @@ class Finding:
         return f"{place}: {self.kind}: {self.what}{done}"
 
 
-def examine(store: Store, *, repair: bool = False, progress: Progress | None = None) -> Iterator[Finding]:
+def examine(
+    store: Store, *, repair: bool = False, progress: Progress | None = None, ancestor: Ancestor | None = None
+) -> Iterator[Finding]:
     """Examine a store.
 
     Args:
         store: The store.
         repair: Mend what can be mended.
         progress: Told how many files are done, and of how many.
+        ancestor: Gives the version that a conflict copy and its conversation began from.
 
     Cost: a read and a parse of every file.
     """
@@ -77,20 +83,25 @@ def examine(store: Store, *, repair: bool = False, progress: Progress | None = N
     scanned = sorted(store.storage.scan(KIND), key=lambda found: found.id)
     claimed: dict[str, list[str]] = {}
     for done, found in enumerate(scanned):
-        examination = _Examination(store, found, claimed, repair)
-        yield from examination.findings()
-        yield from examination.lock()
-        yield from examination.source()
+        if (copy := copy_in(store, found)) is not None:
+            yield _copy(store, copy, found, repair, ancestor)
+        else:
+            examination = _Examination(store, found, claimed, repair)
+            yield from examination.findings()
+            yield from examination.lock()
+            yield from examination.source()
         if progress:
             progress(done + 1, len(scanned))
+    for found in sorted(store.storage.scan(AGENTS), key=lambda found: found.id):
+        if (copy := copy_in(store, found, AGENTS)) is not None:
+            yield _copy(store, copy, found, repair, ancestor)
     for id, paths in claimed.items():
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
             yield Finding(id, path, 0, 0, "twice", what)
-    if wrong := pending_problem(store):
-        for problem in wrong.problems:
-            what = f"{problem.where}: {problem.what}" if problem.where else problem.what
-            yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
+    for problem in pending_problems(store):
+        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
     for leftover in store.storage.leftovers(KIND):
         yield _leftover(store, leftover, repair)
 
@@ -177,7 +188,8 @@ class _Examination:
         if held is not None and held.look() is None:
             outcome = reconcile(as_written, held.records())
             if outcome.changed:
-                lost = [f"{len(outcome.restored)} acknowledged messages"] if outcome.restored else []
+                many = len(outcome.restored)
+                lost = [f"{many} acknowledged message{'s' if many > 1 else ''}"] if many else []
                 what = "a save from outside lacks " + ", ".join([*lost, *outcome.remade])
                 wrong.append(self._finding("overwritten", f"{what}; the next read or write merges them back"))
         return wrong
@@ -271,6 +283,12 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
         seen.add(id)
         history.append(message)
     return document | {"history": history}
+
+
+def _copy(store: Store, copy: Copy, found: Scanned, repair: bool, ancestor: Ancestor | None) -> Finding:
+    if repair:
+        copy.merge(store, ancestor)
+    return Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired)
 
 
 def _leftover(store: Store, leftover: Leftover, repair: bool) -> Finding:

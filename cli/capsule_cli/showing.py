@@ -7,7 +7,7 @@ that stands in a file can't command the terminal it is shown in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -27,7 +27,6 @@ from capsule_cli.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from capsule import Store
     from capsule.format.tree import Tree
     from capsule.head import Head
 
@@ -43,6 +42,18 @@ Marks = Mapping[int, str]
 CONTEXT, TAIL = 3, 256
 
 COLOURS = {"user": "bold cyan", "assistant": "bold green", "system": "bold yellow", "tool": "bold magenta"}
+
+
+class Source(Protocol):
+    """Where a conversation is read: the store, or one past version of it."""
+
+    def head(self, id: str) -> Head: ...
+    def read(self, id: str) -> bytes: ...
+    def document(self, id: str) -> dict[str, Any]: ...
+    def branches(self, id: str) -> tuple[list[dict[str, Any]], Tree, str | None]: ...
+    def tail_of_path(self, id: str, n: int) -> tuple[list[tuple[int, dict[str, Any]]], Tree | None]: ...
+    def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]: ...
+    def is_line(self, id: str, entries: list[dict[str, Any]]) -> bool: ...
 
 
 @commands.command("show")
@@ -63,10 +74,15 @@ def show(
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Every branch, in the order of the file.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="The tree of branches, a line a message.")] = False,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="REV", help="As it was in this commit, or at this date or time (UTC)."),
+    ] = None,
 ) -> None:
     """Show the active branch of a conversation; 2/3 beside a message: it is the second of three with one place.
 
-    With --json: the capsule, with --last or --around a list of messages, with --tree a list of who answers whom.
+    With --json: the capsule, and beside a summary what became of its source ("source"); with --last or --around a list
+    of messages, with --tree a list of who answers whom.
     """
     as_json = asked(ctx).json
     if raw + markdown + as_json > 1 or (raw and last is not None):
@@ -76,35 +92,43 @@ def show(
     if (all_ or tree) and (raw or last is not None or around is not None or (all_ and tree) or (tree and markdown)):
         raise usage("--all and --tree exclude each other, --last, --around and --raw, and --tree takes no --markdown")
     with store_of(ctx) as store:
-        id = store.resolve(id)
+        source: Source = store
+        if at is None:
+            id = store.resolve(id)
+        else:
+            from capsule_cli.history import past_of
+
+            source = past = past_of(store, id, at, tell=not (raw or as_json))
+            id = past.id
         if tree:
-            show_tree(store, id, as_json=as_json)
+            show_tree(source, id, as_json=as_json)
         elif around is not None:
-            messages, marks = about(store, id, around, context)
+            messages, marks = about(source, id, around, context)
             if as_json:
                 out_json_bytes(encoded([message for _, message in messages]))
             else:
-                render(store.head(id), messages, markdown=markdown, marks=marks)
+                render(source.head(id), messages, markdown=markdown, marks=marks)
         elif raw:
-            out_bytes(store.read(id))
+            out_bytes(source.read(id))
         elif as_json and last is None:
             from capsule.format.codec import encode
+            from capsule_cli.summaries import with_standing
 
-            out_json_bytes(encode(store.document(id)))
+            out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
         elif as_json:
-            out_json_bytes(encoded([message for _, message in tail(store, id, last or 1)[0]]))
+            out_json_bytes(encoded([message for _, message in tail(source, id, last or 1)[0]]))
         else:
-            messages, marks = tail(store, id, last) if last else whole(store, id, all_=all_)
-            render(store.head(id), messages, markdown=markdown, marks=marks)
-        if not (raw or as_json or tree):
+            messages, marks = tail(source, id, last) if last else whole(source, id, all_=all_)
+            render(source.head(id), messages, markdown=markdown, marks=marks)
+        if at is None and not (raw or as_json or tree):
             from capsule_cli.summaries import tell_standing
 
             tell_standing(store, id)
 
 
-def tail(store: Store, id: str, n: int) -> tuple[list[Placed], Marks]:
+def tail(source: Source, id: str, n: int) -> tuple[list[Placed], Marks]:
     """The last `n` messages of the active branch."""
-    messages, tree = store.tail_of_path(id, n)
+    messages, tree = source.tail_of_path(id, n)
     return list(messages), _marks(tree)
 
 
@@ -116,31 +140,31 @@ def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
     return marks_of(tree, answers=answers)
 
 
-def show_tree(store: Store, id: str, *, as_json: bool) -> None:
+def show_tree(source: Source, id: str, *, as_json: bool) -> None:
     """All messages, as they answer each other."""
     from capsule_cli.trees import as_lines, as_objects
 
-    history, tree, current = store.branches(id)
+    history, tree, current = source.branches(id)
     if as_json:
         out_json(as_objects(tree, history, current))
     else:
         out("\n".join(as_lines(history, tree, current)))
 
 
-def about(store: Store, id: str, wanted: str, context: int) -> tuple[list[Placed], Marks]:
+def about(source: Source, id: str, wanted: str, context: int) -> tuple[list[Placed], Marks]:
     """The message that is wanted, and so many before and behind it on its branch."""
     from capsule.choosing import find_message
 
     # Mostly it is one of the last; a beginning of an id may be that of another one anywhere.
-    first, messages = store.tail_entries(id, TAIL)
+    first, messages = source.tail_entries(id, TAIL)
     count = first + len(messages)
     place = next((first + i for i, message in enumerate(messages) if message.get("id") == wanted), -1)
     if wanted == "@last" or (wanted.startswith("@") and wanted[1:].isdecimal() and int(wanted[1:]) < count):
         place = count - 1 if wanted == "@last" else int(wanted[1:])
-    if (first and max(0, place - context) < first) or not store.is_line(id, messages):
+    if (first and max(0, place - context) < first) or not source.is_line(id, messages):
         from capsule.format.tree import Tree
 
-        messages = store.document(id)["history"]
+        messages = source.document(id)["history"]
         place = place if place >= 0 else find_message(messages, wanted, id)
         tree = Tree(messages)
         path = tree.path_to(tree.leaf_at(place))
@@ -162,9 +186,9 @@ def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     return b"[\n" + block + b"\n]\n"
 
 
-def whole(store: Store, id: str, *, all_: bool) -> tuple[list[Placed], Marks]:
+def whole(source: Source, id: str, *, all_: bool) -> tuple[list[Placed], Marks]:
     """All messages of the active branch, or of every one."""
-    history, tree, current = store.branches(id)
+    history, tree, current = source.branches(id)
     places: Iterable[int] = range(len(history)) if all_ else tree.path(current)
     return [(place, history[place]) for place in places], _marks(tree, answers=all_)
 
@@ -254,7 +278,9 @@ def _short(time: str) -> str:
 def _content(message: Mapping[str, Any]) -> str:
     content = shown(str(message.get("content") or ""))
     calls = message.get("toolCalls")
-    names = [_call_name(call) for call in calls] if isinstance(calls, list) else []
+    if not calls or not isinstance(calls, list):
+        return content
+    names = [_call_name(call) for call in calls]
     return "\n\n".join(part for part in (content, *(f"[calls {name}]" for name in names)) if part)
 
 

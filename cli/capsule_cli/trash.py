@@ -131,8 +131,20 @@ def restore(
             help="A conversation in the trash: its id, a unique beginning of it, or @last (deleted last).",
         ),
     ],
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="REV", help="Any conversation, as it was in this commit, or at this time (UTC)."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --at: only say what would change.")] = False,
 ) -> None:
-    """Bring a conversation back from the trash."""
+    """Bring a conversation back from the trash; with --at: an earlier version of one from git, as a new write."""
+    if at is not None:
+        from capsule_cli.history import restore_at
+
+        restore_at(ctx, id, at, dry_run=dry_run)
+        return
+    if dry_run:
+        raise usage("say which version: --at REV", "--dry-run")
     with store_of(ctx) as store:
         head = store.restore(_trashed(store, id))
     if asked(ctx).json:

@@ -30,7 +30,7 @@ def test_show_json_prints_the_capsule_with_every_digit_of_what_nobody_knows(caps
     assert "12345678901234567890123" in text
     assert json.loads(text)["version"] == "2.1"
     assert list(json.loads(text)) == [
-        "id", "title", "version", "createdAt", "updatedAt", "metadata", "context", "champInconnu", "history",
+        "id", "title", "version", "createdAt", "updatedAt", "metadata", "context", "champInconnu", "history", "source",
     ]  # fmt: skip
 
 

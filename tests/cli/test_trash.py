@@ -122,6 +122,15 @@ def test_a_locked_one_stays_is_named_and_holds_up_no_other(capsule: Any) -> None
     assert capsule.json("list") == []
 
 
+def test_a_file_whose_name_is_no_id_stays_and_the_way_out_is_said(capsule: Any) -> None:
+    capsule.new("A")
+    capsule.file("no id").write_text("{}", encoding="utf-8")
+    answer = capsule("delete", "--all", "--yes", expect=2)
+    assert answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
+    assert f"{capsule.file('no id')}: 'no id' is no id" in answer.stderr
+    assert "rename the file, or move it out of the way" in answer.stderr
+
+
 def test_at_a_terminal_all_go_only_when_the_person_says_yes_twice(capsule: Any) -> None:
     capsule.new("A"), capsule.new("B")
     for typed in ("n\n", "y\nn\n"):

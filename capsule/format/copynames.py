@@ -1,0 +1,76 @@
+"""The names that file synchronizers give to one of two versions that were changed at the same time.
+
+What must stay true: a name that may be an id is taken for a copy's only when it bears a mark that no person types, so
+that no conversation is ever taken for the copy of another one by its name alone. Pure.
+
+The marks, and where they are described:
+
+| program | name of the copy of `x.json` |
+| --- | --- |
+| Syncthing (docs.syncthing.net, "Conflicting changes") | `x.sync-conflict-20250112-103000-ABCDEFG.json` |
+| Dropbox (help.dropbox.com, "What's a conflicted copy?") | `x (Anna's conflicted copy 2025-01-12).json` |
+| Nextcloud, ownCloud (since 2.5) | `x (conflicted copy 2025-01-12 103000).json`, with a user before the date too |
+| ownCloud before that | `x_conflict-20250112-103000.json`, `x_conflict-anna-20250112-103000.json` |
+| Seafile | `x (SFConflict anna@example.org 2025-01-12-10-30-00).json` |
+| pCloud | `x [conflicted].json`, `x (conflicted).json` |
+| iCloud Drive | `x 2.json` |
+| OneDrive, Google Drive | `x (1).json`; OneDrive also the computer's name: `x-DESKTOP-AB12CD.json` |
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from capsule.ids import is_id
+
+__all__ = ["may_be_copy_of", "original_of"]
+
+_MARKS = r"""
+    \.sync-conflict-[0-9]{8}-[0-9]{6}(?:-[A-Z2-7]{7})?
+  | _conflict-(?:[^/]*-)?[0-9]{8}-?[0-9]{6}
+  | [ ]\((?:[^()]*[ ])?conflicted[ ]copy(?:[ ,][^()]*)?\)
+  | [ ]\(SFConflict[ ][^()]*\)
+  | [ ][(\[]conflict(?:ed)?[)\]]
+  | [ ]?\([0-9]{1,3}\)
+  | [ ][0-9]{1,3}
+"""
+#: What OneDrive puts behind a name; a person may have, so the content has the last word.
+_COMPUTER = r"-(?=[^/]*[A-Z])[A-Za-z0-9-]{1,63}"
+
+
+_ID = r"(?P<id>[A-Za-z0-9][A-Za-z0-9._@-]*?)"
+
+
+@cache
+def _pattern(*, computers: bool) -> re.Pattern[str]:
+    """What is compiled when it is first used: a list is to start fast."""
+    if computers:
+        return re.compile(rf"(?:(?i:{_MARKS})|{_COMPUTER})+", re.VERBOSE)
+    return re.compile(rf"{_ID}(?:{_MARKS})+", re.VERBOSE | re.IGNORECASE)
+
+
+def original_of(name: str) -> str | None:
+    """The id of the conversation that a file is a copy of, by its name; None when the name is no copy's.
+
+    Args:
+        name: The file's name without `.json`.
+    """
+    if "conflict" not in name.lower() and not name.endswith((")", *"0123456789")):
+        return None
+    if is_id(name) and "conflict-" not in name:
+        return None
+    found = _pattern(computers=False).fullmatch(name)
+    return found["id"] if found and is_id(found["id"]) else None
+
+
+def may_be_copy_of(name: str, id: str) -> bool:
+    """Whether a file that holds the conversation `id` may be a synchronizer's copy of its file, by its name.
+
+    Args:
+        name: The file's name without `.json`.
+        id: The id that stands in it.
+    """
+    if original_of(name) == id:
+        return True
+    return name.startswith(id) and _pattern(computers=True).fullmatch(name[len(id) :]) is not None

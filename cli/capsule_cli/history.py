@@ -1,0 +1,184 @@
+"""`log`, `diff`, and what `show --at` and `restore --at` have of git: a conversation through time.
+
+What must stay true: nothing here writes but `restore`, which asks the store for a new write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import InvalidDocument, NotFound
+from capsule_cli.opening import store_of
+from capsule_cli.options import Id, asked
+from capsule_cli.output import in_terminal, one_line, out, out_bytes, out_json, out_rows, progress, say, shown, table
+from capsule_cli.surroundings import outside_hooks
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.git.history import Step
+    from capsule.git.past import Past
+    from capsule.git.repository import Repository
+
+commands = typer.Typer()
+
+_REVISION = "a commit as git names it, or a date or time (UTC) like 2025-01-31: the last commit up to then"
+
+
+@commands.command("log")
+def log(
+    ctx: typer.Context,
+    id: Id,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="So many entries at most.")
+    ] = None,
+) -> None:
+    """Show who changed what in a conversation, commit by commit, the latest first; in git."""
+    from capsule.git.history import history
+    from capsule.git.past import resolve, short
+
+    with store_of(ctx) as store:
+        repository = _repository(store)
+        id = resolve(store, repository, id)
+        length = 0
+
+        def row(step: Step) -> tuple[str, str, str, str]:
+            nonlocal length
+            said = "; ".join(step.words) + (f": {step.damaged}" if step.damaged else "")
+            if step.commit is None:
+                return ("", "", "not committed yet", said)
+            length = length or len(short(repository, step.commit.hash))
+            return (step.commit.hash[:length], _when(step.commit.at), step.commit.author, said)
+
+        with closing(history(store, repository, id, limit=limit)) as steps:
+            if asked(ctx).json:
+                with progress("reading", after_s=1.0) as bar:
+                    out_json([step.as_json() for step in _counted(steps, bar)])
+            elif in_terminal():
+                with progress("reading", after_s=1.0) as bar:
+                    rows = [row(step) for step in _counted(steps, bar)]
+                table(("commit", "when", "who", "what"), rows, wide="what")
+            else:
+                for step in steps:
+                    out_rows([row(step)])
+
+
+def _counted(steps: Iterable[Step], bar: Any) -> Iterable[Step]:
+    for at, step in enumerate(steps, 1):
+        yield step
+        if bar:
+            bar(at, at)
+
+
+def _when(at: str) -> str:
+    """A commit's time, with the zone it was made in: to the minute for a person."""
+    return f"{at[:16].replace('T', ' ')} {at[19:]}" if in_terminal() else at
+
+
+@commands.command("diff")
+def diff(
+    ctx: typer.Context,
+    id: Id,
+    before: Annotated[str, typer.Argument(metavar="REV", help=f"The earlier version: {_REVISION}.")],
+    after: Annotated[
+        str | None, typer.Argument(metavar="REV", help="The later version, likewise; else the conversation as it is.")
+    ] = None,
+) -> None:
+    """Show what changed between two versions of a conversation that git has, as a chat.
+
+    With --json: messages added, edited and removed, and the fields that changed.
+    """
+    from capsule.format.comparing import compare
+    from capsule.git.past import past, resolve
+
+    with store_of(ctx) as store:
+        repository = _repository(store)
+        id = resolve(store, repository, id)
+        old = past(repository, id, before)
+        new = past(repository, id, after) if after is not None else None
+        one = old.document(id)
+        other = new.document(id) if new is not None else store.document(id)
+        if asked(ctx).json:
+            told = {"id": id, "from": old.commit.hash, "to": new.commit.hash if new else None}
+            out_json(told | compare(one, other).as_json(messages=True))
+            return
+        from capsule.git.differing import difference
+
+        names = [found.path.partition(":")[0] if found else "now" for found in (old, new)]
+        texts = [(name, _readable(document)) for name, document in zip(names, (one, other), strict=True)]
+        out_bytes(difference(repository, f"{id}.txt", *texts, coloured=_coloured()))
+
+
+def _readable(document: dict[str, Any]) -> bytes:
+    from capsule.format.readable import readable
+
+    return "".join(f"{shown(line)}\n" for line in readable(document)).encode("utf-8", "backslashreplace")
+
+
+def _coloured() -> bool:
+    import os
+
+    return in_terminal() and not os.environ.get("NO_COLOR")
+
+
+def past_of(store: Store, id: str, at: str, *, tell: bool) -> Past:
+    """A past version of a conversation, which may be gone by now; with `tell`, on stderr which one it is."""
+    from capsule.git.past import past, resolve
+
+    repository = _repository(store)
+    found = past(repository, resolve(store, repository, id), at)
+    if tell:
+        say(one_line(_as_of(found)))
+    return found
+
+
+def _as_of(found: Past) -> str:
+    return f"as of commit {found.path.partition(':')[0]}, {found.commit.at}, by {found.commit.author}"
+
+
+def restore_at(ctx: typer.Context, id: str, at: str, *, dry_run: bool) -> None:
+    """Write an earlier version of a conversation anew."""
+    from capsule.format.comparing import compare
+    from capsule.git.past import past, resolve
+
+    with store_of(ctx) as store:
+        repository = _repository(store)
+        found = past(repository, resolve(store, repository, id), at)
+        id, document = found.id, found.document(found.id)
+        now, damaged = _now(store, id)
+        changes = ["a damaged file replaced"] if damaged else compare(now, document).words()
+        told: dict[str, Any] = {"id": id, "title": document["title"], "commit": found.commit.hash, "changes": changes}
+        told |= {"kept": None, "dryRun": dry_run}
+        if changes and not dry_run:
+            restored = store.restore_version(id, document)
+            told["kept"] = restored.kept
+    if asked(ctx).json:
+        out_json(told)
+        return
+    said = f"conversation {id} {one_line(document['title'])!r}"
+    if not changes:
+        out(f"{said} is as it was, {_as_of(found)}; nothing was changed")
+    elif dry_run:
+        out(f"{said} would be {_as_of(found)}: {'; '.join(changes)}")
+    else:
+        kept = f"; the version before is kept as {one_line(told['kept'])}" if told["kept"] else ""
+        out(f"{said} is {_as_of(found)}: {'; '.join(changes)}{kept}")
+
+
+def _now(store: Store, id: str) -> tuple[dict[str, Any] | None, bool]:
+    """The conversation as it is, and whether its file is damaged."""
+    try:
+        return store.document(id), False
+    except NotFound:
+        return None, False
+    except InvalidDocument:
+        return None, True
+
+
+def _repository(store: Store) -> Repository:
+    from capsule.git.repository import Repository
+
+    return Repository.of(store, outside_hooks())

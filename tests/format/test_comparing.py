@@ -1,0 +1,229 @@
+"""What changed between two versions of a conversation, as data and in words."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule.errors import InvalidDocument
+from capsule.format import codec, migrations
+from capsule.format.comparing import compare
+from capsule.format.new import new_capsule
+
+NOON = "2026-01-01T12:00:00.000Z"
+LATER = "2026-01-02T12:00:00.000Z"
+
+
+def said(id: str, content: str = "hi", **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, "timestamp": NOON, "id": id} | more
+
+
+def conversation(*messages: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return new_capsule("c1", "Plan", NOON, messages=messages, metadata=metadata)
+
+
+def changed(document: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """The document with other fields in its metadata."""
+    return document | {"metadata": document["metadata"] | metadata}
+
+
+def ids(messages: Any) -> list[str]:
+    return [message["id"] for message in messages]
+
+
+AB = conversation(said("a"), said("b"))
+
+
+def test_a_conversation_that_was_not_there_was_created() -> None:
+    comparison = compare(None, AB)
+    assert comparison.created and comparison.words() == ["created with 2 messages"]
+    assert compare(None, conversation(said("a"))).words() == ["created with a message"]
+    assert compare(None, conversation()).words() == ["created"]
+    assert comparison.as_json() == {"created": True, "added": ["a", "b"]}
+
+
+def test_a_conversation_that_is_not_there_any_more_was_deleted() -> None:
+    comparison = compare(AB, None)
+    assert comparison.words() == ["deleted"]
+    assert comparison.as_json() == {"deleted": True, "removed": ["a", "b"]}
+    assert not compare(None, None) and compare(None, None).words() == []
+
+
+def test_messages_are_told_by_what_became_of_them_in_the_order_of_the_history() -> None:
+    before = conversation(said("a"), said("b"), said("c"))
+    after = conversation(said("b", "other words", editedAt=LATER), said("c"), said("e"), said("d"))
+    comparison = compare(before, after)
+    assert ids(comparison.added) == ["e", "d"] and ids(comparison.removed) == ["a"]
+    assert [(was["content"], now["content"]) for was, now in comparison.edited] == [("hi", "other words")]
+    assert comparison.words() == ["2 messages added", "a message edited", "a message removed"]
+    assert comparison.as_json() == {"added": ["e", "d"], "removed": ["a"], "edited": ["b"]}
+
+
+def test_whole_messages_are_in_the_json_that_asks_for_them() -> None:
+    told = compare(AB, conversation(said("a", "edited"), said("b"), said("c"))).as_json(messages=True)
+    assert [message["content"] for message in told["added"]] == ["hi"]
+    assert [(e["before"]["content"], e["after"]["content"]) for e in told["edited"]] == [("hi", "edited")]
+
+
+def test_neither_a_lock_nor_the_time_of_the_change_is_a_change() -> None:
+    locked = changed(AB, lock={"active": True, "instanceId": "i", "timestamp": LATER, "user": "u", "host": "h"})
+    comparison = compare(AB, locked | {"updatedAt": LATER})
+    assert not comparison and comparison.words() == [] and comparison.as_json() == {}
+
+
+def test_what_the_next_write_fills_in_is_no_change() -> None:
+    typed = orjson.loads(
+        b'{"id":"c1","title":"Plan","version":"2.0","createdAt":"2026-01-01T12:00:00Z",'
+        b'"updatedAt":"2026-01-01T12:00:00Z","history":[{"role":"user","content":"hi"},'
+        b'{"role":"assistant","content":"yo","timestamp":"2026-01-01T13:00:00+01:00"}]}'
+    )
+    written, _ = migrations.current(typed)
+    assert not compare(typed, written) and not compare(written, typed)
+
+
+def test_a_typed_message_is_known_again_when_its_words_or_its_place_change() -> None:
+    before = conversation(said("a"))
+    one = {"role": "assistant", "content": "first", "timestamp": LATER}
+    before["history"].append(one)
+    edited = before | {"history": [before["history"][0], one | {"content": "better"}]}
+    assert compare(before, edited).words() == ["a message edited"]
+    moved_on = before | {"history": [said("a"), said("x", "in between"), migrations.current(before)[0]["history"][1]]}
+    typed_above = before | {"history": [said("a"), {"role": "user", "content": "new", "timestamp": NOON}, one]}
+    assert compare(before, moved_on).words() == ["a message added"]
+    assert ids(compare(before, typed_above).added) == [migrations.current(typed_above)[0]["history"][1]["id"]]
+
+
+def test_a_parent_that_is_named_where_it_went_without_saying_is_no_change() -> None:
+    assert not compare(AB, conversation(said("a"), said("b", parent="a")))
+
+
+def test_a_message_that_answers_another_one_moved() -> None:
+    before = conversation(said("a"), said("b"), said("c"), currentNode="c")
+    after = conversation(said("a"), said("b"), said("c", parent="a"), currentNode="c")
+    comparison = compare(before, after)
+    assert ids(comparison.moved) == ["c"] and comparison.words() == ["a message moved to another branch"]
+
+
+def test_what_answered_a_removed_message_did_not_move_by_itself() -> None:
+    before = conversation(said("a"), said("b"), said("c"))
+    after = conversation(said("a"), said("c", parent="a"))
+    assert compare(before, after).words() == ["a message removed"]
+
+
+def test_a_line_that_comes_between_moves_nothing() -> None:
+    after = conversation(said("a"), said("x"), said("b"), type="group")
+    assert compare(conversation(said("a"), said("b"), type="group"), after).words() == ["a message added"]
+
+
+def test_messages_in_another_order_are_told_of() -> None:
+    after = conversation(said("b", parent=None), said("a", parent=None))
+    before = conversation(said("a", parent=None), said("b", parent=None))
+    assert "messages put in another order" in compare(before, after).words()
+
+
+def test_a_branch_is_switched_when_the_end_of_the_other_one_is_left() -> None:
+    before = conversation(said("a"), said("b"), said("c", parent="a"), currentNode="c")
+    assert compare(before, changed(before, currentNode="b")).words() == ["switched to another branch"]
+    assert compare(before, changed(before, currentNode="b")).switched
+    longer = conversation(said("a"), said("b"), said("c", parent="a"), said("d"), currentNode="d")
+    assert compare(before, longer).words() == ["a message added"]
+
+
+def test_a_current_node_that_leads_to_the_same_end_has_changed_all_the_same() -> None:
+    before = conversation(said("a"), said("b"), currentNode="a")
+    assert compare(before, changed(before, currentNode="b")).words() == ["currentNode changed"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tags": ["b", "c"]}, ["tagged c", "untagged a"]),
+        ({"tags": ["b", "a"]}, ["tags put in another order"]),
+        ({"tags": ["a", "b", "x, y"]}, ["tagged 'x, y'"]),
+        ({"archived": True, "pinned": False}, ["unpinned", "archived"]),
+        ({"description": "all of it"}, ["description set"]),
+        ({"participants": ["bob", "cleo"]}, ["bob, cleo joined", "anna left"]),
+        ({"mcpServers": {"files": {"enabled": False}}}, ["MCP servers changed"]),
+        ({"type": "group"}, ["type changed to group"]),
+        ({"conflicts": [{"field": "title"}]}, ["1 conflict to settle"]),
+        ({"x-mine": 1}, ["x-mine set"]),
+        ({"x-theirs": 2}, ["x-theirs changed"]),
+        ({"x-theirs": None}, ["x-theirs removed"]),
+        ({"titleSetBy": "auto"}, ["titleSetBy changed"]),
+    ],
+)
+def test_a_field_of_the_head_is_told_in_its_words(change: dict[str, Any], words: list[str]) -> None:
+    old = {"tags": ["a", "b"], "pinned": True, "participants": ["anna"], "x-theirs": 1, "titleSetBy": "user"}
+    before = conversation(**old)
+    comparison = compare(before, changed(before, **change))
+    assert comparison.words() == words
+    told = comparison.as_json()["fields"]
+    assert told == {
+        f"metadata.{name}": {"before": before["metadata"].get(name), "after": value} for name, value in change.items()
+    }
+
+
+def test_a_name_that_a_person_gave_is_one_change() -> None:
+    after = changed(AB, titleSetBy="user", titleSetAt=LATER) | {"title": "It's\x1b[2J"}
+    assert compare(AB, after).words() == ['renamed to "It\'s\\x1b[2J"']
+    assert compare(AB, AB | {"title": "x" * 200}).words() == [f"renamed to '{'x' * 59}…'"]
+
+
+def test_of_a_context_neither_text_nor_files_are_told() -> None:
+    about = {"contextHash": "sha256:1", "files": [{"path": "a"}]}
+    comparison = compare(AB, AB | {"context": {"fullContext": "much", "metadata": about}})
+    assert comparison.words() == ["project context changed"]
+    assert comparison.as_json()["fields"]["context"]["after"] == {"contextHash": "sha256:1"}
+    assert compare(AB, AB | {"context": AB["context"] | {"fullContext": "typed"}}).words() == [
+        "project context changed"
+    ]
+
+
+def test_numbers_count_by_their_digits_and_keys_in_any_order() -> None:
+    def decoded(number: str) -> Any:
+        data = codec.encode(conversation(said("a", metadata={"n": 7, "m": True})))
+        return codec.decode(data.replace(b'"n": 7', b'"n": ' + number.encode()), "c1.json")
+
+    big = "123456789012345678901234567890"
+    assert compare(decoded(big), decoded(big + "1")).words() == ["a message edited"]
+    assert not compare(decoded(big), decoded(big)) and compare(decoded("1"), decoded("true"))
+    turned = conversation(said("a", metadata={"m": True, "n": 7}))
+    assert not compare(decoded("7"), turned)
+
+
+def test_an_id_that_stands_twice_is_two_messages() -> None:
+    before = conversation(said("a"), said("a", "again"))
+    assert ids(compare(before, conversation(said("a"))).removed) == ["a"]
+    assert compare(before, conversation(said("a"), said("a", "edited"))).words() == ["a message edited"]
+
+
+def test_a_newer_major_version_is_refused_by_name() -> None:
+    with pytest.raises(InvalidDocument, match="newer version of Capsule"):
+        compare(AB, AB | {"version": "3.0"})
+
+
+MESSAGES = st.lists(
+    st.builds(said, st.sampled_from("abcdef"), st.sampled_from(["hi", "yo"])), max_size=6, unique_by=lambda m: m["id"]
+)
+
+
+@given(MESSAGES, MESSAGES)
+def test_what_came_went_and_stayed_makes_the_one_version_of_the_other(
+    one: list[dict[str, Any]], other: list[dict[str, Any]]
+) -> None:
+    before, after = conversation(*one), conversation(*other)
+    kept = copy.deepcopy((before, after))
+    comparison = compare(before, after)
+    assert (before, after) == kept
+    edited = {now["id"]: now["content"] for _, now in comparison.edited}
+    made = {m["id"]: edited.get(m["id"], m["content"]) for m in one if m["id"] not in ids(comparison.removed)}
+    made |= {m["id"]: m["content"] for m in comparison.added}
+    assert made == {m["id"]: m["content"] for m in other}
+    back = compare(after, before)
+    assert ids(back.added) == ids(comparison.removed) and ids(back.removed) == ids(comparison.added)
+    assert bool(comparison) == bool(back) == bool(comparison.words()) == (one != other)

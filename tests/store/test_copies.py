@@ -1,0 +1,241 @@
+"""Conflict copies of file synchronizers: seen, merged, and kept."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.copies import Ancestor
+from capsule.doctor import Finding, examine
+from capsule.errors import InvalidInput
+from capsule.format import codec
+
+ID = "plan-1"
+SYNCTHING = f"{ID}.sync-conflict-20250112-103000-ABCDEFG"
+NAMES = [SYNCTHING, f"{ID} (Anna's conflicted copy 2025-01-12)", f"{ID} 2", f"{ID}-DESKTOP-AB12CD"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    Store.init(tmp_path)
+    with Store.open(tmp_path, keep_locks=False) as opened:
+        yield opened
+
+
+def place(store: Store, name: str) -> Path:
+    return Path(store.root, "conversations", f"{name}.json")
+
+
+def parted(store: Store, name: str = SYNCTHING) -> None:
+    """A conversation of two messages; one more here, another one in a copy."""
+    said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    store.create(id=ID, title="Plan", messages=said)
+    common = place(store, ID).read_bytes()
+    store.append(ID, content="there")
+    place(store, name).write_bytes(place(store, ID).read_bytes())
+    put(store, common)
+    store.append(ID, content="here")
+
+
+def put(store: Store, data: bytes | None) -> None:
+    """Put a version there as on another computer, where nobody knows what was written here; None: the one there is."""
+    if data is not None:
+        place(store, ID).write_bytes(data)
+    note = Path(store.root, ".capsule", "mutex", f"conversations-{ID}")
+    if note.exists():
+        note.write_bytes(b"")
+
+
+def contents(store: Store, id: str = ID) -> list[str]:
+    return [message["content"] for message in store.document(id)["history"]]
+
+
+def copies(store: Store, *, repair: bool = False, ancestor: Ancestor | None = None) -> list[Finding]:
+    return [f for f in examine(store, repair=repair, ancestor=ancestor) if f.kind not in ("leftover", "vanished")]
+
+
+def quarantined(store: Store, reason: str) -> list[bytes]:
+    found = sorted(Path(store.root, ".capsule", "quarantine").glob(f"conversations~{ID}~*~{reason}~*.json"))
+    return [path.read_bytes() for path in found]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_is_seen_and_nothing_is_changed_without_repair(store: Store, name: str) -> None:
+    parted(store, name)
+    before = place(store, ID).read_bytes(), place(store, name).read_bytes()
+    (finding,) = copies(store)
+    assert (finding.kind, finding.id, finding.repaired) == ("copy", ID, None) and finding.is_trouble
+    assert finding.path == str(place(store, name)) and finding.what == f"a conflict copy of conversation {ID}"
+    assert (place(store, ID).read_bytes(), place(store, name).read_bytes()) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_repair_merges_a_copy_and_keeps_it(store: Store, name: str) -> None:
+    parted(store, name)
+    whole = place(store, name).read_bytes()
+    (finding,) = copies(store, repair=True)
+    assert finding.repaired and "a message added" in finding.repaired
+    assert sorted(contents(store)) == ["here", "one", "there", "two"]
+    assert quarantined(store, "copy") == [whole] and not place(store, name).exists()
+    assert copies(store) == []
+
+
+def test_several_copies_are_merged_one_after_another(store: Store) -> None:
+    parted(store)
+    data = place(store, SYNCTHING).read_bytes()
+    place(store, f"{ID} 2").write_bytes(data.replace(b'"there"', b'"there, said better"'))
+    assert len([finding for finding in copies(store, repair=True) if finding.repaired]) == 2
+    assert {"here", "there", "there, said better"} <= set(contents(store))
+    assert copies(store) == []
+
+
+def test_a_copy_that_holds_nothing_new_only_goes_away(store: Store) -> None:
+    store.create(id=ID, title="Plan", messages=[{"role": "user", "content": "one"}])
+    before = place(store, ID).read_bytes()
+    place(store, SYNCTHING).write_bytes(before)
+    (finding,) = copies(store, repair=True)
+    assert finding.repaired and finding.repaired.startswith("held nothing")
+    assert place(store, ID).read_bytes() == before and quarantined(store, "copy") == [before]
+
+
+def test_a_copy_whose_conversation_is_gone_becomes_the_conversation(store: Store) -> None:
+    parted(store)
+    store.delete(ID)
+    (finding,) = copies(store, repair=True)
+    assert finding.repaired and finding.repaired.startswith("is the conversation now")
+    assert contents(store) == ["one", "two", "there"] and len(quarantined(store, "copy")) == 1
+
+
+def test_a_copy_that_does_not_parse_is_told_with_its_place_and_left(store: Store) -> None:
+    parted(store)
+    broken = place(store, SYNCTHING).read_bytes()[:60]
+    place(store, SYNCTHING).write_bytes(broken)
+    (finding,) = copies(store, repair=True)
+    assert finding.kind == "copy" and finding.line > 0 and "does not parse" in finding.what
+    assert finding.repaired is None and place(store, SYNCTHING).read_bytes() == broken
+
+
+def test_a_copy_by_name_that_is_another_conversation_is_left(store: Store) -> None:
+    parted(store)
+    other = place(store, SYNCTHING).read_bytes().replace(b'"plan-1"', b'"plan-9"')
+    place(store, SYNCTHING).write_bytes(other)
+    (finding,) = copies(store, repair=True)
+    assert "its id is 'plan-9'" in finding.what and (finding.line, finding.repaired) == (2, None)
+    assert place(store, SYNCTHING).read_bytes() == other
+
+
+def test_a_file_that_a_person_named_is_no_copy(store: Store) -> None:
+    store.create(id=ID)
+    place(store, f"{ID}-copy").write_bytes(place(store, ID).read_bytes())
+    assert "copy" not in {finding.kind for finding in copies(store, repair=True)}
+    assert place(store, f"{ID}-copy").exists()
+
+
+def test_a_conversation_that_somebody_holds_is_not_merged_into(store: Store) -> None:
+    parted(store)
+    with Store.open(store.root) as other, other.lock(ID):
+        before = place(store, ID).read_bytes()
+        (finding,) = copies(store, repair=True)
+        assert "locked by" in finding.what and finding.repaired is None
+        assert place(store, ID).read_bytes() == before and place(store, SYNCTHING).exists()
+    assert copies(store, repair=True)[0].repaired
+
+
+def test_a_damaged_conversation_is_not_merged_into(store: Store) -> None:
+    parted(store)
+    place(store, ID).write_bytes(b'{"id": ')
+    found = {finding.kind: finding for finding in copies(store, repair=True)}
+    assert found["copy"].repaired is None and "not merged" in found["copy"].what
+    assert place(store, ID).read_bytes() == b'{"id": ' and place(store, SYNCTHING).exists()
+
+
+def test_with_an_ancestor_what_one_side_took_out_goes_and_both_are_kept(store: Store) -> None:
+    parted(store)
+    document = codec.decode(place(store, SYNCTHING).read_bytes(), "")
+    document["history"] = [document["history"][0], document["history"][2] | {"parent": document["history"][0]["id"]}]
+    place(store, SYNCTHING).write_bytes(codec.encode(document))
+    base = codec.decode(place(store, ID).read_bytes(), "")
+    base["history"] = base["history"][:2]
+    ours = place(store, ID).read_bytes()
+    assert copies(store, repair=True, ancestor=lambda id, mine, theirs: codec.encode(base))[0].repaired
+    assert sorted(contents(store)) == ["here", "one", "there"]
+    assert quarantined(store, "merged") == [ours]
+
+
+def test_list_and_show_do_not_trip_over_copies(store: Store) -> None:
+    for name in NAMES:
+        place(store, name).parent.mkdir(exist_ok=True)
+    parted(store)
+    for name in NAMES[1:]:
+        place(store, name).write_bytes(place(store, SYNCTHING).read_bytes())
+    damaged = {head.id: head.damaged for head in store.heads() if head.damaged}
+    assert set(damaged) == set(NAMES)
+    assert all(f"a conflict copy of conversation {ID}" in damaged[name] for name in NAMES[:3])
+    place(store, NAMES[3]).unlink()
+    assert store.resolve("plan") == ID
+    with pytest.raises(InvalidInput, match="too short"):
+        store.resolve("pla")
+
+
+def test_a_crash_between_merging_and_putting_away_merges_nothing_twice(store: Store) -> None:
+    parted(store)
+    data = place(store, SYNCTHING).read_bytes()
+    assert copies(store, repair=True)[0].repaired
+    merged = place(store, ID).read_bytes()
+    place(store, SYNCTHING).write_bytes(data)
+    assert copies(store, repair=True)[0].repaired
+    assert place(store, ID).read_bytes() == merged
+
+
+def goes_on(store: Store, data: bytes, rng: random.Random, side: str) -> bytes:
+    """What becomes of a version on one computer, where its messages are added to and edited."""
+    put(store, data)
+    for number in range(rng.randrange(1, 5)):
+        count = len(contents(store))
+        if rng.random() < 0.7 or not count:
+            store.append(ID, content=f"{side} {number}")
+        else:
+            store.edit_message(ID, f"@{rng.randrange(count)}", content=f"{side} edited {number}")
+    return place(store, ID).read_bytes()
+
+
+def test_whatever_two_computers_wrote_all_of_it_is_there_afterwards(store: Store, rng: random.Random) -> None:
+    for round in range(30):
+        put(store, None)
+        if round:
+            store.delete(ID)
+        said = [{"role": "user", "content": f"first {at}"} for at in range(rng.randrange(4))]
+        store.create(id=ID, title="Plan", type=rng.choice(["chat", "group"]), messages=said)
+        base = place(store, ID).read_bytes()
+        there, here = goes_on(store, base, rng, "there"), goes_on(store, base, rng, "here")
+        place(store, SYNCTHING).write_bytes(there)
+        wanted = {
+            (message["id"], message["content"])
+            for data in (there, here)
+            for message in codec.decode(data, "")["history"]
+        }
+        assert copies(store, repair=True)[0].repaired
+        found = store.document(ID)["history"]
+        assert {content for _, content in wanted} <= {message["content"] for message in found}, (round, found)
+        assert {id for id, _ in wanted} <= {message["id"] for message in found}
+
+
+def test_a_copy_of_an_agents_document_is_merged_too(store: Store) -> None:
+    agents = Path(store.root, "agents")
+    agents.mkdir(exist_ok=True)
+    here, there = (
+        b'{\n  "id": "anna",\n  "name": "Anna"\n}\n',
+        b'{\n  "id": "anna",\n  "name": "Anna",\n  "more": 1\n}\n',
+    )
+    (agents / "anna.json").write_bytes(here)
+    (agents / "anna (conflicted copy 2026-07-10 070952).json").write_bytes(there)
+    (finding,) = copies(store)
+    assert (finding.kind, finding.what, finding.repaired) == ("copy", "a conflict copy of agent anna", None)
+    (finding,) = copies(store, repair=True)
+    assert finding.repaired and finding.repaired.startswith("merged into the agent")
+    assert codec.decode((agents / "anna.json").read_bytes(), "")["more"] == 1
+    assert [path.name for path in agents.iterdir()] == ["anna.json"] and copies(store) == []
