@@ -60,6 +60,7 @@ VARYING = {
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "<id>",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{3})?)?": "<time>",
     r"^index [0-9a-f]+\.\.[0-9a-f]+": "index <blobs>",
+    r"^committed [0-9a-f]+": "committed <commit>",
     r"\bon \S+ since\b": "on <host> since",
 }
 

@@ -10,11 +10,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,24 +19,23 @@ from typing import Any
 import typer
 
 from capsule.errors import Locked
+from capsule_cli.demo_stage import DEADLINE_S, EACH, Agent, Stage, Stream, words_of
 from capsule_cli.options import asked
-from capsule_cli.output import Stopped, in_terminal, out, out_json, shown
+from capsule_cli.output import Stopped, out_json
 
 commands = typer.Typer()
 
 SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 NUMBER = "12345678901234567890123"
 AGENTS = ("ada", "bob", "cleo")
-EACH = 60  # messages of each agent's stream
 BY_HAND = "I typed this into the file with my editor, while the agents were writing."
 BY_AGENT = "Can you hear me from these pastures?"
 TITLE = "Release team (renamed by hand)"
-_DEADLINE_S = 60
 
 
 @commands.command("demo")
 def demo(ctx: typer.Context) -> None:
-    """Show the main job on a store of its own: many writers, a hand edit, a lock, a kill -9, an agent; nothing lost."""
+    """Show the main job on a store of its own: many writers, a hand edit, a lock, a kill -9, an agent, two clones."""
     if os.name != "posix":
         raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
     directory = tempfile.mkdtemp(prefix="capsule demo ")
@@ -50,6 +46,7 @@ def demo(ctx: typer.Context) -> None:
             show.many_writers()
             show.lock_and_kill()
             show.agent_and_listener()
+            show.two_clones()
             told = show.result()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -57,13 +54,11 @@ def demo(ctx: typer.Context) -> None:
         out_json(told)
 
 
-class _Show:
+class _Show(Stage):
     """One run of the demonstration, on the store in `root`."""
 
     def __init__(self, root: str, processes: ExitStack, *, quiet: bool) -> None:
-        self._root = root
-        self._processes = processes
-        self._quiet = quiet
+        super().__init__(root, processes, quiet=quiet)
         self._team = ""
         self._acknowledged: list[str] = []
 
@@ -96,7 +91,7 @@ class _Show:
         """Streams and single commands append to one conversation at once; a person saves a stale copy in between."""
         self._scene(f"{len(AGENTS)} agents and two commands append to one conversation at once, and a person edits it")
         self._team = self._capsule("new", "Release team", "--type", "group", "--tag", "demo").strip()
-        streams = [_Stream(self._start("append", "--jsonl", self._team, "--from", name), name) for name in AGENTS]
+        streams = [Stream(self._start("append", "--jsonl", self._team, "--from", name), name) for name in AGENTS]
         edited = threading.Event()
         writers = [threading.Thread(target=stream.write, args=(EACH, edited), daemon=True) for stream in streams]
         for writer in writers:
@@ -113,9 +108,9 @@ class _Show:
         edited.set()
         self._say(f"and saves it, with a new title and a message typed in; by then there were {written}")
         for writer in writers:
-            writer.join(_DEADLINE_S)
+            writer.join(DEADLINE_S)
         for command in commands:
-            answer, _ = command.communicate(timeout=_DEADLINE_S)
+            answer, _ = command.communicate(timeout=DEADLINE_S)
             self._must(command.returncode == 0, "a single append failed")
             self._acknowledged.append(json.loads(answer)["id"])
         for stream in streams:
@@ -129,12 +124,12 @@ class _Show:
         """A chat that another instance locks; the instance is killed; the chat goes on."""
         self._scene("Another instance holds a chat; it is killed with SIGKILL; the chat goes on")
         chat = self._capsule("new", "A chat", "--message", "Who writes here?").strip()
-        holder = _Stream(self._start("append", "--jsonl", chat, "--role", "assistant"), "holder")
+        holder = Stream(self._start("append", "--jsonl", chat, "--role", "assistant"), "holder")
         holder.say("I do, as long as I live.")
         self._say(f"$ capsule append --jsonl {chat[:8]}      (kept open: process {holder.process.pid} holds the chat)")
         self._capsule("append", chat, "Me too!", expect=Locked.exit_code)
         holder.process.send_signal(signal.SIGKILL)
-        holder.process.wait(_DEADLINE_S)
+        holder.process.wait(DEADLINE_S)
         self._say(f"$ kill -9 {holder.process.pid}")
         mine = self._capsule("append", chat, "Then I go on.").strip()
         there = [message.get("id") for message in self._history(chat)]
@@ -146,7 +141,7 @@ class _Show:
         self._scene("An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it")
         since = self._run("watch", "--cursor")[1].strip()
         listener = self._start("watch", "--json", "--since", since, self._team)
-        agent = _Agent(self._start("mcp"))
+        agent = Agent(self._start("mcp"))
         self._say(f"$ capsule watch {self._team[:8]}      (kept open: process {listener.pid})")
         self._say(f"$ capsule mcp      (process {agent.process.pid}; an agent speaks with it over stdin and stdout)")
         words = {"id": self._team, "content": BY_AGENT, "sender": "dora", "idempotencyKey": "the demo's"}
@@ -162,6 +157,26 @@ class _Show:
         self._acknowledged.append(mine["message"])
         answer = self._capsule("search", "hear* pastures")
         self._must(answer.count("\n") == 1 and mine["message"] in answer, "the search did not find the one message")
+
+    def two_clones(self) -> None:
+        """The store goes into git; a clone and the original both go on; both end with every message."""
+        self._scene("Two clones in git both go on talking; they merge by message, without a conflict")
+        remote, clone = (os.path.join(os.path.dirname(self._root), name) for name in ("remote.git", "clone"))
+        self._git("init", "-q", "-b", "main")
+        self._capsule("git", "setup")
+        self._git("init", "-q", "--bare", "-b", "main", remote)
+        self._git("remote", "add", "origin", remote)
+        self._capsule("git", "sync")
+        self._git("clone", "-q", remote, clone)
+        self._capsule("--store", clone, "git", "setup")
+        for store, words in ((self._root, "Here it is raining."), (clone, "Over here the sun shines.")):
+            self._acknowledged.append(self._capsule("--store", store, "append", self._team, words).strip())
+        for store in (self._root, clone, self._root):
+            self._capsule("--store", store, "git", "sync")
+        self._capsule("log", self._team, "--limit", "3")
+        there = Path(clone, "conversations", self._file(self._team).name).read_bytes()
+        self._must(there == self._file(self._team).read_bytes(), "the two clones do not hold the same bytes")
+        self._say("the same bytes in both clones")
 
     def result(self) -> dict[str, Any]:
         """Print the conversation and the doctor's word, and count. Returns: the numbers."""
@@ -179,52 +194,16 @@ class _Show:
         self._capsule("doctor")
         self._say(f"the person's title: {title}\nthe person's message: {'there' if by_hand == 1 else 'MISSING'}")
         self._say(f"{len(self._acknowledged)} messages acknowledged, {there} in the file")
-        self._must(len(wanted) == len(self._acknowledged) == len(AGENTS) * EACH + 3, "an id was given twice")
+        self._must(len(wanted) == len(self._acknowledged) == len(AGENTS) * EACH + 5, "an id was given twice")
         self._must(there == len(wanted), "acknowledged messages are missing, or stand there twice")
         self._must(title == TITLE and by_hand == 1, "the person's edit was lost")
         self._must(len(history) == there + 1, "there are messages nobody wrote")
         for name in AGENTS:
             own = [message["content"] for message in history if message.get("from") == name]
-            self._must(own == [_words(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
+            self._must(own == [words_of(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
         return {"acknowledged": len(self._acknowledged), "inFile": there, "ok": True}
 
     # -- What they are made of -----------------------------------------------------------------------------------
-
-    def _start(self, *words: str) -> subprocess.Popen[str]:
-        here = os.pathsep.join(dict.fromkeys(str(Path(sys.modules[name].__path__[0]).parent) for name in _PACKAGES))
-        environment = {name: value for name, value in os.environ.items() if name != "CAPSULE_INSTANCE"}
-        environment["CAPSULE_STORE"] = self._root
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            [sys.executable, "-m", "capsule_cli", *words],
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=environment,
-            encoding="utf-8",
-            bufsize=1,
-        )
-        self._processes.callback(_end, process)
-        return process
-
-    def _run(self, *words: str) -> tuple[int, str, str]:
-        process = self._start(*words)
-        answer, errors = process.communicate(timeout=_DEADLINE_S)
-        return process.returncode, answer, errors
-
-    def _capsule(self, *words: str, expect: int = 0) -> str:
-        """Run a command, and print it with its answer. Returns: its stdout."""
-        code, answer, errors = self._run(*words)
-        short = (word.replace(self._root, ".") for word in words)
-        self._say("$ capsule " + " ".join(f'"{word}"' if " " in word else word for word in short))
-        told = (errors + answer).rstrip().replace(self._root, ".")
-        if told:
-            self._say("\n".join("    " + line for line in told.splitlines()))
-        if expect:
-            self._say(f"    (exit code {code})")
-        self._must(code == expect, f"capsule {words[0]} ended with {code}, not {expect}")
-        return answer
 
     def _show_a_part(self) -> None:
         header, *parts = self._run("show", self._team)[1].rstrip().split("\n\n")
@@ -254,109 +233,3 @@ class _Show:
     def _history(self, id: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self._file(id).read_bytes())["history"]
         return found
-
-    def _until(self, there: Callable[[], bool], what: str) -> None:
-        pause = threading.Event()
-        for _ in range(_DEADLINE_S * 200):
-            if there():
-                return
-            pause.wait(0.005)
-        raise Stopped(f"the demo waited in vain for {what}")
-
-    def _scene(self, title: str) -> None:
-        if not self._quiet:
-            typer.secho(f"\n== {title}", bold=in_terminal())
-
-    def _say(self, text: str) -> None:
-        if text and not self._quiet:
-            out(shown(text))
-
-    def _must(self, fine: bool, otherwise: str) -> None:
-        if not fine:
-            raise Stopped(f"the demo failed: {otherwise}")
-
-
-_PACKAGES = ("capsule", "capsule_cli")
-
-
-class _Stream:
-    """An `append --jsonl` process that is kept open, and the ids it acknowledged."""
-
-    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
-        self.process = process
-        self.name = name
-        self.ids: list[str] = []
-        self.warnings = ""
-
-    def say(self, text: str) -> None:
-        """Append one message, and wait until it is acknowledged."""
-        feed, answers = self.process.stdin, self.process.stdout
-        assert feed is not None
-        assert answers is not None
-        feed.write(json.dumps({"content": text}) + "\n")
-        answer = answers.readline()
-        if answer:
-            self.ids.append(json.loads(answer)["id"])
-
-    def write(self, many: int, edited: threading.Event) -> None:
-        """Append `many` messages, the last third of them once the person has saved."""
-        for i in range(many):
-            if i == many * 2 // 3:
-                edited.wait(_DEADLINE_S)
-            self.say(_words(self.name, i))
-
-    def end(self) -> int:
-        """Close the stream. Returns: the exit code."""
-        self.warnings = self.process.communicate(timeout=_DEADLINE_S)[1]
-        return self.process.returncode
-
-
-class _Agent:
-    """The client's side of the MCP server, in its own words: a line of JSON each."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self._asked = 0
-        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "demo", "version": "1"}}
-        self._ask("initialize", client)
-        self._write({"method": "notifications/initialized"})
-
-    def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a tool. Returns: what it answered, as data."""
-        found: dict[str, Any] = self._ask("tools/call", {"name": tool, "arguments": arguments})["structuredContent"]
-        return found
-
-    def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        self._asked += 1
-        self._write({"id": self._asked, "method": method, "params": params})
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            answer = json.loads(line)
-            if answer.get("id") == self._asked:
-                if "result" not in answer:
-                    break
-                found: dict[str, Any] = answer["result"]
-                return found
-        raise Stopped(f"the demo failed: the MCP server did not answer {method}")
-
-    def _write(self, message: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-
-    def end(self) -> int:
-        """Close the connection. Returns: the exit code."""
-        self.process.communicate(timeout=_DEADLINE_S)
-        return self.process.returncode
-
-
-def _words(name: str, i: int) -> str:
-    return f"{name}, message {i + 1} of {EACH}"
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
