@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from capsule.changes import Change, Changes
     from capsule.errors import (
         CapsuleError,
+        GitFailed,
         InvalidDocument,
         InvalidInput,
         Locked,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from capsule.index.hits import Found, Hit
     from capsule.index.stats import Stats
     from capsule.locks import LockState
+    from capsule.restoring import Restored
     from capsule.standing import Mark, Standing, Summary
     from capsule.storage.interface import Trashed
     from capsule.store import Store
@@ -46,6 +48,7 @@ _HOMES = {
     "Change": "capsule.changes",
     "Changes": "capsule.changes",
     "Found": "capsule.index.hits",
+    "GitFailed": "capsule.errors",
     "Head": "capsule.head",
     "HeldLock": "capsule.holding",
     "Hit": "capsule.index.hits",
@@ -60,6 +63,7 @@ _HOMES = {
     "Problem": "capsule.errors",
     "Refused": "capsule.errors",
     "Removal": "capsule.branches",
+    "Restored": "capsule.restoring",
     "Slot": "capsule.branches",
     "Standing": "capsule.standing",
     "Stats": "capsule.index.stats",
@@ -78,6 +82,7 @@ __all__ = [
     "Change",
     "Changes",
     "Found",
+    "GitFailed",
     "Head",
     "HeldLock",
     "Hit",
@@ -92,6 +97,7 @@ __all__ = [
     "Problem",
     "Refused",
     "Removal",
+    "Restored",
     "Slot",
     "Standing",
     "Stats",

@@ -44,10 +44,6 @@ class Contexts(Reading, ABC):
     def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
         """Run `action` on the conversation, settled and under its mutex."""
 
-    @abstractmethod
-    def _head_of(self, id: str, head: dict[str, Any]) -> Head:
-        """The head as written."""
-
     def context(self, id: str) -> dict[str, Any]:
         """The context of a conversation, as it stands in its file. Raises as `load`. Costs reading the file."""
         data, is_canonical = self._bytes(id)

@@ -1,21 +1,144 @@
-"""Editing a conversation as a whole: what a person saved, merged with what was written meanwhile.
+"""What was written before, changed: one message, the whole conversation as a person saved it, or its file's layout.
 
-What must stay true: the person's text is validated as any file is, and a message that was appended while the editor
-was open is in the result, as the person never saw it.
+What must stay true: a message that is edited stays where it is; a file that a person edited is validated as any file
+is, and a message that was appended while the editor was open is in the result, as the person never saw it. What
+changed says when (`editedAt`), and that is later than all that was there before, whatever the clock says: by it a
+summary knows what changed since.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.format import migrations
+from capsule import timestamps
+from capsule.choosing import find_message
+from capsule.format import canonical, codec, migrations
+from capsule.format.message import check_message
+from capsule.format.titles import title_by_rule
+from capsule.reading import KIND, Reading
 from capsule.settling import decoded
+from capsule.writing import encoded_within
 
-__all__ = ["merged_edit"]
+if TYPE_CHECKING:
+    from capsule.format.models import Message
+    from capsule.head import Head
+    from capsule.holding import Holder
+    from capsule.settings import Settings
+    from capsule.writing import Conversation
+
+__all__ = ["Editing"]
+
+T = TypeVar("T")
 
 
-def merged_edit(data: bytes, read: bytes, id: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+class Editing(Reading, ABC):
+    """What an open store does with what was written before. A base of `Store`, which knows how to write."""
+
+    settings: Settings
+    _holder: Holder
+
+    @abstractmethod
+    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
+        """Run `action` on the conversation, settled and under its mutex."""
+
+    def edit_message(self, id: str, message_id: str, content: str) -> Message:
+        """Change one message's text in place; its `editedAt` says when.
+
+        Args:
+            id: The conversation.
+            message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or `@last`.
+            content: The new text.
+
+        Raises as `append`. Cost: reading and writing the whole file.
+        """
+        check_message({"role": "user", "content": content})
+
+        def act(conversation: Conversation) -> dict[str, Any]:
+            lock = self._holder.admit(conversation)
+            place = find_message(conversation.document()["history"], message_id, id)
+
+            def change(document: dict[str, Any]) -> None:
+                history = document["history"]
+                made = title_by_rule(history) if document["metadata"].get("titleSetBy") == "auto" else None
+                history[place] |= {"content": content, "editedAt": document["updatedAt"]}
+                encoded_within(history[place], self.settings.message_bytes)
+                if document["title"] == made:
+                    document["title"] = title_by_rule(history)
+                if lock is not None:
+                    document["metadata"]["lock"] = lock
+
+            after = conversation.rewrite(change, _later(conversation))
+            self._holder.now_held(id, lock)
+            return {"at": place, "entry": after["history"][place]}
+
+        done = self._write(id, act)
+        from capsule.format.models import Message
+
+        return Message.model_validate(done["entry"]).placed(done["at"])
+
+    def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
+        """Save a conversation that a person edited as a whole.
+
+        Args:
+            id: The conversation.
+            data: The file as the person left it.
+            read: The file as it was given to them: what was written since is merged into theirs.
+
+        Raises as `append`; also
+            InvalidDocument: `data` is no capsule, or another's; nothing was written.
+        """
+        edited = _merged_edit(data, read, id)
+
+        def act(conversation: Conversation) -> dict[str, Any]:
+            lock = self._holder.admit(conversation)
+
+            def change(document: dict[str, Any]) -> dict[str, Any]:
+                after = edited(document)
+                after["metadata"]["lock"] = lock if lock is not None else document["metadata"]["lock"]
+                return after
+
+            after = conversation.rewrite(change, _later(conversation))
+            self._holder.now_held(id, lock)
+            return after
+
+        return self._head_of(id, self._write(id, act))
+
+    def migrate(self, id: str, *, check: bool = False) -> list[str]:
+        """Bring a file to the current version and to the canonical layout.
+
+        Args:
+            id: The conversation.
+            check: Only say what would be done.
+
+        Returns:
+            What was changed, in words; empty when there was nothing to do.
+        """
+        path = self.storage.path(KIND, id)
+        data = self.read(id)
+        document, changes = migrations.current(codec.decode(data, path), path)
+        if not changes and codec.encode(canonical.in_order(document)) != data:
+            changes = ["brought into the canonical layout"]
+        if changes and not check:
+
+            def act(conversation: Conversation) -> None:
+                lock = self._holder.admit(conversation)
+                if lock is None:
+                    conversation.rewrite(lambda document: None, stamp=None)
+                else:
+                    conversation.rewrite(lambda document: document["metadata"].update(lock=lock), stamp=None)
+                self._holder.now_held(id, lock)
+
+            self._write(id, act)
+        return changes
+
+
+def _later(conversation: Conversation) -> str:
+    return timestamps.later_than(conversation.document()["updatedAt"])
+
+
+def _merged_edit(data: bytes, read: bytes, id: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """What makes the edited document out of the one there is now.
 
     Args:
@@ -29,15 +152,24 @@ def merged_edit(data: bytes, read: bytes, id: str) -> Callable[[dict[str, Any]],
     path = f"{id}.json"
     edited, _ = migrations.current(decoded(data, path, id), path)
     seen, _ = migrations.current(decoded(read, path, id), path)
-    seen_ids = {message.get("id") for message in seen["history"]}
+    seen_by_id = {message.get("id"): message for message in seen["history"]}
 
     def merge(now: dict[str, Any]) -> dict[str, Any]:
         there = {message.get("id") for message in edited["history"]}
         unseen = [
-            message for message in now["history"] if message.get("id") not in seen_ids and message["id"] not in there
+            message for message in now["history"] if message.get("id") not in seen_by_id and message["id"] not in there
         ]
+        stamp = now["updatedAt"]
+        history = [_dated(message, seen_by_id.get(message.get("id")), stamp) for message in edited["history"]]
         title_set_by = "user" if edited["title"] != seen["title"] else edited["metadata"].get("titleSetBy")
         metadata = edited["metadata"] | ({"titleSetBy": title_set_by} if title_set_by else {})
-        return edited | {"metadata": metadata, "history": [*edited["history"], *unseen]}
+        return edited | {"metadata": metadata, "history": [*history, *unseen]}
 
     return merge
+
+
+def _dated(message: dict[str, Any], seen: dict[str, Any] | None, stamp: str) -> dict[str, Any]:
+    """A message as a person left it; it says when it was edited, unless they said so."""
+    if seen is None or message["content"] == seen["content"] or message.get("editedAt") != seen.get("editedAt"):
+        return message
+    return message | {"editedAt": stamp}

@@ -6,8 +6,10 @@ quick to start and to run; a head that is not as the format says is None here, a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from capsule.format.servers import switches_in
 
 __all__ = ["Head"]
 
@@ -17,6 +19,8 @@ class Head:
     """The head of one conversation.
 
     Attributes:
+        conflicts: The fields that await a decision, as two merged versions had changed them differently.
+        mcp_servers: The MCP servers that are on (True) or off there, other than by default.
         lock: The lock as it stands in the capsule, when it is active; else None.
         path: The file.
         bytes: Size of the file.
@@ -38,6 +42,8 @@ class Head:
     source_conversation_id: str | None = None
     title_set_by: str | None = None
     forked_from: str | None = None
+    mcp_servers: dict[str, bool] = field(default_factory=dict)
+    conflicts: tuple[str, ...] = ()
     lock: dict[str, Any] | None = None
     path: str = ""
     bytes: int = 0
@@ -51,7 +57,7 @@ class Head:
         if not isinstance(metadata, dict):
             return None
         more = metadata.get
-        tags, lock, version = more("tags", []), more("lock"), get("version")
+        tags, lock, version, servers = more("tags", []), more("lock"), get("version"), more("mcpServers")
         texts: tuple[Any, ...] = (
             get("id"),
             get("title"),
@@ -68,6 +74,7 @@ class Head:
             or type(tags) is not list
             or not all(type(tag) is str for tag in tags)
             or not (lock is None or type(lock) is dict)
+            or not (servers is None or _are_switches(servers))
         ):
             return None
         return cls(
@@ -85,6 +92,8 @@ class Head:
             source_conversation_id=optional[0],
             title_set_by=optional[1],
             forked_from=optional[2],
+            mcp_servers=switches_in(servers) if servers else {},
+            conflicts=_fields_in(more("conflicts")),
             lock=lock if lock and lock.get("active") is True else None,
             path=path,
             bytes=size,
@@ -105,9 +114,24 @@ class Head:
             "source_conversation_id": "sourceConversationId",
             "title_set_by": "titleSetBy",
             "forked_from": "forkedFrom",
+            "mcp_servers": "mcpServers",
         }
         shown = {names.get(name, name): value for name, value in told.items()}
+        shown["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
+        if not self.conflicts:
+            del shown["conflicts"]
         if not self.damaged:
             del shown["damaged"]
             return shown
         return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
+
+
+def _fields_in(conflicts: Any) -> tuple[str, ...]:
+    found = conflicts if type(conflicts) is list else ()
+    return tuple(one["field"] for one in found if type(one) is dict and type(one.get("field")) is str)
+
+
+def _are_switches(value: Any) -> bool:
+    if type(value) is dict:
+        return all(type(override) is dict and type(override.get("enabled")) is bool for override in value.values())
+    return type(value) is list and all(type(name) is str for name in value)

@@ -6,12 +6,10 @@ the two come together; and what they agreed to replace is what they were shown.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from capsule.format.titles import check_title, title_from
-from capsule.reading import Reading
+from capsule.format.titles import check_title, title_by_rule
+from capsule.updating import Updating, entitle
 
 if TYPE_CHECKING:
     from capsule.head import Head
@@ -23,17 +21,12 @@ class _NamedByAPerson(Exception):
     """The title stays; it never leaves this module."""
 
 
-class Naming(Reading, ABC):
-    """What an open store does with suggested titles. A base of `Store`, which knows how to change a head."""
-
-    @abstractmethod
-    def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
-        """Change the head of a conversation, under its mutex and admitted."""
+class Naming(Updating):
+    """What an open store does with suggested titles. A base of `Store`, which knows how to write."""
 
     def title_by_rule(self, id: str) -> str:
-        """The title that the first user message gives; empty when there is none. Raises and costs as `load`."""
-        history = self.document(id)["history"]
-        return next((title_from(entry["content"]) for entry in history if entry["role"] == "user"), "")
+        """The title that the first user message with a word in it gives; else empty. Raises and costs as `load`."""
+        return title_by_rule(self.document(id)["history"])
 
     def suggest_title(self, id: str, title: str, *, instead_of: str = "") -> Head | None:
         """Give a conversation a title, unless a person named it.
@@ -55,10 +48,9 @@ class Naming(Reading, ABC):
             if standing and metadata.get("titleSetBy") != "auto":
                 if standing != instead_of:
                     raise _NamedByAPerson
-                metadata["titleSetBy"] = "user"
+                entitle(head, title, "user")
             else:
-                metadata["titleSetBy"] = "auto"
-            head["title"] = title
+                entitle(head, title, "auto")
 
         try:
             return self._change_head(id, change)

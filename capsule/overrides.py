@@ -8,23 +8,22 @@ document of the store's own, `overrides/next.json`, as a person's choice is noth
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem, StoreBusy
-from capsule.format import codec
+from capsule.format import codec, migrations
 from capsule.format.fields import PARTS
 from capsule.format.servers import check_server, overrides_in, switched, switches_in
 from capsule.format.values import fault, kind_of
-from capsule.reading import Reading
 from capsule.storage.interface import Held, Interfered
+from capsule.updating import Updating
 
 if TYPE_CHECKING:
-    from capsule.head import Head
+    from capsule.reading import Reading
 
-__all__ = ["KIND_OF_OVERRIDES", "Overriding", "pending_problem"]
+__all__ = ["KIND_OF_OVERRIDES", "Overriding", "pending_problems", "problems_of"]
 
 KIND_OF_OVERRIDES = "overrides"
 _NEXT = "next"
@@ -35,20 +34,16 @@ _log = logging.getLogger("capsule")
 Overrides = dict[str, Any]
 
 
-class Overriding(Reading, ABC):
-    """What an open store does with overrides of MCP servers. A base of `Store`, which knows how to change a head.
+class Overriding(Updating):
+    """What an open store does with overrides of MCP servers. A base of `Store`, which knows how to write.
 
     Where an `id` is None, the overrides are meant that wait for the next new conversation.
     """
 
-    @abstractmethod
-    def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
-        """Change the head of a conversation, under its mutex and admitted."""
-
     def mcp_servers(self, id: str | None) -> dict[str, bool]:
-        """The MCP servers that are on (True) or off there, other than by default. Raises as `load`."""
+        """The MCP servers that are on (True) or off there, other than by default. Raises and costs as `head`."""
         if id is not None:
-            return switches_in(self.document(id)["metadata"].get("mcpServers"))
+            return self.head(id).mcp_servers
         got = self.storage.read(KIND_OF_OVERRIDES, _NEXT)
         return switches_in(_decoded(got[0], self._pending_path)["mcpServers"]) if got else {}
 
@@ -147,22 +142,32 @@ class Overriding(Reading, ABC):
         raise StoreBusy(f"{held.path} keeps being rewritten", id=_NEXT, holder="another program")
 
 
-def pending_problem(reading: Reading) -> InvalidDocument | None:
-    """What is wrong with the document of the overrides that wait; None when nothing is, or there is none."""
-    if not reading.storage.exists(KIND_OF_OVERRIDES, _NEXT):
-        return None
-    got = reading.storage.read(KIND_OF_OVERRIDES, _NEXT)
+def pending_problems(reading: Reading) -> list[Problem]:
+    """What is wrong with the document of the overrides that wait; nothing, when there is none."""
+    path = reading.storage.path(KIND_OF_OVERRIDES, _NEXT)
     try:
-        if got is not None:
-            _decoded(got[0], reading.storage.path(KIND_OF_OVERRIDES, _NEXT))
+        if not reading.storage.exists(KIND_OF_OVERRIDES, _NEXT):
+            return []
+        got = reading.storage.read(KIND_OF_OVERRIDES, _NEXT)
     except InvalidDocument as error:
-        return error
-    return None
+        return list(error.problems)
+    except CapsuleError as error:
+        return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: "))]
+    return problems_of(got[0], path) if got is not None else []
+
+
+def problems_of(data: bytes, path: str) -> list[Problem]:
+    """What is wrong with a file of overrides that wait; nothing when all is well."""
+    try:
+        _decoded(data, path)
+    except InvalidDocument as error:
+        return list(error.problems)
+    return []
 
 
 def _write(held: Held, change: Callable[[Any], Overrides]) -> Overrides:
     got = held.read()
-    document = _decoded(got[0], held.path) if got else {"mcpServers": {}}
+    document = _decoded(got[0], held.path) if got else {"version": migrations.CURRENT, "mcpServers": {}}
     after = change(document["mcpServers"])
     if got is None and not after:
         return after
@@ -175,13 +180,23 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
     """The document, `mcpServers` in it. Raises InvalidDocument, which says the way out."""
     try:
         document = codec.decode(data, path)
-        servers = document.setdefault("mcpServers", {})
-        wrong = fault(_FIELD, servers) if servers is not None else f"must be an object, is {kind_of(servers)}"
-        if wrong:
-            raise InvalidDocument.of([Problem(path, *codec.locate(data, ("mcpServers",)), "mcpServers", wrong)])
+        for where, wrong in _wrong(document):
+            raise InvalidDocument.of([Problem(path, *codec.locate(data, (where,)), where, wrong)])
     except InvalidDocument as error:
         problem = error.problems[0]
         what = f"{problem.what}; correct the file or remove it: it holds what the next new conversation begins with"
         told = Problem(path, problem.line, problem.column, problem.where, what)
         raise InvalidDocument.of([told]) from None
     return document
+
+
+def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    had = document.get("version", migrations.CURRENT)
+    version = migrations.parse_version(had)
+    if version is None:
+        yield "version", f'must be a text like "2.1", is {kind_of(had)}'
+    elif version[0] != migrations.KNOWN[0]:
+        yield "version", migrations.too_new(had) if version > migrations.KNOWN else "must be 2.1"
+    servers = document.setdefault("mcpServers", {})
+    if wrong := fault(_FIELD, servers) if servers is not None else f"must be an object, is {kind_of(servers)}":
+        yield "mcpServers", wrong

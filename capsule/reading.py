@@ -15,6 +15,7 @@ import orjson
 from capsule.choosing import find_message, one_of
 from capsule.errors import NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations
+from capsule.format.copynames import original_of
 from capsule.head import Head
 from capsule.ids import check_id
 from capsule.storage.interface import Interfered, Known, Storage
@@ -189,6 +190,11 @@ class Reading:
             assert found is not None  # It was validated.
         return found
 
+    def _head_of(self, id: str, head: dict[str, Any]) -> Head:
+        """The head as just written."""
+        found = Head.of(head, self.storage.path(KIND, id), 0)
+        return found if found is not None else self.head(id)
+
     @property
     def index(self) -> Index:
         """The index of the conversations, made when it is first asked for."""
@@ -263,7 +269,7 @@ class Reading:
         check_id(prefix)
         if self.storage.exists(KIND, prefix):
             return prefix
-        return one_of([id for id in self.ids() if id.startswith(prefix)], prefix)
+        return one_of([id for id in self.ids() if id.startswith(prefix) and original_of(id) is None], prefix)
 
     @staticmethod
     def _quick(path: str, beginning: bytes, end: bytes, size: int) -> Head | None:

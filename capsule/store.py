@@ -7,7 +7,7 @@ the storage engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -15,27 +15,28 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capsule import discovery, timestamps
 from capsule.branching import Branching
-from capsule.choosing import find_message
+from capsule.conflicts import Conflicts
 from capsule.contexts import Contexts
+from capsule.editing import Editing
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, StoreBusy
 from capsule.forking import Forking
-from capsule.format import anatomy, canonical, codec, migrations, new, validation
+from capsule.format import anatomy, codec, new, validation
 from capsule.format.message import check_message
-from capsule.format.titles import check_tags, check_title, title_from
+from capsule.format.titles import check_tags, check_title, title_by_rule
 from capsule.head import Head
 from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id, new_id
 from capsule.keyed import Keyed, keyed_message
 from capsule.locks import LockState
-from capsule.naming import Naming
 from capsule.overrides import Overriding
 from capsule.reading import KIND
+from capsule.receiving import Receiving
+from capsule.restoring import Restoring
 from capsule.searching import Searching
 from capsule.settling import settle
 from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Displaced, Interfered, Storage
 from capsule.summaries import Summarizing
-from capsule.updating import head_change
 from capsule.watching import Watching
 from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
 
@@ -49,7 +50,9 @@ T = TypeVar("T")
 _TRIES = 50
 
 
-class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overriding, Summarizing):
+class Store(
+    Watching, Searching, Contexts, Branching, Forking, Receiving, Restoring, Editing, Conflicts, Overriding, Summarizing
+):
     """An open store: one instance, which several threads may use.
 
     Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `unlock`, the end of
@@ -69,13 +72,16 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
         keep_locks: bool = True,
         instance: str | None = None,
         user: str | None = None,
+        lock_changed: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self.root = root
         self.settings = settings
         super().__init__(storage)
         self._heads = HeadCache()
         self._keyed = Keyed()
-        self._holder = Holder(storage, settings, self._write, keep_locks=keep_locks, name=instance, user=user)
+        self._holder = Holder(
+            storage, settings, self._write, keep_locks=keep_locks, name=instance, user=user, lock_changed=lock_changed
+        )
 
     @classmethod
     def init(cls, directory: str | Path) -> list[str]:
@@ -97,6 +103,7 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
         keep_locks: bool = True,
         instance: str | None = None,
         user: str | None = None,
+        lock_changed: Callable[[Sequence[str]], None] | None = None,
     ) -> Self:
         """Open a store, as an instance of its own.
 
@@ -106,6 +113,7 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
             keep_locks: Whether the lock that a save of a `chat` applies is kept until `close`.
             instance: A name, for a holder whose locks outlive the process.
             user: Whom the locks name as their user; None: the user of this process.
+            lock_changed: Told the files in which nothing but the lock has changed; see `capsule.git.forgetting`.
 
         Raises:
             NotFound: There is no store at `path`.
@@ -116,7 +124,9 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
         storage = FileStorage(
             root, shared=settings.shared, append=settings.append, mutex_timeout_s=settings.mutex_timeout_s
         )
-        return cls(root, settings, storage, keep_locks=keep_locks, instance=instance, user=user)
+        return cls(
+            root, settings, storage, keep_locks=keep_locks, instance=instance, user=user, lock_changed=lock_changed
+        )
 
     @property
     def instance_id(self) -> str:
@@ -221,7 +231,7 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
         entries = [complete(check_message(message), stamp) for message in messages]
         named = title is not None
         if title is None:
-            title = next((title_from(entry["content"]) for entry in entries if entry["role"] == "user"), "")
+            title = title_by_rule(entries)
         lock = self._holder.lock_for_new(type)
         with self._pending_overrides() as overrides:
             document = new.new_capsule(
@@ -251,7 +261,7 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
                     raise Interfered
                 records = creation_records(document)
                 with self._own.under_way(id) if self._own is not None else nullcontext():
-                    known = held.replace(None, data, anatomy.survey(data), records, keep=False)
+                    known = held.replace(None, data, anatomy.surveyed(data, entries), records, keep=False)
                     if self._own is not None:
                         self._own.wrote(id, "created", known.tag)
                         self._own.appended(id, entries)
@@ -337,7 +347,7 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
             if before is not None:
                 return *before, True
             lock = self._holder.admit(conversation)
-            at, entries = conversation.append([message], lock=lock)
+            at, entries = conversation.append([message], lock=lock, are_new=True)
             self._holder.now_held(id, lock)
             return at, entries[0], False
 
@@ -345,173 +355,6 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
         from capsule.format.models import Message
 
         return Message.model_validate(entry).placed(at), repeated
-
-    def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
-        def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
-
-            def change_all(head: dict[str, Any]) -> None:
-                change(head)
-                if lock is not None:
-                    head["metadata"]["lock"] = lock
-
-            head = conversation.change_head(change_all)
-            self._holder.now_held(id, lock)
-            return head
-
-        return self._head_of(id, self._write(id, act))
-
-    def _head_of(self, id: str, head: dict[str, Any]) -> Head:
-        found = Head.of(head, self.storage.path(KIND, id), 0)
-        return found if found is not None else self.head(id)
-
-    def update(self, id: str, **changes: Any) -> Head:
-        """Change several fields of a head in one write; raises and costs as `rename`.
-
-        Args:
-            id: The conversation.
-            changes: `title` (`by`: as `rename`; `instead_of`: refused when somebody gave another title), `tags` (all of
-                them), `pinned`, `archived`, `mcp_servers` (as `set_mcp_servers` takes them); what is None or left out
-                stays as it is.
-        """
-        return self._change_head(id, head_change(**changes))
-
-    def rename(self, id: str, title: str, *, by: str = "user") -> Head:
-        """Give a conversation a title. Raises as `append`. Cost: copying the file, in the kernel; so with all below.
-
-        Args:
-            id: The conversation.
-            title: Its title.
-            by: `user`, or `auto` for a title made by rule, which a later rule may change.
-        """
-        title = check_title(title)
-
-        def change(head: dict[str, Any]) -> None:
-            head["title"] = title
-            head["metadata"]["titleSetBy"] = by
-
-        return self._change_head(id, change)
-
-    def tag(self, id: str, *tags: str) -> Head:
-        """Add tags; one that is there already stays as it is."""
-        added = check_tags(tags)
-
-        def change(head: dict[str, Any]) -> None:
-            there = head["metadata"].get("tags") or []
-            head["metadata"]["tags"] = [*there, *(tag for tag in added if tag not in there)]
-
-        return self._change_head(id, change)
-
-    def untag(self, id: str, *tags: str) -> Head:
-        """Remove tags; one that isn't there is passed over."""
-
-        def change(head: dict[str, Any]) -> None:
-            head["metadata"]["tags"] = [tag for tag in head["metadata"].get("tags") or [] if tag not in tags]
-
-        return self._change_head(id, change)
-
-    def pin(self, id: str, on: bool = True) -> Head:
-        """Pin a conversation above the others, or unpin it."""
-        return self._change_head(id, lambda head: _flag(head["metadata"], "pinned", on))
-
-    def archive(self, id: str, on: bool = True) -> Head:
-        """Archive a conversation, or bring it back."""
-        return self._change_head(id, lambda head: _flag(head["metadata"], "archived", on))
-
-    def edit_message(self, id: str, message_id: str, content: str) -> Message:
-        """Change one message's text in place; its `editedAt` says when.
-
-        Args:
-            id: The conversation.
-            message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or `@last`.
-            content: The new text.
-
-        Raises as `append`. Cost: reading and writing the whole file.
-        """
-        check_message({"role": "user", "content": content})
-
-        def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
-            place = find_message(conversation.document()["history"], message_id, id)
-
-            def change(document: dict[str, Any]) -> None:
-                message = document["history"][place]
-                made_before = title_from(message["content"])
-                message["content"] = content
-                message["editedAt"] = timestamps.now(document["updatedAt"])
-                encoded_within(message, self.settings.message_bytes)
-                first = next((i for i, entry in enumerate(document["history"]) if entry["role"] == "user"), -1)
-                made = document["metadata"].get("titleSetBy") == "auto" and document["title"] == made_before
-                if made and place == first:
-                    document["title"] = title_from(content)
-                if lock is not None:
-                    document["metadata"]["lock"] = lock
-
-            after = conversation.rewrite(change)
-            self._holder.now_held(id, lock)
-            return {"at": place, "entry": after["history"][place]}
-
-        done = self._write(id, act)
-        from capsule.format.models import Message
-
-        return Message.model_validate(done["entry"]).placed(done["at"])
-
-    def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
-        """Save a conversation that a person edited as a whole.
-
-        Args:
-            id: The conversation.
-            data: The file as the person left it.
-            read: The file as it was given to them: what was written since is merged into theirs.
-
-        Raises as `append`; also
-            InvalidDocument: `data` is no capsule, or another's; nothing was written.
-        """
-        from capsule.editing import merged_edit
-
-        edited = merged_edit(data, read, id)
-
-        def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
-
-            def change(document: dict[str, Any]) -> dict[str, Any]:
-                after = edited(document)
-                after["metadata"]["lock"] = lock if lock is not None else document["metadata"]["lock"]
-                return after
-
-            after = conversation.rewrite(change)
-            self._holder.now_held(id, lock)
-            return after
-
-        return self._head_of(id, self._write(id, act))
-
-    def migrate(self, id: str, *, check: bool = False) -> list[str]:
-        """Bring a file to the current version and to the canonical layout.
-
-        Args:
-            id: The conversation.
-            check: Only say what would be done.
-
-        Returns:
-            What was changed, in words; empty when there was nothing to do.
-        """
-        path = self.storage.path(KIND, id)
-        data = self.read(id)
-        document, changes = migrations.current(codec.decode(data, path), path)
-        if not changes and codec.encode(canonical.in_order(document)) != data:
-            changes = ["brought into the canonical layout"]
-        if changes and not check:
-
-            def act(conversation: Conversation) -> None:
-                lock = self._holder.admit(conversation)
-                if lock is None:
-                    conversation.rewrite(lambda document: None, stamp=None)
-                else:
-                    conversation.rewrite(lambda document: document["metadata"].update(lock=lock), stamp=None)
-                self._holder.now_held(id, lock)
-
-            self._write(id, act)
-        return changes
 
     # -- Locks ---------------------------------------------------------------------------------------------------
 
@@ -544,12 +387,6 @@ class Store(Watching, Searching, Contexts, Branching, Forking, Naming, Overridin
     def lock_state(self, head: Head) -> LockState | None:
         """What is known of the holder of the lock in a head; None when it has none."""
         return self._holder.state_of(head) if head.lock else None
-
-
-def _flag(metadata: dict[str, Any], name: str, on: bool) -> None:
-    """Set an optional flag; one that is off is left out, unless it is there already."""
-    if on or name in metadata:
-        metadata[name] = on
 
 
 def _check_new(document: dict[str, Any], data: bytes) -> None:

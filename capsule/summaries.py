@@ -102,17 +102,18 @@ class Summarizing(Reading, ABC):
 
         Raises as `document`. Costs reading both.
         """
-        from capsule.standing import standing_of
+        from capsule.standing import Standing, standing_of
 
         document = self.document(id)
         metadata = document["metadata"]
         if metadata.get("isSummary") is not True:
             return None
-        return standing_of(document, self._source(metadata.get("sourceConversationId")))
+        source = metadata.get("sourceConversationId")
+        return standing_of(document, self._source(source)) if source else Standing("unknown")
 
-    def _source(self, id: str | None) -> dict[str, Any] | None:
+    def _source(self, id: str) -> dict[str, Any] | None:
         try:
-            return self.document(id) if id else None
+            return self.document(id)
         except CapsuleError:
             return None
 

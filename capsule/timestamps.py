@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-__all__ = ["WIDTH", "canonical", "from_ms", "is_canonical", "now", "parse", "seconds_between", "sortable"]
+__all__ = [
+    "WIDTH",
+    "canonical",
+    "from_ms",
+    "is_canonical",
+    "later_than",
+    "now",
+    "parse",
+    "seconds_between",
+    "sortable",
+]
 
 WIDTH = 24
 _CANONICAL = re.compile(
@@ -28,6 +38,17 @@ def now(not_before: str = "") -> str:
     seconds, rest = divmod(time.time_ns() // 1_000_000, 1000)
     stamp = f"{_second(seconds)}.{rest:03d}Z"
     return stamp if stamp > not_before else not_before
+
+
+def later_than(stamp: str) -> str:
+    """The current time, and at least a millisecond later than `stamp`, whatever the clock says."""
+    stamp_now = now()
+    if stamp_now > stamp:
+        return stamp_now
+    try:
+        return canonical((parse(stamp) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds"))
+    except OverflowError:
+        return stamp
 
 
 def from_ms(ms: int) -> str:

@@ -1,18 +1,134 @@
-"""Several changes to a conversation's head in one write."""
+"""What stands in the head of a conversation, changed: its title, its tags, what it is marked as.
+
+What must stay true: a change of the head is one write, admitted as every other is, and no message is parsed for it;
+what isn't asked to change stays as it is. What a title or a tag may be is `capsule.format.titles`' to say.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.errors import InvalidInput
+from capsule.format.conflicting import settled
 from capsule.format.servers import switched
 from capsule.format.titles import check_tags, check_title
+from capsule.reading import Reading
 
-__all__ = ["head_change"]
+if TYPE_CHECKING:
+    from capsule.head import Head
+    from capsule.holding import Holder
+    from capsule.writing import Conversation
+
+__all__ = ["Updating", "entitle"]
+
+T = TypeVar("T")
 
 
-def head_change(
+class Updating(Reading, ABC):
+    """What an open store does with the heads of conversations. A base of `Store`, which knows how to write."""
+
+    _holder: Holder
+
+    @abstractmethod
+    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
+        """Run `action` on the conversation, settled and under its mutex."""
+
+    def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
+        """Change the head of a conversation, under its mutex and admitted."""
+
+        def act(conversation: Conversation) -> dict[str, Any]:
+            lock = self._holder.admit(conversation)
+
+            def change_all(head: dict[str, Any]) -> None:
+                change(head)
+                if lock is not None:
+                    head["metadata"]["lock"] = lock
+
+            head = conversation.change_head(change_all)
+            self._holder.now_held(id, lock)
+            return head
+
+        return self._head_of(id, self._write(id, act))
+
+    def update(self, id: str, **changes: Any) -> Head:
+        """Change several fields of a head in one write; raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            changes: `title` (`by`: as `rename`; `instead_of`: refused when somebody gave another title), `tags` (all of
+                them), `pinned`, `archived`, `mcp_servers` (as `set_mcp_servers` takes them); what is None or left out
+                stays as it is.
+        """
+        return self._change_head(id, _head_change(**changes))
+
+    def rename(self, id: str, title: str, *, by: str = "user") -> Head:
+        """Give a conversation a title. Raises as `append`. Cost: copying the file, in the kernel; so with all below.
+
+        Args:
+            id: The conversation.
+            title: Its title.
+            by: `user`, or `auto` for a title made by rule, which a later rule may change.
+        """
+        title = check_title(title)
+
+        def change(head: dict[str, Any]) -> None:
+            entitle(head, title, by)
+
+        return self._change_head(id, change)
+
+    def tag(self, id: str, *tags: str) -> Head:
+        """Add tags; one that is there already stays as it is."""
+        added = check_tags(tags)
+
+        def change(head: dict[str, Any]) -> None:
+            there = head["metadata"].get("tags") or []
+            head["metadata"]["tags"] = [*there, *(tag for tag in added if tag not in there)]
+
+        return self._change_head(id, change)
+
+    def untag(self, id: str, *tags: str) -> Head:
+        """Remove tags; one that isn't there is passed over."""
+
+        def change(head: dict[str, Any]) -> None:
+            head["metadata"]["tags"] = [tag for tag in head["metadata"].get("tags") or [] if tag not in tags]
+
+        return self._change_head(id, change)
+
+    def pin(self, id: str, on: bool = True) -> Head:
+        """Pin a conversation above the others, or unpin it."""
+        return self._change_head(id, lambda head: _flag(head["metadata"], "pinned", on))
+
+    def archive(self, id: str, on: bool = True) -> Head:
+        """Archive a conversation, or bring it back."""
+        return self._change_head(id, lambda head: _flag(head["metadata"], "archived", on))
+
+
+def entitle(head: dict[str, Any], title: str, by: str) -> None:
+    """Set the title in a head that has its new `updatedAt`; a person's has its time, and settles what was open.
+
+    Args:
+        head: The head, changed in place.
+        title: The title, checked.
+        by: `user` or `auto`.
+    """
+    metadata = head["metadata"]
+    head["title"] = title
+    metadata["titleSetBy"] = by
+    metadata.pop("titleSetAt", None)
+    if by == "user":
+        metadata["titleSetAt"] = head["updatedAt"]
+        settled(metadata, "title")
+
+
+def _flag(metadata: dict[str, Any], name: str, on: bool) -> None:
+    """Set an optional flag; one that is off is left out, unless it is there already."""
+    if on or name in metadata:
+        metadata[name] = on
+
+
+def _head_change(
     *,
     title: str | None = None,
     by: str = "user",
@@ -30,12 +146,11 @@ def head_change(
     metadata: dict[str, Any] = {}
     if title is not None:
         title = check_title(title)
-        metadata["titleSetBy"] = by
     if tags is not None:
         metadata["tags"] = check_tags(tags)
     switched({}, mcp_servers or {})  # Checked before a file is asked for.
     flags = {name: on for name, on in (("pinned", pinned), ("archived", archived)) if on is not None}
-    if not metadata and not flags and not mcp_servers:
+    if title is None and not metadata and not flags and not mcp_servers:
         raise InvalidInput("nothing to change was given: a title, tags, pinned, archived or mcpServers")
 
     def change(head: dict[str, Any]) -> None:
@@ -45,7 +160,7 @@ def head_change(
                 raise InvalidInput(
                     f"nothing was changed: the title is {head['title']!r} by now, which somebody gave it meanwhile"
                 )
-            head["title"] = title
+            entitle(head, title, by)
         head["metadata"].update(metadata)
         if mcp_servers:
             overrides = switched(head["metadata"].get("mcpServers"), mcp_servers)
@@ -53,7 +168,6 @@ def head_change(
             if not overrides:
                 del head["metadata"]["mcpServers"]
         for name, on in flags.items():
-            if on or name in head["metadata"]:  # A flag that is off is left out, unless it is there already.
-                head["metadata"][name] = on
+            _flag(head["metadata"], name, on)
 
     return change

@@ -15,13 +15,14 @@ from capsule.errors import InvalidInput
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.fields import names
 from capsule.format.reconcile import append_record, edit_record, gone_record, head_record, together
-from capsule.format.titles import title_from
+from capsule.format.titles import title_by_rule
 from capsule.ids import new_message_id
 from capsule.settling import decoded
 from capsule.storage.interface import Held, Interfered, Known
 
 if TYPE_CHECKING:
-    from capsule.format.lines import Searched, Strand
+    from capsule.format.lines import Strand
+    from capsule.format.outline import Outline
     from capsule.own import Own
 
 __all__ = ["Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
@@ -43,10 +44,10 @@ class ParsedHead:
         untitled: Whether the first user message gives it its title.
         current: The `currentNode`; None: the last message is the end of the active branch.
         strand: The active branch from there on, once an append has asked for it.
-        searched: What was found in the history, once a switch has asked for it.
+        outline: The branches of the history, once a switch has asked for them.
     """
 
-    __slots__ = ("current", "document", "lock", "metadata", "searched", "strand", "tag", "type", "untitled")
+    __slots__ = ("current", "document", "lock", "metadata", "outline", "strand", "tag", "type", "untitled")
 
     def __init__(self, tag: str, document: Document) -> None:
         self.tag = tag
@@ -60,7 +61,7 @@ class ParsedHead:
         current = self.metadata.get("currentNode")
         self.current: str | None = current if isinstance(current, str) else None
         self.strand: Strand | None = None
-        self.searched: Searched | None = None
+        self.outline: Outline | None = None
 
 
 class HeadCache:
@@ -152,7 +153,7 @@ class Conversation:
         return timestamps.now(self.known.stamp)
 
     def append(
-        self, messages: list[Document], *, lock: Document | None, move: bool = False
+        self, messages: list[Document], *, lock: Document | None, move: bool = False, are_new: bool = False
     ) -> tuple[int, list[Document]]:
         """Append checked messages, durably; one that names no parent to the end of the active branch.
 
@@ -160,6 +161,7 @@ class Conversation:
             messages: As `check_message` gives them; at least one.
             lock: The lock to record in the same write; None: as it is.
             move: Whether the active branch is to end in the last of them.
+            are_new: Whether it is known of the ids that they bring along that no message has them yet.
 
         Returns:
             The position of the first, and the messages as written.
@@ -179,10 +181,12 @@ class Conversation:
         else:
             move = False
         encoded = [encoded_within(entry, self._message_bytes) for entry in entries]
+        if not are_new and self.known.anatomy is not None and any("id" in message for message in messages):
+            self.known = self.known._replace(anatomy=self.known.anatomy._replace(is_orderly=False))
         if self._own is not None:
             self._own.appended(self.id, entries)
         at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
-        title = self._title_by_rule(entries) if self.head.untitled else ""
+        title = title_by_rule(entries) if self.head.untitled else ""
         if self.known.anatomy is None or lock is not None or title or move:
 
             def change(head: Document) -> None:
@@ -198,24 +202,31 @@ class Conversation:
             record = append_record(stamp, entries, at + len(entries))
             self.known = self.held.splice(self.known, encoded, stamp, [record])
         if strand is not None and not move and self.known.anatomy is not None:
-            self.head.strand = strand  # What was appended is taken in when it is asked for next.
+            self.head.strand = strand
+            if strand.is_open and not any("parent" in entry for entry in entries):
+                strand.seen = self.known.anatomy.tail - self.known.anatomy.history
+            # Else what was appended is taken in when it is asked for next.
         return at, entries
 
-    def _title_by_rule(self, entries: list[Document]) -> str:
-        """The title that the first user message among `entries` gives; else empty."""
-        return next((title_from(entry["content"]) for entry in entries if entry["role"] == "user"), "")
-
-    def change_head(self, change: Callable[[Document], None], *, touch: bool = True) -> Document:
+    def change_head(
+        self,
+        change: Callable[[Document], None],
+        *,
+        touch: bool = True,
+        likely: Callable[[Document], None] | None = None,
+    ) -> Document:
         """Change title or metadata; no message is parsed.
 
         Args:
-            change: Changes the head it is given in place.
+            change: Changes the head it is given in place. What it raises is raised, and nothing was written.
             touch: Whether this modifies the conversation, so that `updatedAt` moves. A lock does not.
+            likely: For a `change` that takes its time: another one, to a head of the same length most likely, so that
+                the rest of the file can be copied meanwhile.
 
         Returns:
             The head as written.
         """
-        self._rehead(change, self._stamp() if touch else None, [], [])
+        self._rehead(change, self._stamp() if touch else None, [], [], likely=likely)
         return self.head.document
 
     def set_context(self, context: Callable[[], Iterable[bytes]], change: Callable[[Document], None]) -> Document:
@@ -238,6 +249,7 @@ class Conversation:
         entries: list[Document],
         encoded: list[bytes],
         context: Callable[[], Iterable[bytes]] | None = None,
+        likely: Callable[[Document], None] | None = None,
     ) -> None:
         if self.known.anatomy is None:
 
@@ -249,25 +261,36 @@ class Conversation:
 
             self.rewrite(rewrite, stamp)
             return
-        head = _copied(self.head.document)
-        head["updatedAt"] = stamp or self.known.stamp
-        change(head)
-        head = _head_in(canonical.in_order(head))
         count = self.known.anatomy.entries + len(entries)
-        records = [append_record(head["updatedAt"], entries, count)] if entries else []
-        records.append(head_record(head["updatedAt"], head, count))
-        lines = None if context is None else anatomy.context_lines(context())
-        self.known = self.held.rehead(self.known, anatomy.joined(codec.encode(head)), encoded, together(records), lines)
+        head: Document = {}
+
+        def changed(change: Callable[[Document], None]) -> tuple[bytes, list[bytes]]:
+            nonlocal head
+            head = _copied(self.head.document)
+            head["updatedAt"] = stamp or self.known.stamp
+            change(head)
+            head = _head_in(canonical.in_order(head))
+            records = [append_record(head["updatedAt"], entries, count)] if entries else []
+            records.append(head_record(head["updatedAt"], head, count))
+            return anatomy.joined(codec.encode(head)), together(records)
+
+        if likely is not None:
+            length = len(changed(likely)[0])
+            self.known = self.held.rehead_meanwhile(self.known, length, lambda: changed(change))
+        else:
+            written, records = changed(change)
+            lines = None if context is None else anatomy.context_lines(context())
+            self.known = self.held.rehead(self.known, written, encoded, records, lines)
         self._whole = None
-        searched = self.head.searched
+        outline = self.head.outline
         self.head = self._heads.put(self.id, self.known.tag, head)
-        self.head.searched = searched  # The history is as it was, and longer maybe.
+        self.head.outline = outline  # The history is as it was, and longer maybe.
 
     def rewrite(self, change: Callable[[Document], Document | None], stamp: str | None = "") -> Document:
         """Change anything, by writing the whole file anew.
 
         Args:
-            change: Changes the document it is given, or returns another.
+            change: Changes the document it is given, in which the new `updatedAt` stands, or returns another.
             stamp: The new `updatedAt`; empty: now; None: as it is.
 
         Returns:
@@ -277,6 +300,7 @@ class Conversation:
         if stamp == "":
             stamp = timestamps.now(before["updatedAt"])
         after = _copied(before)
+        after["updatedAt"] = stamp or before["updatedAt"]
         after = change(after) or after
         if stamp:
             after["updatedAt"] = stamp
@@ -288,7 +312,11 @@ class Conversation:
         data = codec.encode(after)
         decoded(data, self.held.path, self.id)  # What was changed must still be a capsule.
         self.known = self.held.replace(
-            self.known.signature, data, anatomy.survey(data), _records_between(before, after), keep=True
+            self.known.signature,
+            data,
+            anatomy.surveyed(data, after["history"]),
+            _records_between(before, after),
+            keep=True,
         )
         self._whole = after
         self.head = self._heads.put(self.id, self.known.tag, _head_in(after))

@@ -23,7 +23,9 @@ LAYERS = (
     {"mcp_server", "capsule_cli"},
 )
 STORE = 4
-MOST_LINES = 600
+MOST_LINES = 400
+#: Longer, and not to grow.
+LONGER = {"capsule.index.refreshing": 420, "capsule.index.rows": 460}
 
 #: What the modules beside the store may take from `os`: none of it touches a file.
 HARMLESS = {"os.getpid", "os.getuid", "os.urandom", "os.register_at_fork", "os.fspath", "os.PathLike"}
@@ -134,7 +136,7 @@ def test_only_the_doors_touch_standard_streams_and_the_environment(module: str) 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_are_short_and_say_what_they_are(module: str) -> None:
     lines = MODULES[module].read_text(encoding="utf-8").count("\n")
-    assert lines <= MOST_LINES, f"{module} has {lines} lines; split it by what its parts know"
+    assert lines <= LONGER.get(module, MOST_LINES), f"{module} has {lines} lines; split it by what its parts know"
     assert ast.get_docstring(TREES[module]), f"{module} has no docstring"
 
 

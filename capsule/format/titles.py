@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from capsule.errors import InvalidInput
 
-__all__ = ["MAX", "NEAR", "check_tags", "check_title", "title_from"]
+__all__ = ["MAX", "NEAR", "check_tags", "check_title", "title_by_rule", "title_from"]
 
 #: The most characters a given title may have.
 MAX = 200
@@ -39,6 +40,11 @@ def title_from(text: str) -> str:
         if line:
             return _cut(line)
     return ""
+
+
+def title_by_rule(history: Iterable[Mapping[str, Any]]) -> str:
+    """The title of a conversation that nobody named: that of its first user message in which there is a word."""
+    return next((made for entry in history if entry["role"] == "user" and (made := title_from(entry["content"]))), "")
 
 
 def _cut(line: str) -> str:

@@ -15,6 +15,7 @@ import orjson
 
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import anatomy, codec, migrations, validation
+from capsule.format.copynames import original_of
 from capsule.format.fields import ROLES
 from capsule.head import Head
 from capsule.index.messages import PLAIN, Message, exact_ms, messages_of, pieces_of
@@ -110,6 +111,9 @@ def look(
     """
     id, path = scanned.id, scanned.path
     started = time.time_ns()
+    if (original := original_of(id)) is not None:
+        what = f"{path}: a conflict copy of conversation {original}; capsule doctor --repair merges it"
+        return Found(scanned.signature, is_young(scanned.signature, started), damaged=what)
     try:
         if not scanned.regular or storage.path(kind, id) != path:
             storage.read(kind, id)  # Says what is wrong with it.

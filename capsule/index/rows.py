@@ -36,6 +36,8 @@ _HEAD_FIELDS = (
     "source_conversation_id",
     "title_set_by",
     "forked_from",
+    "mcp_servers",
+    "conflicts",
 )
 _COLUMNS = (
     "inode", "size", "mtime_ns", "ctime_ns", "racy", "tag", "head", "title", "version", "created_at", "updated_at",
@@ -73,28 +75,10 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
     path = f"{prefix}{id}.json"
     if damaged or head is None:
         return Head(id=id, path=path, bytes=size, damaged=damaged)
-    title, version, created_at, mode, type, tags, pinned, archived, is_summary, source, set_by, forked = orjson.loads(
-        head
-    )
-    return Head(
-        id,
-        title,
-        version,
-        created_at,
-        updated_at,
-        mode,
-        type,
-        tuple(tags),
-        pinned,
-        archived,
-        is_summary,
-        source,
-        set_by,
-        forked,
-        orjson.loads(lock) if lock else None,
-        path,
-        size,
-    )
+    title, version, created_at, mode, type, tags, *more, conflicts = orjson.loads(head)
+    locked = orjson.loads(lock) if lock else None
+    rest = (tuple(tags), *more, tuple(conflicts), locked, path, size)
+    return Head(*(id, title, version, created_at, updated_at, mode, type, *rest))
 
 
 class Rows:

@@ -11,7 +11,7 @@ import sqlite3
 __all__ = ["VERSION", "create", "finish"]
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 4
+VERSION = 6
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -8,16 +8,17 @@ doesn't fit is said.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capsule.choosing import find_message
 from capsule.errors import InvalidInput, NotFound
 from capsule.mcp_server.budget import tokens, within
 from capsule.mcp_server.fence import visible, word
-from capsule.mcp_server.results import Message, Page
+from capsule.mcp_server.results import Message, Page, servers_of
 
 if TYPE_CHECKING:
+    from capsule.head import Head
     from capsule.store import Store
 
 __all__ = ["Asked", "about_message", "page"]
@@ -130,8 +131,27 @@ class _Branch:
         return f"{number[0]}/{number[1]}" if number else None
 
 
-def page(store: Store, id: str, title: str, asked: Asked) -> Page:
-    """A page of the conversation `id`. Raises NotFound, InvalidInput."""
+def page(store: Store, head: Head, asked: Asked) -> Page:
+    """A page of a conversation, and where it begins what is to be known of it as a whole.
+
+    Raises NotFound, InvalidInput. Costs reading a summary and its source, when it is one.
+    """
+    about: dict[str, Any] = {}
+    if not asked.cursor and not asked.offset:
+        about = {"mcp_servers": servers_of(head), "source": _source(store, head)}
+    if any(about.values()):
+        asked = replace(asked, max_tokens=asked.max_tokens - 2 * tokens(json.dumps(about, ensure_ascii=False)))
+    return _asked(store, head.id, visible(head.title[:200]), asked).model_copy(update=about)
+
+
+def _source(store: Store, head: Head) -> str | None:
+    """What became of the source of a summary; None when it is none."""
+    standing = store.standing(head.id) if head.is_summary else None
+    of = f" of {word(head.source_conversation_id)}" if head.source_conversation_id else ""
+    return f"a summary{of}; {standing}" if standing else None
+
+
+def _asked(store: Store, id: str, title: str, asked: Asked) -> Page:
     tail = _Tail(store, id, asked.last + 1)
     if asked.offset:
         if not asked.message:

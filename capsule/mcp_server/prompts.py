@@ -15,7 +15,7 @@ from capsule import timestamps
 from capsule.choosing import one_of
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import pages
-from capsule.mcp_server.fence import quoted, visible
+from capsule.mcp_server.fence import quoted, word
 from capsule.mcp_server.newest import newest
 from capsule.mcp_server.reading_tools import BUDGET, page_text
 from capsule.mcp_server.results import about, conversation_of
@@ -43,17 +43,19 @@ def _meant(store: Store, conversation: str) -> Head:
     return store.head(store.resolve(conversation))
 
 
-def _read(ctx: Context, conversation: str) -> tuple[Head, str]:
+def _read(ctx: Context, conversation: str) -> tuple[Head, str, str]:
+    """The conversation, its newest messages as text, and the id of the last one, where that is a plain word."""
     store = store_of(ctx)
     head = _meant(store, conversation)
     asked = pages.Asked(last=200, message="", cursor="", offset=0, max_tokens=2 * BUDGET)
-    found = pages.page(store, head.id, visible(head.title[:200]), asked)
-    return head, page_text(found, quoted(head.title))
+    found = pages.page(store, head, asked)
+    last = found.messages[-1].id if found.messages else ""
+    return head, page_text(found, quoted(head.title)), last if word(last) == last else ""
 
 
 def continue_conversation(ctx: Context, conversation: Which) -> str:
     """Go on with a conversation where it stopped."""
-    head, text = _read(ctx, conversation)
+    head, text, _ = _read(ctx, conversation)
     return (
         f"Go on with the conversation {quoted(head.title)} where it stopped. Read older messages with "
         f"read_conversation if you need them, and append your answer with append_message (id {head.id}).\n\n{text}"
@@ -62,11 +64,13 @@ def continue_conversation(ctx: Context, conversation: Which) -> str:
 
 def summarize_conversation(ctx: Context, conversation: Which) -> str:
     """Sum up a conversation."""
-    head, text = _read(ctx, conversation)
+    head, text, last = _read(ctx, conversation)
+    # By the last message it is known what comes while the model writes.
+    source = f"{head.id}:{last}" if last else head.id
     return (
         f"Sum up the conversation {quoted(head.title)}: what it is about, what was decided, what is open. If older "
         f"messages are left out below, read them first, with read_conversation (id {head.id}). If the user wants to "
-        f"keep the summary, store it with create_conversation: content the summary, summaryOf {head.id}.\n\n{text}"
+        f"keep the summary, store it with create_conversation: content the summary, summaryOf {source}.\n\n{text}"
     )
 
 

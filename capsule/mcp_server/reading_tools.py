@@ -31,6 +31,7 @@ from capsule.mcp_server.results import (
     about,
     answer,
     conversation_of,
+    said_of,
 )
 from capsule.mcp_server.stores import store_of
 
@@ -104,8 +105,7 @@ def read_conversation(
     store = store_of(ctx)
     id = store.resolve(id)
     head = store.head(id)
-    title = visible(head.title[:200])
-    found = pages.page(store, id, title, pages.Asked(last, message, cursor, offset, maxTokens))
+    found = pages.page(store, head, pages.Asked(last, message, cursor, offset, maxTokens))
     return answer(page_text(found, quoted(head.title)), found)
 
 
@@ -117,6 +117,10 @@ def page_text(page: Page, title: str) -> str:
     )
     branch += ", which is not the active one" if page.inactive else ""
     lines = [f"Conversation {page.id}, {title}: {many(page.total, 'message')} in all{branch}; {shown}."]
+    if page.source:
+        lines.append(f"It is {page.source}.")
+    if page.mcp_servers:
+        lines.append(f"Other than by default: {said_of(page.mcp_servers)}.")
     if any(message.sibling for message in page.messages):
         lines.append("2/3 beside a message: it is the second of 3 that stand in one place; the tool branch switches.")
     if page.messages:

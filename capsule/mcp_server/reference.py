@@ -33,7 +33,10 @@ with a handshake, and 2026-07-28.
 - **An answer costs at most 10,000 tokens**, as text and as data together, unless `maxTokens` says otherwise. What
   doesn't fit is said, with a cursor, or for a single message an `offset`, to go on from.
 - **What is read is the active branch.** `2/3` stands beside a message that is the second of three in one place; the
-  tool `branch` switches between them. `edit_message` changes a message where it stands.
+  tool `branch` switches between them. `edit_message` changes a message where it stands. With the first page comes what
+  is to be known of the whole: `mcpServers`, those that are on or off other than by default, and of a summary `source`,
+  whether that has moved on since. The resource of a conversation is its active branch too, each message with its place
+  in the file (`at`) and `sibling`, the 2/3; `omitted` says how many older ones are left out.
 - **The user is asked** before a conversation or messages are deleted, a title that a person gave is replaced, a lock is
   taken from somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`.
 - **An error says what to do**, in terms of tools.
@@ -87,11 +90,11 @@ def _tool(tool: Tool) -> str:
     kind += ", idempotent" if hints.idempotent_hint else ""
     required = tool.input_schema.get("required", ())
     rows = [
-        (f"`{name}`" + (" (required)" if name in required else ""), _type(part, {}), _meaning(part))
+        (f"`{name}`" + (" (required)" if name in required else ""), _type(part), _meaning(part))
         for name, part in tool.input_schema["properties"].items()
     ]
     made = f"### `{tool.name}`\n\n{tool.description} *({kind})*\n\n{_table(('argument', 'type', 'meaning'), rows)}\n"
-    return made + f"Result: {_fields(tool.output_schema or {}, (tool.output_schema or {}).get('$defs', {}))}\n"
+    return made + f"Result: {_fields(tool.output_schema or {})}\n"
 
 
 def _meaning(part: dict[str, Any]) -> str:
@@ -103,21 +106,19 @@ def _meaning(part: dict[str, Any]) -> str:
     return "; ".join(said)
 
 
-def _type(part: dict[str, Any], parts: dict[str, Any]) -> str:
+def _type(part: dict[str, Any]) -> str:
     if "enum" in part:
         return " or ".join(f"`{value}`" for value in part["enum"])
     if part.get("type") == "array":
         item = part["items"]
-        if "$ref" in item:
-            return f"list of ({_fields(parts[item['$ref'].rpartition('/')[2]], parts)})"
-        return f"list of {_type(item, parts)}s"
+        return f"list of ({_fields(item)})" if "properties" in item else f"list of {_type(item)}s"
     return str(part.get("type"))
 
 
-def _fields(schema: dict[str, Any], parts: dict[str, Any]) -> str:
+def _fields(schema: dict[str, Any]) -> str:
     required = schema.get("required", ())
     return ", ".join(
-        f"`{name}`{'' if name in required else '?'}" + (f" {_type(part, parts)}" if part.get("type") == "array" else "")
+        f"`{name}`{'' if name in required else '?'}" + (f" {_type(part)}" if part.get("type") == "array" else "")
         for name, part in schema["properties"].items()
     )
 

@@ -6,10 +6,10 @@ one or the other; stored text is marked as such in both (see `fence`); what is a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from mcp_types import CallToolResult, TextContent
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from capsule.mcp_server.errors import holder
@@ -35,9 +35,15 @@ __all__ = [
     "about",
     "answer",
     "conversation_of",
+    "said_of",
+    "servers_of",
 ]
 
 _TAGS = 20
+_SERVERS = 800  # Characters.
+
+#: Which MCP servers are on or off other than by default. The schema says no more than that, as it costs every model.
+Switches = Annotated[dict[str, bool], WithJsonSchema({"type": "object"})]
 
 
 class Answer(BaseModel):
@@ -52,6 +58,7 @@ class Conversation(Answer):
     tags: list[str] = []
     pinned: bool = False
     archived: bool = False
+    mcp_servers: Switches = {}
     locked_by: str | None = None
     damaged: str | None = None
 
@@ -81,6 +88,8 @@ class Page(Answer):
     total: int
     on_branch: int | None = None
     inactive: bool = False
+    mcp_servers: Switches = {}
+    source: str | None = None
     messages: list[Message]
     older: str | None = None
     newer: str | None = None
@@ -163,7 +172,25 @@ def conversation_of(head: Head, me: str) -> Conversation:
         tags=[_short(tag, 60) for tag in head.tags[:_TAGS]],
         pinned=head.pinned,
         archived=head.archived,
+        mcp_servers=servers_of(head),
         locked_by=None if not head.lock else "you" if head.lock.get("instanceId") == me else holder(head.lock),
+    )
+
+
+def servers_of(head: Head) -> dict[str, bool]:
+    """Which MCP servers a conversation has on or off, other than by default; some of them when there are many."""
+    shown: dict[str, bool] = {}
+    left = _SERVERS
+    for name, on in head.mcp_servers.items():
+        if (left := left - len(name)) >= 0:
+            shown[visible(name)] = on
+    return shown
+
+
+def said_of(servers: dict[str, bool]) -> str:
+    """The same in words."""
+    return "MCP servers " + ", ".join(
+        f"{quoted(name, _SERVERS)} {'on' if on else 'off'}" for name, on in servers.items()
     )
 
 
@@ -179,6 +206,8 @@ def about(conversation: Conversation) -> str:
     if conversation.tags:
         said.append("tags " + ", ".join(quoted(tag) for tag in conversation.tags))
     said += [name for name in ("pinned", "archived") if getattr(conversation, name)]
+    if conversation.mcp_servers:
+        said.append(said_of(conversation.mcp_servers))
     if conversation.locked_by:
         said.append(f"locked by {conversation.locked_by}")
     return " | ".join(said)

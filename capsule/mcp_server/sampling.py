@@ -7,6 +7,8 @@ later.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -24,7 +26,10 @@ from capsule.mcp_server.fence import Fence, quoted, visible, word
 from capsule.mcp_server.stores import store_of
 from capsule.standing import Mark
 
-__all__ = ["Summed", "summed"]
+if TYPE_CHECKING:
+    from capsule.store import Store
+
+__all__ = ["Summed", "read_up_to", "summed"]
 
 #: Of the transcript that the model gets, and of what it may write, in tokens.
 _READ, _WRITTEN = 50_000, 4_000
@@ -54,6 +59,16 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
     return Summed(text=got.content.text, mark=mark)
 
 
+def read_up_to(store: Store, summary_of: str) -> tuple[str, str | None]:
+    """The conversation that is summed up, and the last message that was read for it; None: its end.
+
+    Args:
+        summary_of: A conversation as a person names it; behind a colon, which no id has, the message.
+    """
+    conversation, _, message = summary_of.partition(":")
+    return store.resolve(conversation), message or None
+
+
 def _offered(ctx: Context) -> bool:
     capabilities = ctx.client_capabilities
     return capabilities is not None and capabilities.sampling is not None and ctx.session.can_send_request
@@ -64,7 +79,7 @@ def _asked(ctx: Context, conversation: str) -> tuple[Mark, str]:
     from capsule.format.transcript import transcript
 
     store = store_of(ctx)
-    document = store.document(store.resolve(conversation))
+    document = store.document(read_up_to(store, conversation)[0])
     text = visible(transcript(document, estimate, budget=_READ).text)
     fence = Fence([text])
     return Mark.of(document), (

@@ -1,12 +1,13 @@
 """The tools of a store: which there are, and what a client is told of each.
 
 What must stay true: at most twelve, and all that a client sends its model of them (names, descriptions, schemas) is
-under 3,000 tokens; a test measures it. Hence the schemas say only what a model needs: no titles, no nulls.
+under 3,000 tokens; a test measures it. Hence the schemas say only what a model needs: no titles, no nulls, and a part
+stands where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcp_types import ToolAnnotations
@@ -38,21 +39,29 @@ TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
 )
 
 
-def lean(schema: Any) -> Any:
-    """A schema that pydantic made, without what tells a model nothing."""
+def lean(schema: Any, parts: Mapping[str, Any] = {}) -> Any:
+    """A schema that pydantic made, without what tells a model nothing.
+
+    Args:
+        schema: The schema; none of its parts holds itself.
+        parts: The parts it refers to, besides its own.
+    """
     if isinstance(schema, list):
-        return [lean(item) for item in schema]
+        return [lean(item, parts) for item in schema]
     if not isinstance(schema, dict):
         return schema
+    parts = {**parts, **schema.get("$defs", {})}
+    if "$ref" in schema:
+        return lean(parts[schema["$ref"].rpartition("/")[2]], parts)
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
         schema = {key: value for key, value in schema.items() if key != "anyOf"} | options[0]
     kept: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
-            kept[key] = {name: lean(part) for name, part in value.items()}
-        elif key == "title" and isinstance(value, str):
+            kept[key] = {name: lean(part, parts) for name, part in value.items()}
+        elif key == "$defs" or (key == "title" and isinstance(value, str)):
             continue
-        elif key != "default" or value not in (None, False, 0, "", []):
-            kept[key] = lean(value)
+        elif key != "default" or value not in (None, False, 0, "", [], {}):
+            kept[key] = lean(value, parts)
     return kept

@@ -27,7 +27,7 @@ from capsule.mcp_server.results import (
     answer,
     conversation_of,
 )
-from capsule.mcp_server.sampling import Summed, summed
+from capsule.mcp_server.sampling import Summed, read_up_to, summed
 from capsule.mcp_server.stores import store_of
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ def create_conversation(
     """Make a conversation."""
     store = store_of(ctx)
     if summaryOf:
-        source = store.resolve(summaryOf)
-        head = store.summarize(source, summary.text, title=title or None, tags=tags, of=summary.mark)
+        source, up_to = read_up_to(store, summaryOf)
+        mark = summary.mark or store.mark(source, up_to)
+        head = store.summarize(source, summary.text, title=title or None, tags=tags, of=mark)
     else:
         messages = [{"role": role, "content": content}] if content else []
         head = store.create(title=title or None, type=type, tags=tags, messages=messages)

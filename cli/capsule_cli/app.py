@@ -51,6 +51,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Finding": {"search": "searching", "stats": "searching"},
     "Following": {"watch": "watching", "tail": "watching"},
+    "Git": {"git": "git", "conflicts": "conflicts", "resolve": "conflicts"},
+    "Time travel, in git": {"log": "history", "diff": "history"},
     "For AI agents": {"mcp": "mcp", "tokens": "tokens"},
 }
 
@@ -58,6 +60,8 @@ SECTIONS: dict[str, dict[str, str]] = {
 #: what the group itself takes and does in `group` of its own module.
 GROUPS: dict[str, dict[str, str]] = {
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
+    "git": dict.fromkeys(("setup", "teardown", "status"), "git")
+    | dict.fromkeys(("commit", "autocommit", "sync"), "syncing"),
     "mcp": {"install": "mcp_clients", "uninstall": "mcp_clients", "doctor": "mcp_clients"},
     "overrides": {"list": "overrides", "set": "overrides", "toggle": "overrides", "remove": "overrides"},
     "tokens": {"add": "tokens", "list": "tokens", "revoke": "tokens"},

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from capsule.errors import CapsuleError
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.ids import is_id
 from capsule_cli.boundary import report_error
 from capsule_cli.opening import store_of
 from capsule_cli.options import asked, usage
@@ -67,6 +68,9 @@ def _gone(store: Store, many: int) -> tuple[list[dict[str, Any]], list[CapsuleEr
     with progress("deleting") as bar:
         for at, (id, became) in enumerate(store.delete_all(), 1):
             if isinstance(became, CapsuleError):
+                if not is_id(id):
+                    path = f"{store.root}/conversations/{id}.json"
+                    became = InvalidInput(f"{path}: {became.message}; rename the file, or move it out of the way")
                 named = f"{one_line(titles[id])!r}: " if titles.get(id) else ""
                 failed.append(type(became)(f"{named}{became.message}", **became.fields))
                 told.append({"id": id, "error": became.message})

@@ -136,9 +136,17 @@ def _transcript(document: Mapping[str, Any], budget: int | None, *, context: boo
     return transcript(document, estimate, budget=budget, context=context)
 
 
+def with_standing(store: Store, id: str) -> dict[str, Any]:
+    """A conversation for a program; beside a summary stands what became of its source, as `source`."""
+    document = store.document(id)
+    standing = store.standing(id) if document["metadata"].get("isSummary") is True else None
+    return document | {"source": standing.as_json()} if standing is not None else document
+
+
 def tell_standing(store: Store, id: str) -> None:
     """Say what became of the source, on stderr, when the conversation is a summary."""
     head = store.head(id)
     standing = store.standing(id) if head.is_summary else None
     if standing is not None:
-        say(one_line(f"a summary of {head.source_conversation_id}; {standing}"))
+        of = f" of {head.source_conversation_id}" if head.source_conversation_id else ""
+        say(one_line(f"a summary{of}; {standing}"))

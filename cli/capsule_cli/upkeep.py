@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused
 from capsule_cli.boundary import report_error
 from capsule_cli.completion import complete_id
 from capsule_cli.inputs import read_file
@@ -23,8 +23,12 @@ from capsule_cli.output import out, out_bytes, out_json, progress, say, shown
 
 if TYPE_CHECKING:
     from capsule import Store
+    from capsule.copies import Ancestor
 
 commands = typer.Typer()
+
+#: The one document of a store that is no capsule.
+_OVERRIDES = os.path.join("overrides", "next.json")
 
 
 @commands.command("init")
@@ -58,7 +62,7 @@ def doctor(
     with store_of(ctx) as store:
         many = len(store.ids())
         with progress("examining") as bar:
-            findings = list(examine(store, repair=repair, progress=bar))
+            findings = list(examine(store, repair=repair, progress=bar, ancestor=_ancestor(store) if repair else None))
     troubles = [finding for finding in findings if finding.is_trouble]
     left = [finding for finding in troubles if not finding.repaired]
     if asked(ctx).json:
@@ -69,6 +73,18 @@ def doctor(
         out(_summary(many, len(troubles), len(left)))
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _ancestor(store: Store) -> Ancestor | None:
+    """What finds in git which version a conflict copy began from; None where the store lies in no repository."""
+    from capsule.git.ancestors import ancestor_in
+    from capsule.git.repository import Repository
+    from capsule_cli.surroundings import outside_hooks
+
+    try:
+        return ancestor_in(Repository.of(store, outside_hooks()))
+    except (NotFound, Refused):
+        return None
 
 
 def _summary(many: int, found: int, left: int) -> str:
@@ -93,6 +109,7 @@ def validate(
     else:
         with store_of(ctx) as store:
             files = list(_files(os.path.join(store.root, "conversations")))
+            files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
     problems: list[Problem] = []
     with progress("validating") as bar:
         for at, file in enumerate(files, 1):
@@ -130,7 +147,10 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _problems(path: str) -> list[Problem]:
-    from capsule.format.validation import problems_of
+    if os.path.normpath(os.path.abspath(path)).endswith(os.sep + _OVERRIDES):
+        from capsule.overrides import problems_of
+    else:
+        from capsule.format.validation import problems_of
 
     try:
         return problems_of(read_file(path), path)

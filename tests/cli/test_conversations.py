@@ -9,7 +9,7 @@ import pytest
 
 HEAD = {
     "id", "title", "version", "createdAt", "updatedAt", "mode", "type", "tags", "pinned", "archived", "isSummary",
-    "sourceConversationId", "titleSetBy", "forkedFrom", "lock", "path", "bytes",
+    "sourceConversationId", "titleSetBy", "forkedFrom", "mcpServers", "lock", "path", "bytes",
 }  # fmt: skip
 
 

@@ -164,7 +164,10 @@ def test_show_and_doctor_say_that_the_source_has_moved_on(capsule: Any, plan: st
     capsule("append", plan, "When?")
     capsule("append", plan, "Where?")
     assert "its source has moved on since: 2 new messages" in capsule("show", made).stderr
-    assert capsule("show", made, "--json").stderr == ""
+    answer = capsule("show", made, "--json")
+    assert answer.stderr == ""
+    assert json.loads(answer.stdout)["source"] == {"state": "behind", "added": 2, "edited": 0}
+    assert "source" not in capsule.json("show", plan)
     assert capsule("show", plan).stderr == ""
     answer = capsule("doctor")
     assert "behind: a summary of" in answer.stdout

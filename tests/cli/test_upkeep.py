@@ -118,6 +118,18 @@ def test_bad_files_are_told_by_place_and_never_change(capsule: Any, data: bytes)
     assert path.read_bytes() == data
 
 
+def test_the_overrides_that_wait_are_checked_as_what_they_are(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    capsule("overrides", "set", "@next", "git", "off")
+    path = capsule.root / "overrides" / "next.json"
+    assert capsule.json("validate", str(path)) == {"ok": True, "files": 1, "problems": []}
+    assert capsule.json("validate")["files"] == 1
+    path.write_text('{\n  "mcpServers": {"git": "off"}\n}')
+    for words in (("validate",), ("validate", str(path))):
+        assert f"{path}:2:17: mcpServers: must be an object of names" in capsule(*words, expect=5).stdout
+    monkeypatch.chdir(path.parent)
+    assert "next.json:2:17: mcpServers" in capsule("validate", "next.json", expect=5).stdout
+
+
 def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(capsule: Any, samples: Path) -> None:
     data = (samples / f"{FOREIGN}.json").read_bytes()
     capsule.file(FOREIGN).write_bytes(data)
@@ -147,7 +159,9 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
     assert capsule("schema").stdout == (repository / "schemas" / "capsule-2.1.json").read_text(encoding="utf-8")
     text = capsule("schema", "capsule", "--version", "2.0", "--json").stdout
     assert text == (repository / "schemas" / "capsule-2.0.json").read_text(encoding="utf-8")
-    assert "capsule" in capsule("schema", "poem", expect=3).stderr
+    text = capsule("schema", "overrides").stdout
+    assert text == (repository / "schemas" / "overrides-2.1.json").read_text(encoding="utf-8")
+    assert "capsule, overrides" in capsule("schema", "poem", expect=3).stderr
     assert "2.1" in capsule("schema", "--version", "9.9", expect=3).stderr
 
 

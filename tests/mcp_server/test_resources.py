@@ -78,6 +78,65 @@ async def test_a_conversation_a_message_and_the_list_are_read_by_address(store: 
         assert (await read(client, "capsule://conversations/c1/messages/@last"))["content"] == "Hello"
 
 
+async def test_a_conversation_by_address_is_its_active_branch_in_the_order_of_the_answers(
+    store: Store, era: str
+) -> None:
+    """Written by hand: an answer stands in the file before what it answers, and a branch that is not active last."""
+    stamp = "2026-01-12T10:00:00.000Z"
+    store.create(id="c1", title="One", type="group")
+    path = Path(store.storage.path("conversations", "c1"))
+    document = json.loads(path.read_bytes())
+    lines = [("d", "c"), ("a", None), ("b", "a"), ("c", "b"), ("x", "a")]
+    document["history"] = [
+        {"role": "user", "content": id, "timestamp": stamp, "id": id, "parent": parent, "at": "mine"}
+        for id, parent in lines
+    ]
+    document["metadata"]["currentNode"] = "b"
+    path.write_text(json.dumps(document))
+    async with talking(store, era) as client:
+        found = await read(client, "capsule://conversations/c1")
+        assert [(one["at"], one["id"], one.get("sibling")) for one in found["history"]] == [
+            (1, "a", None),
+            (2, "b", "1/2"),
+            (3, "c", None),
+            (0, "d", None),
+        ]
+        assert (found["messages"], found["omitted"]) == (5, 0)
+        message = await read(client, "capsule://conversations/c1/messages/x")
+        assert (message["at"], message["sibling"]) == (4, "2/2")
+        store.switch("c1", "x")
+        found = await read(client, "capsule://conversations/c1")
+        assert [one["id"] for one in found["history"]] == ["a", "x"]
+
+
+async def test_what_nobody_knows_keeps_its_very_digits_in_a_resource(store: Store) -> None:
+    store.create(id="c1", title="One", type="group", messages=[{"role": "user", "content": "a"}])
+    path = Path(store.storage.path("conversations", "c1"))
+    path.write_text(path.read_text().replace('"content": "a",', '"content": "a", "big": 12345678901234567890123,'))
+    first = store.append("c1", content="b")
+    for _ in range(2):
+        async with talking(store, "legacy") as client:
+            for uri in ("capsule://conversations/c1", "capsule://conversations/c1/messages/@0"):
+                (contents,) = (await client.read_resource(uri)).contents
+                assert isinstance(contents, TextResourceContents)
+                assert "12345678901234567890123" in contents.text
+        store.append("c1", content="beside", parent=store.find_message("c1", "@0").id)
+        store.switch("c1", str(first.id))
+
+
+async def test_a_long_branch_is_a_megabyte_at_most_too(store: Store) -> None:
+    long = [{"role": "user", "content": f"{n} " + "x" * 9000} for n in range(300)]
+    first, *_, last = store.append_many(store.create(id="c1", title="One", type="group").id, long)
+    store.append("c1", content="beside", parent=first.id)
+    store.switch("c1", str(last.id))
+    async with talking(store, "legacy") as client:
+        found = await read(client, "capsule://conversations/c1")
+    assert found["messages"] == 301
+    assert 100 <= len(found["history"]) < 120
+    assert found["omitted"] == 300 - len(found["history"])
+    assert found["history"][-1]["content"].startswith("299 ")
+
+
 async def test_a_long_conversation_is_a_megabyte_at_most_and_says_what_is_left_out(store: Store) -> None:
     store.create(id="c1", title="One", type="group")
     store.append_many("c1", [{"role": "user", "content": f"{n} " + "x" * 9000} for n in range(400)])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from mcp_types import CreateMessageResult, ElicitResult, TextContent
+from mcp_types import CreateMessageResult, ElicitResult, TextContent, TextResourceContents
 
 from capsule import Store
-from tests.mcp_server.talking import Answering, data, error, talking
+from capsule.mcp_server.budget import tokens
+from tests.mcp_server.talking import Answering, data, error, talking, text
 
 pytestmark = pytest.mark.anyio
 
@@ -21,14 +24,42 @@ async def test_a_summary_is_stored_with_the_tool_that_the_prompt_names(store: St
     async with talking(store, era) as client:
         (message,) = (await client.get_prompt("summarize_conversation", {"conversation": plan})).messages
         assert isinstance(message.content, TextContent)
-        assert f"create_conversation: content the summary, summaryOf {plan}." in message.content.text
+        (source,) = re.findall(r"create_conversation: content the summary, summaryOf ([^ ]+)\.\n", message.content.text)
+        assert source == f"{plan}:{store.tail(plan, 1)[0].id}"
         made = data(
-            await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": plan[:8], "tags": ["x"]})
+            await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": source, "tags": ["x"]})
         )
     assert (made["title"], made["tags"]) == ("Summary: Holidays", ["home", "x"])
     (summary,) = store.summaries_of(plan)
     assert (summary.head.id, summary.standing.state) == (made["id"], "current")
     assert [(one.role, one.content) for one in store.load(made["id"]).history] == [("assistant", "They go.")]
+
+
+async def test_what_came_while_the_clients_model_wrote_counts_as_new(store: Store, era: str) -> None:
+    plan = store.create(title="Holidays", type="group").id
+    read = store.append(plan, content="To the sea?").id
+    store.append(plan, content="Wait, when?")
+    async with talking(store, era) as client:
+        for source, added in ((f"{plan[:8]}:{read}", 1), (f"{plan}:@last", 0), (plan[:8], 0)):
+            made = data(await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": source}))
+            assert store.standing(made["id"]).added == added  # type: ignore[union-attr]
+        there = store.ids()
+        said = error(
+            await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": f"{plan}:nobody"})
+        )
+        assert said.startswith(f"no message in conversation {plan}: nobody")
+    assert store.ids() == there
+
+
+async def test_the_prompt_names_no_message_that_could_pose_as_something_else(store: Store) -> None:
+    plan = store.create(id="plan-1", title="Holidays", type="group").id
+    for id in ("", "x. Ignore that"):
+        if id:
+            store.append_many(plan, [{"role": "user", "content": "To the sea?", "id": id}])
+        async with talking(store, "legacy") as client:
+            (message,) = (await client.get_prompt("summarize_conversation", {"conversation": plan})).messages
+            assert isinstance(message.content, TextContent)
+            assert f"summaryOf {plan}.\n" in message.content.text
 
 
 async def test_a_summary_without_a_text_or_a_source_is_an_error(store: Store, era: str) -> None:
@@ -49,16 +80,67 @@ async def test_servers_are_turned_on_off_and_back_to_the_default(store: Store, e
             ({"web": None}, {"git": False}),
             ({"git": True}, {"git": True}),
         ):
-            data(await client.call_tool("update_conversation", {"id": plan, "mcpServers": asked}))
-            assert store.mcp_servers(plan) == there
+            answer = await client.call_tool("update_conversation", {"id": plan, "mcpServers": asked})
+            assert data(answer)["mcpServers"] == store.mcp_servers(plan) == there
         said = error(await client.call_tool("update_conversation", {"id": plan, "mcpServers": {"": True}}))
     assert said.startswith("'' is no name of an MCP server")
+
+
+async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(store: Store, era: str) -> None:
+    plan = store.create(id="plan-1", title="Plan", type="group").id
+    shown = {"git": False, 'we"b': True}
+    store.set_mcp_servers(plan, shown)
+    said = 'MCP servers "git" off, "we\\"b" on'
+    async with talking(store, era) as client:
+        answer = await client.call_tool("read_conversation", {"id": plan})
+        assert data(answer)["mcpServers"] == shown
+        assert f"\nOther than by default: {said}." in text(answer)
+        answer = await client.call_tool("list_conversations", {})
+        assert data(answer)["conversations"][0]["mcpServers"] == shown
+        assert text(answer).endswith(f" | {said}")
+        (contents,) = (await client.read_resource(f"capsule://conversations/{plan}")).contents
+        assert isinstance(contents, TextResourceContents)
+        assert orjson.loads(contents.text)["mcpServers"] == {
+            "git": {"enabled": False},
+            'we"b': {"enabled": True},
+        }
+
+
+async def test_many_servers_leave_room_for_the_messages(store: Store) -> None:
+    plan = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "x " * 9000}]).id
+    store.set_mcp_servers(plan, {"\u4e16" * 190 + str(n): True for n in range(100)})
+    async with talking(store, "legacy") as client:
+        answer = await client.call_tool("read_conversation", {"id": plan, "maxTokens": 9000})
+    found = data(answer)
+    assert len(found["mcpServers"]) == 4
+    assert tokens(text(answer)) + tokens(json.dumps(found, ensure_ascii=False)) <= 9000
+    assert len(found["messages"][0]["text"]) > 1000
+
+
+async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: Store, era: str) -> None:
+    plan = store.create(id="plan-1", title="Holidays", type="group").id
+    summary = store.summarize(plan, "Nothing was said.").id
+    store.unlock(summary)
+    store.append(plan, content="To the sea?")
+    said = "a summary of plan-1; its source has moved on since: 1 new message"
+    async with talking(store, era) as client:
+        answer = await client.call_tool("read_conversation", {"id": summary})
+        assert data(answer)["source"] == said
+        assert f"\nIt is {said}.\n" in text(answer)
+        assert "source" not in data(await client.call_tool("read_conversation", {"id": plan}))
+        (contents,) = (await client.read_resource(f"capsule://conversations/{summary}")).contents
+        assert isinstance(contents, TextResourceContents)
+        assert orjson.loads(contents.text)["source"] == {"state": "behind", "added": 1, "edited": 0}
+        prompt = (await client.get_prompt("continue_conversation", {"conversation": summary})).messages[0].content
+        assert isinstance(prompt, TextContent)
+        assert f"It is {said}." in prompt.text
 
 
 async def test_what_waits_for_the_next_conversation_goes_into_one_made_over_mcp(store: Store, era: str) -> None:
     store.set_mcp_servers(None, {"git": False})
     async with talking(store, era) as client:
         made = data(await client.call_tool("create_conversation", {"title": "Next"}))
+    assert made["mcpServers"] == {"git": False}
     assert store.mcp_servers(made["id"]) == {"git": False}
     assert store.mcp_servers(None) == {}
 

@@ -97,11 +97,11 @@ def test_two_tools_of_one_name_are_refused(store: Store) -> None:
         server.add_tool(lambda: "", name="search")
 
 
-async def test_the_schemas_name_no_titles_and_no_nulls(store: Store) -> None:
+async def test_the_schemas_name_no_titles_no_nulls_and_no_part_that_stands_elsewhere(store: Store) -> None:
     for tool in await serving(store).list_tools():
         for schema in (tool.input_schema, tool.output_schema):
-            assert '"title": "' not in json.dumps(schema)
-            assert '"null"' not in json.dumps(schema)
+            for what in ('"title": "', '"null"', "$ref", "$defs"):
+                assert what not in json.dumps(schema)
 
 
 # -- Their answers ----------------------------------------------------------------------------------------------------
@@ -272,7 +272,10 @@ async def test_updating_changes_what_is_given_and_nothing_else(store: Store, era
             "update_conversation", {"id": "plan-1", "tags": ["a"], "archived": True, "mcpServers": {"git": True}}
         )
         head = store.head("plan-1")
-        assert text(answer) == f'Changed: plan-1 | "Plan" | group | {head.updated_at} | tags "a" | archived'
+        assert text(answer) == (
+            f'Changed: plan-1 | "Plan" | group | {head.updated_at} | tags "a" | archived | MCP servers "git" on'
+        )
+        assert data(answer)["mcpServers"] == {"git": True}
         assert store.document("plan-1")["metadata"]["mcpServers"] == {"git": {"enabled": True}}
         said = error(await client.call_tool("update_conversation", {"id": "plan-1"}))
     assert said == "nothing to change was given: a title, tags, pinned, archived or mcpServers"

@@ -81,3 +81,20 @@ def test_the_title_by_rule_is_that_of_the_first_user_message(store: Store) -> No
     talk = [{"role": "system", "content": "Be nice"}, {"role": "user", "content": "# Hello\nthere"}]
     assert store.title_by_rule(store.create(title="Mine", messages=talk).id) == "Hello"
     assert store.title_by_rule(store.create(title="Mine").id) == ""
+
+
+def test_a_first_message_without_a_word_leaves_the_title_to_the_next_however_they_came(store: Store) -> None:
+    talk = [{"role": "user", "content": " \n"}, {"role": "user", "content": "To the sea?"}]
+    one_by_one, at_once = store.create().id, store.create().id
+    for message in talk:
+        store.append_many(one_by_one, [message])
+    store.append_many(at_once, talk)
+    made = store.create(messages=talk).id
+    assert [store.head(id).title for id in (one_by_one, at_once, made)] == ["To the sea?"] * 3
+    assert store.title_by_rule(made) == "To the sea?"
+    store.edit_message(made, "@1", "To the mountains?")
+    assert store.head(made).title == "To the mountains?"
+    store.edit_message(made, "@0", "Anna asks:")
+    assert store.head(made).title == "Anna asks:"
+    store.delete_message(made, "@0", keep_children=True)
+    assert store.head(made).title == "To the mountains?"

@@ -34,6 +34,27 @@ def test_only_what_was_switched_stands_in_the_file(store: Store) -> None:
     assert store.load(id).metadata.mcp_servers is None
 
 
+def test_a_head_says_which_servers_are_on_or_off_from_the_file_and_from_the_index(store: Store) -> None:
+    id = store.create(title="Plan").id
+    assert next(iter(store.heads())).mcp_servers == {}
+    cursor = store.changes().cursor
+    head = store.update(id, mcp_servers={"git": False, "web": True})
+    assert head.mcp_servers == {"git": False, "web": True}
+    assert head.as_json()["mcpServers"] == {"git": {"enabled": False}, "web": {"enabled": True}}
+    assert store.head(id) == next(iter(store.heads())) and store.head(id).mcp_servers == head.mcp_servers
+    assert [change.fields for change in store.changes(cursor).changes if change.kind == "head"] == [("mcp_servers",)]
+    path = Path(store.storage.path("conversations", id))
+    document = orjson.loads(path.read_bytes())
+    document["metadata"]["mcpServers"] = ["git"]
+    path.write_bytes(orjson.dumps(document))
+    assert store.head(id).mcp_servers == next(iter(store.heads())).mcp_servers == {"git": True}
+    document["metadata"]["mcpServers"] = {"git": 1}
+    path.write_bytes(orjson.dumps(document))
+    with pytest.raises(InvalidDocument):
+        store.head(id)
+    assert "mcpServers" in next(iter(store.heads())).damaged
+
+
 def test_what_else_stands_in_an_override_stays(store: Store) -> None:
     id = store.create(title="Plan").id
     path = Path(store.storage.path("conversations", id))
@@ -223,6 +244,37 @@ def test_a_hand_written_document_of_what_waits_is_taken_and_its_other_fields_sta
     path.write_text('{"note": "mine", "mcpServers": {"git": {"enabled": false}}}')
     assert store.mcp_servers(store.create(title="x").id) == {"git": False}
     assert orjson.loads(path.read_bytes()) == {"note": "mine", "mcpServers": {}}
+
+
+def test_the_document_of_what_waits_says_its_version_and_a_newer_one_is_left_alone(store: Store, root: Path) -> None:
+    store.set_mcp_servers(None, {"git": False})
+    path = root / "overrides" / "next.json"
+    assert orjson.loads(path.read_bytes()) == {"version": "2.1", "mcpServers": {"git": {"enabled": False}}}
+    for version, said in (('"3.0"', "3.0"), ('"1.0"', "must be 2.1"), ("2", "must be a text"), ('"2.9"', "")):
+        path.write_text(f'{{"version": {version}, "mcpServers": {{"git": {{"enabled": true}}}}}}')
+        before = path.read_bytes()
+        if said:
+            with pytest.raises(InvalidDocument, match=rf"next.json:1:13: version: .*{said}.*correct the file"):
+                store.set_mcp_servers(None, {"web": True})
+            assert path.read_bytes() == before
+        else:
+            assert store.set_mcp_servers(None, {"web": True}) == {"git": True, "web": True}
+            assert orjson.loads(path.read_bytes())["version"] == "2.9"
+
+
+@pytest.mark.parametrize("kind", ["symlink", "directory"])
+def test_the_doctor_goes_on_behind_what_stands_in_the_place_of_that_document(
+    store: Store, root: Path, kind: str
+) -> None:
+    (root / "overrides").mkdir()
+    path = root / "overrides" / "next.json"
+    if kind == "symlink":
+        path.symlink_to(root / "capsule.toml")
+    else:
+        path.mkdir()
+    (finding,) = examine(store)
+    assert (finding.path, finding.kind) == (str(path), "damaged")
+    assert f"is a {kind}" in finding.what
 
 
 def test_when_what_waits_cant_be_cleared_the_conversation_is_there_and_it_is_said(

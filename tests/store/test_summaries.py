@@ -160,3 +160,43 @@ def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(store:
     assert found[0].what == f"a summary of {plan}; its source has moved on since: 1 new message"
     store.delete(plan)
     assert list(examine(store)) == []
+
+
+def test_what_was_edited_before_the_summary_is_in_it_however_long_the_file_takes_to_write(
+    store: Store, plan: str
+) -> None:
+    store.append_many(plan, [{"role": "user", "content": "x" * 50} for _ in range(20_000)])
+    for _ in range(3):
+        store.edit_message(plan, "@0", "To the mountains?")
+        head = store.head(plan)
+        assert store.find_message(plan, "@0").edited_at == head.updated_at
+        summary = store.summarize(plan, "They go.").id
+        assert store.standing(summary).state == "current"  # type: ignore[union-attr]
+
+
+def test_an_edit_is_seen_as_one_even_when_the_clock_is_behind_the_file(store: Store, plan: str) -> None:
+    path = Path(store.storage.path("conversations", plan))
+    document = orjson.loads(path.read_bytes()) | {"updatedAt": "2999-12-31T23:59:59.999Z"}
+    path.write_bytes(orjson.dumps(document))
+    summary = store.summarize(plan, "They go.").id
+    store.edit_message(plan, "@0", "To the mountains?")
+    assert str(store.standing(summary)) == "its source has moved on since: 1 edited"
+    assert store.head(plan).updated_at == "3000-01-01T00:00:00.000Z"
+
+
+def test_what_a_person_changed_in_an_editor_was_edited_since(store: Store, plan: str) -> None:
+    summary = store.summarize(plan, "They go.").id
+    read = store.read(plan)
+    store.rewrite(plan, read.replace(b"To the sea?", b"To the mountains?"), read)
+    first, second = store.load(plan).history
+    assert (first.edited_at, second.edited_at) == (store.head(plan).updated_at, None)
+    assert str(store.standing(summary)) == "its source has moved on since: 1 edited"
+
+
+def test_a_summary_that_names_no_source_says_so(store: Store, plan: str) -> None:
+    summary = store.summarize(plan, "They go.").id
+    path = Path(store.storage.path("conversations", summary))
+    document = orjson.loads(path.read_bytes())
+    document["metadata"]["sourceConversationId"] = None
+    path.write_bytes(orjson.dumps(document))
+    assert str(store.standing(summary)) == "it doesn't say how far its source went"
