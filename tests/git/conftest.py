@@ -30,3 +30,10 @@ def clones(tmp_path: Path) -> tuple[Clone, Clone]:
     anna = new(tmp_path / "anna")
     remote = published(anna, tmp_path / "remote.git")
     return anna, cloned(remote, tmp_path / "ben")
+
+
+@pytest.fixture
+def monorepos(monorepo: Clone, tmp_path: Path) -> tuple[Clone, Clone]:
+    """Two clones of a repository with a store in a folder of it."""
+    remote = published(monorepo, tmp_path / "remote.git")
+    return monorepo, cloned(remote, tmp_path / "other clone", monorepo.folder)

@@ -1,0 +1,406 @@
+"""`capsule git sync` in all kinds of repositories: code beside, damaged files, other settings, crossed branches."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.errors import GitFailed, InvalidDocument, Refused
+from capsule.format import codec
+from capsule.git.drivers import driver_config
+from capsule.git.syncing import sync
+from capsule.git.turns import a_turn
+from tests.git.repositories import PROGRAM, Clone, environment, run, worktree
+from tests.git.talking import Two, assert_at_rest, code, contents, conversation, delete, rename, say, shared
+from tests.git.turning import status, sync_of, synced
+
+
+def test_in_a_monorepo_code_is_merged_along_and_a_persons_own_changes_stay(monorepos: Two) -> None:
+    anna, ben = monorepos
+    id = shared(monorepos, "one")
+    code(anna, "by anna\n", "anna.py")
+    code(ben, "by ben\n", "ben.py")
+    code(ben, "staged\n", "staged.py", commit=False)
+    ben.run("add", "staged.py")
+    code(ben, "not staged\n", commit=False)
+    say(anna, id, "from anna")
+    say(ben, id, "from ben")
+    sync_of(anna)
+    sync_of(ben)
+    assert (ben.top / "anna.py").read_text() == "by anna\n"
+    assert sorted(status(ben)) == [" M README.md", "A  staged.py"]
+    assert (ben.top / "README.md").read_text() == "not staged\n"
+    sync_of(anna)
+    assert sorted(contents(anna, id)) == ["from anna", "from ben", "one"]
+    assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
+    assert_at_rest(anna)
+
+
+def test_code_that_only_a_person_can_merge_changes_nothing_and_the_way_out_works(monorepos: Two) -> None:
+    anna, ben = monorepos
+    id = shared(monorepos, "one")
+    code(anna, "by anna\n")
+    say(anna, id, "from anna")
+    sync_of(anna)
+    code(ben, "by ben\n")
+    say(ben, id, "from ben")
+    ran = ben.capsule("git", "sync", expect=9)
+    assert "README.md" in ran.err
+    assert contents(ben, id) == ["one", "from ben"]
+    assert (ben.top / "README.md").read_text() == "by ben\n"
+    assert_at_rest(ben)
+    way_out = ran.err.rstrip().rpartition(": ")[2]
+    assert way_out == f"git -C {ben.top} pull --no-rebase origin main"
+    ben.run("pull", "-q", "--no-rebase", "origin", "main", expect=1)
+    code(ben, "by both\n", commit=False)
+    ben.run("commit", "-qam", "merged by hand")
+    sync_of(ben)
+    sync_of(anna)
+    assert sorted(contents(anna, id)) == ["from anna", "from ben", "one"]
+    assert (anna.top / "README.md").read_text() == "by both\n"
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_file_that_a_person_is_changing_is_not_overwritten(monorepos: Two, tracked: bool) -> None:
+    anna, ben = monorepos
+    id = shared(monorepos, "one")
+    name = "README.md" if tracked else "new.py"
+    code(anna, "by anna\n", name)
+    say(anna, id, "from anna")
+    sync_of(anna)
+    say(ben, id, "from ben")
+    code(ben, "not committed\n", name, commit=False)
+    with pytest.raises(GitFailed, match=rf"{name}") as caught:
+        sync_of(ben)
+    assert "git stash" in str(caught.value)
+    assert (ben.top / name).read_text() == "not committed\n"
+    assert contents(ben, id) == ["one", "from ben"]
+    (ben.top / name).unlink()
+    if tracked:
+        ben.run("checkout", "-q", "--", name)
+    sync_of(ben)
+    assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
+
+
+def test_a_damaged_file_that_nobody_else_changed_holds_up_nothing(clones: Two) -> None:
+    anna, ben = clones
+    id, other = shared(clones, "one"), shared(clones, "two")
+    say(anna, id, "from anna")
+    sync_of(anna)
+    ben.file(other).write_bytes(b'{"id": ')
+    ran = ben.capsule("git", "sync", expect=5)
+    assert f"{ben.file(other)}:1:8" in ran.err
+    assert contents(ben, id) == ["one", "from anna"]
+    assert ben.file(other).read_bytes() == b'{"id": '
+
+
+def test_a_damaged_file_that_was_changed_there_too_is_named_and_nothing_is_changed(clones: Two) -> None:
+    anna, ben = clones
+    id, other = shared(clones, "one"), shared(clones, "two")
+    say(anna, id, "from anna")
+    say(anna, other, "from anna")
+    sync_of(anna)
+    whole = ben.file(other).read_bytes()
+    ben.file(other).write_bytes(b'{"id": ')
+    with pytest.raises(InvalidDocument, match=r"mend it, then sync again"):
+        sync_of(ben)
+    assert contents(ben, id) == ["one"]
+    assert ben.file(other).read_bytes() == b'{"id": '
+    ben.file(other).write_bytes(whole)
+    sync_of(ben)
+    assert contents(ben, id) == ["one", "from anna"]
+    assert contents(ben, other) == ["two", "from anna"]
+
+
+def pushed_past_us(clone: Clone, id: str, data: bytes | None) -> None:
+    """Commit and push what only a git without our drivers would: damaged bytes, or a symlink."""
+    if data is None:
+        clone.file(id).unlink()
+        clone.file(id).symlink_to("/etc/hostname")
+    else:
+        clone.file(id).write_bytes(data)
+    plain = ("-c", "filter.capsule.process=", "-c", "filter.capsule.required=false", "-c", "core.hooksPath=/dev/null")
+    clone.run(*plain, "commit", "-qam", "past us")
+    clone.run("push", "-q")
+
+
+@pytest.mark.parametrize("data", [b'{"id": ', None])
+@pytest.mark.parametrize("diverged", [True, False])
+def test_what_no_conversation_is_does_not_come_in(clones: Two, data: bytes | None, diverged: bool) -> None:
+    anna, ben = clones
+    id = shared(clones, "one")
+    pushed_past_us(anna, id, data)
+    if diverged:
+        conversation(ben, "elsewhere")
+    with pytest.raises((GitFailed, InvalidDocument), match=rf"{id}\.json"):
+        sync_of(ben)
+    assert contents(ben, id) == ["one"]
+    assert not ben.file(id).is_symlink()
+    assert_at_rest(ben)
+
+
+def test_a_capsule_of_a_newer_major_version_comes_as_it_is(clones: Two) -> None:
+    anna, ben = clones
+    first, second = (b'{"id": "later", "version": "3.0", "talk": [%d]}' % n for n in (1, 2))
+    for data in (first, second):
+        anna.file("later").write_bytes(data)
+        sync_of(anna)
+        sync_of(ben)
+        assert ben.file("later").read_bytes() == data
+    assert_at_rest(ben)
+
+
+# -- Places ------------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_linked_worktree_it_syncs_that_branch(monorepos: Two, tmp_path: Path) -> None:
+    anna, ben = monorepos
+    side = worktree(ben, tmp_path / "side by side", "side")
+    id = conversation(side, "from the side")
+    sync_of(side)
+    anna.run("fetch", "-q")
+    anna.run("checkout", "-q", "side")
+    say(anna, id, "from anna")
+    sync_of(anna)
+    say(side, id, "again")
+    sync_of(side)
+    sync_of(anna)
+    assert sorted(contents(anna, id)) == ["again", "from anna", "from the side"]
+    assert anna.file(id).read_bytes() == side.file(id).read_bytes()
+    assert ben.git("rev-parse", "--abbrev-ref", "HEAD") == "main" and status(ben) == []
+
+
+def test_with_autocrlf_both_have_the_same_bytes(clones: Two) -> None:
+    anna, ben = clones
+    ben.configure(core_autocrlf="true")
+    id = shared(clones, "one", "a\r\nb")
+    say(anna, id, "from anna")
+    say(ben, id, "from ben")
+    for clone in (anna, ben, anna):
+        sync_of(clone)
+    assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
+    assert b"\r\n" not in ben.file(id).read_bytes()
+    for clone in clones:
+        assert_at_rest(clone)
+
+
+def test_another_store_in_the_repository_keeps_what_is_not_committed_there(monorepos: Two) -> None:
+    anna, ben = monorepos
+    others = tuple(Clone(clone.top, "other störe") for clone in monorepos)
+    Store.init(others[0].root)
+    (others[0].root / ".gitattributes").write_bytes((anna.root / ".gitattributes").read_bytes())
+    id = shared((others[0], anna), "one")  # The second sync is the other store's: it pushes nothing new.
+    sync_of(ben)
+    say(others[0], id, "from anna")
+    sync_of(others[0])
+    say(others[1], id, "from ben, not committed")
+    sync_of(ben)
+    assert sorted(contents(others[1], id)) == ["from anna", "from ben, not committed", "one"]
+    assert status(ben) == [f" M {others[1].path(id)}"]
+    sync_of(others[1])
+    sync_of(anna)
+    assert others[0].file(id).read_bytes() == others[1].file(id).read_bytes()
+
+
+def test_what_comes_does_not_leave_the_repository_through_a_symlink(monorepos: Two, tmp_path: Path) -> None:
+    anna, ben = monorepos
+    shared(monorepos, "one")
+    outside = Clone(tmp_path / "outside")
+    outside.top.mkdir()
+    Store.init(outside.root)
+    kept = conversation(outside, "private")
+    (anna.top / "link" / "conversations").mkdir(parents=True)
+    forged = codec.decode(outside.file(kept).read_bytes(), "")
+    forged["history"][0]["content"] = "forged"
+    (anna.top / "link" / "conversations" / f"{kept}.json").write_bytes(codec.encode(forged))
+    anna.commit("a trap")
+    anna.run("push", "-q")
+    (ben.top / "link").symlink_to(outside.top)
+    before = outside.file(kept).read_bytes()
+    with pytest.raises(GitFailed):
+        sync_of(ben)
+    assert outside.file(kept).read_bytes() == before
+
+
+def test_settings_come_along_as_files_do(clones: Two) -> None:
+    anna, ben = clones
+    with (anna.root / "capsule.toml").open("a") as file:
+        file.write("\n# a remark\n")
+    sync_of(anna)
+    sync_of(ben)
+    assert (ben.root / "capsule.toml").read_bytes() == (anna.root / "capsule.toml").read_bytes()
+
+
+def test_agents_are_merged_and_come_along(clones: Two) -> None:
+    anna, ben = clones
+    (anna.root / "agents").mkdir()
+    anna.file("helper", "agents").write_bytes(codec.encode({"name": "Helper", "cursors": {}}))
+    sync_of(anna)
+    sync_of(ben)
+    for clone, key in ((anna, "a"), (ben, "b")):
+        document = codec.decode(clone.file("helper", "agents").read_bytes(), "")
+        clone.file("helper", "agents").write_bytes(codec.encode({**document, key: 1}))
+    for clone in (anna, ben, anna):
+        sync_of(clone)
+    data = anna.file("helper", "agents").read_bytes()
+    assert data == ben.file("helper", "agents").read_bytes()
+    assert {"a", "b"} <= codec.decode(data, "").keys()
+    anna.file("helper", "agents").unlink()
+    sync_of(anna)
+    sync_of(ben)
+    assert not ben.file("helper", "agents").exists()
+
+
+def test_a_merge_is_signed_where_commits_are(clones: Two, tmp_path: Path) -> None:
+    anna, ben = clones
+    id = shared(clones, "one")
+    say(anna, id, "from anna")
+    say(ben, id, "from ben")
+    sync_of(anna)
+    key = tmp_path / "key"
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("there is no ssh-keygen here")
+    run(tmp_path, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    ben.configure(gpg_format="ssh", user_signingkey=str(key), commit_gpgsign="true")
+    done = sync_of(ben)
+    for commit in (done.merged, done.committed.commit):
+        assert "-----BEGIN SSH SIGNATURE-----" in ben.git("cat-file", "commit", str(commit))
+
+
+def test_many_come_at_once(clones: Two) -> None:
+    anna, ben = clones
+    with Store.open(anna.root, keep_locks=False) as store:
+        made = {store.create(title=f"Number {n}", type="group", messages=[{"role": "user", "content": "x"}]).id
+                for n in range(300)}  # fmt: skip
+    sync_of(anna)
+    seen: list[tuple[str, int, int]] = []
+    sync_of(ben, lambda *told: seen.append(told))
+    assert {path.stem for path in (ben.root / "conversations").glob("*.json")} == made
+    assert [done for step, done, total in seen if step == "write" and total == 300] == list(range(300))
+    assert anna.git("log", "-1", "--format=%s").endswith("and 298 more")
+    assert_at_rest(ben)
+
+
+def test_a_sync_and_a_reader_of_the_store_share_no_mutex_for_long(clones: Two) -> None:
+    anna, ben = clones
+    id = shared(clones, "one")
+    with Store.open(ben.root) as reading:
+
+        def read(step: str, done: int, total: int) -> None:
+            reading.append(id, content=step)
+
+        say(anna, id, "from anna")
+        sync_of(anna)
+        with Store.open(ben.root, keep_locks=False) as store:
+            synced(store, read)
+    assert {"fetch", "write", "files", "head"} <= set(contents(ben, id))
+
+
+@pytest.mark.parametrize("driver", ["exit 1", "exit 0", "/nowhere/python"])
+def test_a_driver_that_can_not_be_run_costs_nobody_their_words(clones: Two, driver: str) -> None:
+    anna, ben = clones
+    id = shared(clones, "one")
+    say(anna, id, "from anna")
+    say(ben, id, "from ben")
+    sync_of(anna)
+    drivers = driver_config(PROGRAM) | {"merge.capsule.driver": driver}
+    with ben.store() as store, a_turn(store, environment(), drivers) as turn:
+        sync(turn)
+    assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
+
+
+def test_two_conversations_that_are_alike_are_not_taken_for_one_that_was_renamed(clones: Two) -> None:
+    anna, ben = clones
+    text = [f"the same long text, line {n}" for n in range(30)]
+    id, gone = shared(clones, *text), shared(clones, *text)
+    delete(anna, id)
+    delete(anna, gone)
+    alike = conversation(anna, *text)
+    sync_of(anna)
+    say(ben, id, "still needed")
+    delete(ben, gone)
+    mine = conversation(ben, *text)
+    sync_of(ben)
+    sync_of(anna)
+    for clone in clones:
+        assert contents(clone, id) == [*text, "still needed"]
+        assert contents(clone, alike) == contents(clone, mine) == text
+        assert not clone.file(gone).exists()
+        assert_at_rest(clone)
+
+
+def test_what_was_deleted_stays_so_when_the_branches_have_crossed(clones: Two) -> None:
+    anna, ben = clones
+    id = shared(clones, "one")
+    for clone, words, name in ((anna, "from anna", "a"), (ben, "from ben", "b")):
+        say(clone, id, words)
+        clone.capsule("git", "commit")
+        clone.run("push", "-q", "origin", f"HEAD:refs/heads/{name}")
+    for clone, other in ((anna, "b"), (ben, "a")):
+        clone.run("fetch", "-q")
+        clone.run("merge", "-q", "--no-edit", f"origin/{other}")
+    with Store.open(anna.root, keep_locks=False) as store:
+        gone = next(message.id for message in store.load(id).history if message.content == "from anna")
+        assert gone is not None
+        store.delete_message(id, gone, keep_children=True)
+    say(ben, id, "still here")
+    sync_of(anna)
+    sync_of(ben)
+    sync_of(anna)
+    for clone in clones:
+        assert contents(clone, id) == ["one", "from ben", "still here"]
+
+
+def test_what_merging_decided_is_told(clones: Two) -> None:
+    anna, ben = clones
+    id = shared(clones, "one", type="chat")
+    for clone, words in ((anna, "by anna"), (ben, "by ben")):
+        with Store.open(clone.root, keep_locks=False) as store:
+            store.edit_message(id, store.load(id).history[0].id or "", words)
+    sync_of(anna)
+    ran = ben.capsule("git", "sync")
+    assert "edited on both sides" in ran.out
+    assert sorted(contents(ben, id)) == ["by anna", "by ben"]
+
+
+def test_without_the_attributes_nothing_is_merged_line_by_line(clones: Two) -> None:
+    anna, ben = clones
+    id = shared(clones, "one")
+    (anna.root / ".gitattributes").unlink()
+    anna.commit("without the attributes")
+    anna.run("push", "-q")
+    sync_of(ben)
+    rename(anna, id, "Anna's")
+    anna.commit("past us")
+    anna.run("push", "-q")
+    conversation(ben, "elsewhere")
+    ben.run("-c", "filter.capsule.process=", "add", "--all")
+    ben.run("commit", "-qm", "past us")
+    with pytest.raises(Refused, match="capsule git setup"):
+        sync_of(ben)
+    assert contents(ben, id) == ["one"]
+
+
+def test_a_git_that_is_too_old_to_merge_is_said_with_the_way_out(monorepos: Two, tmp_path: Path) -> None:
+    anna, ben = monorepos
+    id = shared(monorepos, "one")
+    code(anna, "by anna\n", "anna.py")
+    code(ben, "by ben\n", "ben.py")
+    say(anna, id, "from anna")
+    say(ben, id, "from ben")
+    sync_of(anna)
+    old = tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    old.write_text(
+        '#!/bin/sh\ncase " $* " in\n*" merge-tree "*) echo "usage: git merge-tree <base-tree> ..." >&2; exit 129;;\n'
+        f'*" version "*) echo "git version 2.30.1"; exit 0;;\nesac\nexec {shutil.which("git")} "$@"\n'
+    )
+    old.chmod(0o755)
+    path = f"{old.parent}:{environment()['PATH']}"
+    ran = ben.capsule("git", "sync", expect=9, PATH=path)
+    assert "needs git 2.38, and this is git version 2.30.1" in ran.err and "pull --no-rebase" in ran.err
+    assert contents(ben, id) == ["one", "from ben"]
+    anna.capsule("git", "sync", PATH=path)
