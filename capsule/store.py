@@ -18,7 +18,7 @@ from capsule.branching import Branching
 from capsule.conflicts import Conflicts
 from capsule.contexts import Contexts
 from capsule.editing import Editing
-from capsule.errors import InvalidDocument, InvalidInput, NotFound, StoreBusy
+from capsule.errors import InvalidDocument, InvalidInput, StoreBusy
 from capsule.forking import Forking
 from capsule.format import anatomy, codec, new, validation
 from capsule.format.message import check_message
@@ -35,7 +35,7 @@ from capsule.restoring import Restoring
 from capsule.searching import Searching
 from capsule.settling import settle
 from capsule.storage.engine import FileStorage
-from capsule.storage.interface import Displaced, Interfered, Storage
+from capsule.storage.interface import Interfered, Storage
 from capsule.summaries import Summarizing
 from capsule.watching import Watching
 from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
@@ -163,39 +163,21 @@ class Store(
     def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
         """Run `action` on the conversation, settled and under its mutex; again when another program interferes."""
         for _ in range(_TRIES):
-            done: list[T] = []
             try:
                 with self.storage.mutex(KIND, id) as held:
                     own = self._own
                     conversation = Conversation(held, settle(held), self._heads, self.settings.message_bytes, own)
                     if own is None:
-                        done.append(action(conversation))
-                    else:
-                        with own.writing(conversation):
-                            done.append(action(conversation))
+                        return action(conversation)
+                    with own.writing(conversation):
+                        return action(conversation)
             except Interfered:
                 continue
-            except Displaced:
-                self._made_durable(id)
-            return done[0]
         raise StoreBusy(
             f"conversation {id} keeps being rewritten by another program; try again when it is done",
             id=id,
             holder="another program",
         )
-
-    def _made_durable(self, id: str) -> None:
-        """Settle what lies in a conversation's place after an append, and flush it."""
-        for _ in range(_TRIES):
-            try:
-                with self.storage.mutex(KIND, id) as held:
-                    settle(held)
-                    held.flush()
-                return
-            except Interfered:
-                continue
-            except NotFound:
-                return  # It was deleted after the append.
 
     def create(
         self,

@@ -138,7 +138,7 @@ def a_turn(
             _ensure_at_rest(repository)
             yield Turn(store, repository, drivers, told)
         finally:
-            mutexes.release(mutex, None, "")
+            mutexes.release(mutex)
     finally:
         mutexes.close()
 

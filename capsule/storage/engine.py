@@ -18,10 +18,9 @@ from capsule.format.anatomy import last_entries
 from capsule.ids import check_id
 from capsule.storage import files, note
 from capsule.storage.derived import Derived
-from capsule.storage.flushing import Pending, Unflushed
 from capsule.storage.held import HeldDocument
 from capsule.storage.instances import Instances
-from capsule.storage.interface import Displaced, Known, Leftover, Scanned, Signature, Tracker, Trashed
+from capsule.storage.interface import Known, Leftover, Scanned, Signature, Tracker, Trashed
 from capsule.storage.keeping import QUARANTINE, Keeping
 from capsule.storage.layout import Layout
 from capsule.storage.mutex import Mutexes
@@ -349,29 +348,9 @@ class _Hold:
         return self._held
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pending = self._held.pending
-        try:
-            self._storage.mutexes.release(self._mutex, pending, self._storage.boot)
-            if pending is not None and self._is_displaced(pending):
-                raise Displaced
-        except OSError as failed:
-            if isinstance(failed, Unflushed):
-                with suppress(CapsuleError), self._storage.mutex(self._kind, self._id) as held:
-                    held.distrust()
-            raise files.failure(failed, self._held.path, "append to") from failed
-        finally:
-            if pending is not None:
-                with suppress(OSError):
-                    self._storage.sys.close(pending.fd)
+        self._storage.mutexes.release(self._mutex)
         if isinstance(error, OSError):
             raise files.failure(error, self._held.path, "read or write") from error
-
-    def _is_displaced(self, pending: Pending) -> bool:
-        """Whether the path names another file by now than the one that was flushed; one that is gone was deleted."""
-        try:
-            return self._storage.sys.lstat(self._held.path).st_ino != pending.inode
-        except FileNotFoundError:
-            return False
 
 
 class _Ensure:

@@ -8,7 +8,6 @@ checked again at the moment it takes its place.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,11 +16,10 @@ from capsule.errors import CapsuleError, Refused
 from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, head_of, moved, reheaded, spliced
 from capsule.storage import files, note
 from capsule.storage.copying import WORTH_A_THREAD, CopyMeanwhile, copy_range
-from capsule.storage.flushing import Pending, Unflushed
 from capsule.storage.interface import Interfered, Known, Signature, Trashed
 from capsule.storage.keeping import TRASH
 from capsule.storage.mutex import Mutex
-from capsule.storage.splice import splice, stamp_in_place
+from capsule.storage.splice import Unflushed, splice, stamp_in_place
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
@@ -44,7 +42,6 @@ class HeldDocument:
         self._sys = storage.sys
         self._mutex = mutex
         self._links = 0
-        self.pending: Pending | None = None
 
     @property
     def _fd(self) -> int:
@@ -172,12 +169,8 @@ class HeldDocument:
         try:
             if known.doubt:
                 files.sync_directory(self._sys, os.path.dirname(self.path))
-            waited_for = self._mutex.contended > 0 and sum(map(len, records)) < note.LOG_BYTES // 4
-            signature, after = splice(
-                self._sys, self._fd, self.path, inode, anatomy, entries, (known.stamp, stamp), flushed=not waited_for
-            )
-            if waited_for:
-                self.pending = Pending(self._sys.dup(self._fd), inode, time.monotonic_ns())
+            stamps = known.stamp, stamp
+            signature, after = splice(self._sys, self._fd, self.path, inode, anatomy, entries, stamps)
         except Interfered:
             self._distrust(known.doubt)
             raise
@@ -200,10 +193,6 @@ class HeldDocument:
                 raise Interfered from None
             self._sys.fsync(self._fd)
             files.sync_directory(self._sys, os.path.dirname(self.path))
-
-    def distrust(self) -> None:
-        """Have the document written anew by the next one, as a flush of it failed."""
-        self._distrust("bytes")
 
     def _distrust(self, doubt: str) -> None:
         """Have the next one look at the whole file, whatever its signature says; after a flush that failed also have

@@ -16,7 +16,6 @@ from capsule.format.anatomy import Anatomy
 __all__ = [
     "Anatomy",
     "DerivedFiles",
-    "Displaced",
     "Held",
     "Interfered",
     "Known",
@@ -102,16 +101,8 @@ class Interfered(Exception):
     """
 
 
-class Displaced(Exception):
-    """An append was flushed, and by then the path named another file: settle it, and flush that.
-
-    Whoever wrote there did so after the append: the store, taking it along, or another program, of whose version
-    settling judges. It never leaves the package `capsule`.
-    """
-
-
 class Held(Protocol):
-    """One document under its mutex. Every write is durable when the call returns, but see `splice`."""
+    """One document under its mutex. Every write is durable when the call returns."""
 
     id: str
     path: str
@@ -144,11 +135,7 @@ class Held(Protocol):
         """Take the file as it is for known, and these records as all there are."""
 
     def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes]) -> Known:
-        """Append entries in place and overwrite `updatedAt`. Raises `Interfered`, `StorageFailed`.
-
-        Where others wait, it is durable only when the mutex has been given back, which then raises `Displaced` or
-        `StorageFailed` itself.
-        """
+        """Append entries in place and overwrite `updatedAt`. Raises `Interfered`, `StorageFailed`."""
 
     def flush(self) -> None:
         """Make the document durable, bytes and name, as it is. Raises `Interfered` when there is none just now."""

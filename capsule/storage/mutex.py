@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from capsule.errors import StoreBusy
-from capsule.storage.flushing import FlushLock, Pending, flush_once, pause
 from capsule.storage.interface import Known
 from capsule.storage.syscalls import Syscalls
 
@@ -28,8 +27,6 @@ _FIRST_WAIT_S = 0.000_05
 _SHORT_WAIT_S = 0.000_3
 _LONG_S = 0.02
 _LONGEST_WAIT_S = 0.002
-#: How many holds a wait is remembered for: who waited lately is likely to keep another waiting now.
-_REMEMBERED = 16
 
 
 class Mutex:
@@ -40,11 +37,9 @@ class Mutex:
         size: Bytes of its file, as of taking it or of the holder's last write to it.
         memo: The last header written here, in bytes and decoded.
         document_fd: The document, kept open from one hold to the next; -1 when it isn't.
-        contended: Above 0 when this or one of the last holds here had to be waited for.
-        flush_lock: See `flushing`.
     """
 
-    __slots__ = ("contended", "document_fd", "fd", "flush_lock", "guard", "memo", "name", "size", "users")
+    __slots__ = ("document_fd", "fd", "guard", "memo", "name", "size", "users")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,8 +48,6 @@ class Mutex:
         self.size = 0
         self.memo: tuple[bytes, Known] | None = None
         self.document_fd = -1
-        self.contended = 0
-        self.flush_lock = FlushLock()
         self.users = 0
 
 
@@ -99,10 +92,8 @@ class Mutexes:
             mutex.users += 1
         try:
             deadline = time.monotonic() + timeout_s
-            if not mutex.guard.acquire(blocking=False):
-                if not mutex.guard.acquire(timeout=timeout_s):
-                    raise self._busy(name, timeout_s, f"another thread of process {os.getpid()}")
-                mutex.contended = _REMEMBERED
+            if not mutex.guard.acquire(timeout=timeout_s):
+                raise self._busy(name, timeout_s, f"another thread of process {os.getpid()}")
             try:
                 self._lock(mutex, name, deadline, timeout_s)
             except BaseException:
@@ -114,32 +105,15 @@ class Mutexes:
             raise
         return mutex
 
-    def release(self, mutex: Mutex, pending: Pending | None = None, boot: str = "") -> None:
-        """Give back a mutex, and then flush what its holder left to be flushed.
-
-        Raises:
-            Unflushed: The flush failed.
-            OSError: The flush lock can't be had.
-        """
+    def release(self, mutex: Mutex) -> None:
+        """Give back a mutex."""
         try:
             self._sys.unlock(mutex.fd)
         except OSError:
             self._drop(mutex)
         finally:
             mutex.guard.release()
-        try:
-            if pending is not None:
-                flush_once(self._sys, self._flush_lock(mutex), pending, boot)
-        finally:
             self._leave(mutex)
-
-    def _flush_lock(self, mutex: Mutex) -> FlushLock:
-        """The flush lock of a document, its file open. No document's mutex has a name with a tilde."""
-        lock = mutex.flush_lock
-        with lock.guard:
-            if lock.fd < 0:
-                lock.fd = self._open(f"~{mutex.name}")
-        return lock
 
     def _drop(self, mutex: Mutex) -> None:
         """Close a mutex's descriptor, which gives back the lock, whatever state it is in."""
@@ -165,14 +139,13 @@ class Mutexes:
                 self._close(mutex)
 
     def _close(self, mutex: Mutex) -> None:
-        for fd in (mutex.fd, mutex.document_fd, mutex.flush_lock.fd):
+        for fd in (mutex.fd, mutex.document_fd):
             if fd >= 0:
                 self._sys.close(fd)
-        mutex.fd = mutex.document_fd = mutex.flush_lock.fd = -1
+        mutex.fd = mutex.document_fd = -1
 
     def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float) -> None:
         yields, wait_s = _YIELDS, _FIRST_WAIT_S
-        mutex.contended = max(mutex.contended - 1, 0)
         while True:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
@@ -184,13 +157,12 @@ class Mutexes:
                 self._sys.close(mutex.fd)
                 mutex.fd = -1
                 continue
-            mutex.contended = _REMEMBERED
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise self._busy(name, timeout_s, _holder(self._sys.fstat(mutex.fd)))
             if yields:
                 yields -= 1
-                pause()
+                _pause()
                 continue
             from random import random  # Seldom needed, and a millisecond of every start.
 
@@ -233,6 +205,12 @@ class Mutexes:
         kept, self._kept, self._registry = self._kept, {}, threading.Lock()
         for mutex in kept.values():
             self._close(mutex)
+
+
+def _pause() -> None:
+    """Let another process run, if one is ready to; much shorter than the shortest sleep."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
 
 
 def _holder(lock_file: os.stat_result) -> str:

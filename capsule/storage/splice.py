@@ -14,12 +14,11 @@ import orjson
 
 from capsule.format.anatomy import Anatomy, closing_of, spliced
 from capsule.storage.files import pread_all, pwrite_all, signature
-from capsule.storage.flushing import flush
 from capsule.storage.interface import Interfered, Signature
 from capsule.storage.syscalls import Syscalls
 from capsule.timestamps import WIDTH
 
-__all__ = ["splice", "stamp_in_place"]
+__all__ = ["Unflushed", "splice", "stamp_in_place"]
 
 #: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
 _BEFORE = 48
@@ -27,6 +26,10 @@ _QUIET_S = 0.03
 _PATIENCE_S = 2.0
 #: An `updatedAt` that no write ever had, so that it shows nothing of what was read.
 _NO_STAMP = b"1970-01-01T00:00:00.000Z"
+
+
+class Unflushed(OSError):
+    """A flush failed: what the kernel has of the file may never reach the medium, and a second flush can't tell."""
 
 
 def splice(
@@ -37,8 +40,6 @@ def splice(
     anatomy: Anatomy,
     entries: list[bytes],
     stamps: tuple[str, str],
-    *,
-    flushed: bool = True,
 ) -> tuple[Signature, Anatomy]:
     """Append entries to the canonical capsule open at `fd`.
 
@@ -50,7 +51,6 @@ def splice(
         anatomy: The file's anatomy.
         entries: Encoded entries, at least one.
         stamps: `updatedAt` as it is, and the new one.
-        flushed: Whether it is durable on return; else the caller flushes.
 
     Returns:
         The file's signature and anatomy afterwards.
@@ -82,8 +82,7 @@ def splice(
                 pwrite_all(sys, fd, closing, anatomy.tail)
                 pwrite_all(sys, fd, before, anatomy.updated_at)
         raise
-    if flushed:
-        flush(sys, fd)
+    _flush(sys, fd)
     there = around[: anatomy.tail - start] + block[:_BEFORE]
     found = _named(sys, path, inode)
     if not undisturbed or found.size != after.size or sys.pread(fd, len(there), start) != there:
@@ -105,11 +104,18 @@ def stamp_in_place(
         with suppress(OSError):
             pwrite_all(sys, fd, before[1:-1], offset)
         raise
-    flush(sys, fd)
+    _flush(sys, fd)
     found = _named(sys, path, inode)
     if found.size != anatomy.size or sys.pread(fd, WIDTH + 2, offset - 1) != b'"' + stamp.encode() + b'"':
         raise Interfered
     return found
+
+
+def _flush(sys: Syscalls, fd: int) -> None:
+    try:
+        sys.fdatasync(fd)
+    except OSError as error:
+        raise Unflushed(error.errno, error.strerror) from error
 
 
 def _named(sys: Syscalls, path: str, inode: int) -> Signature:

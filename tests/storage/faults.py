@@ -114,18 +114,6 @@ def nothing(root: Path, id: str) -> None:
     pass
 
 
-def wanted_by_others(store: Store) -> None:
-    """Have the store believe that others wait for the conversation, so that it flushes for several at once."""
-    with store.storage.mutex("conversations", "plan"):
-        pass
-    store.storage.mutexes._kept["conversations-plan"].contended = 16  # type: ignore[attr-defined]
-
-
-def append_wanted_by_others(store: Store, id: str) -> None:
-    wanted_by_others(store)
-    store.append(id, content="new")
-
-
 def lock_by_name(root: Path, id: str) -> None:
     with Store.open(root, instance="desk") as store:
         store.lock(id)
@@ -147,7 +135,6 @@ OPERATIONS: dict[str, tuple[Callable[[Path, str], None], Callable[[Store, str], 
         lambda store, id: store.append_many(id, [{"role": "user", "content": text * 3000} for text in "ab"]),
         ["one", "two", "a" * 3000, "b" * 3000],
     ),
-    "append while others wait": (nothing, append_wanted_by_others, ["one", "two", "new"]),
     "append after a hand edit": (lay_out, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
     "append after a stale save": (stale_save, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
     "append to a torn file": (tear, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),

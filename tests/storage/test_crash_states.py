@@ -21,7 +21,7 @@ from capsule.format import anatomy, codec, new
 from capsule.settling import decoded
 from capsule.storage import repair
 from capsule.storage.syscalls import Syscalls
-from tests.storage.faults import append_wanted_by_others, lock_by_name, nothing, stale_save, store_on, tear
+from tests.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
 from tests.torture.filesystem import Disk, Rebooted, Recorder, contents_after_cut
 
 LONG = bool(os.environ.get("CAPSULE_TORTURE"))
@@ -55,9 +55,6 @@ PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store],
         [["one"]]),
     "splice": (
         ["one", "two"], nothing, lambda store: store.append("plan", content="new"),
-        [["one", "two"], ["one", "two", "new"]]),
-    "splice while others wait": (
-        ["one", "two"], nothing, lambda store: append_wanted_by_others(store, "plan"),
         [["one", "two"], ["one", "two", "new"]]),
     "splice a large one": (
         ["one"], nothing, lambda store: store.append("plan", content="x" * 6000), [["one"], ["one", "x" * 6000]]),
