@@ -22,7 +22,6 @@ from capsule_cli.output import out, out_bytes, out_json_line
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.format.models import Message
 
 commands = typer.Typer()
 
@@ -66,18 +65,18 @@ def append(
             raise usage("the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
         with store_of(ctx, keep_locks=True) as store, unwound_by_signals():
             for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
-                out_bytes(b"".join(map(_acknowledgement, batch)))
+                out_bytes(batch)
         return
     content = message_text(text, file)
     with store_of(ctx) as store:
         id = store.resolve(id)
         if parent is not None:
             defaults["parent"] = None if parent == "none" else _parent(store, id, parent)
-        message = store.append(id, **defaults, content=content)
+        at, (message,) = store.append_entries(id, [{**defaults, "content": content}])
     if asked(ctx).json:
-        out_json_line({"id": message.id, "at": message.at})
+        out_json_line({"id": message["id"], "at": at})
     else:
-        out(str(message.id))
+        out(message["id"])
 
 
 def _parent(store: Store, id: str, wanted: str) -> str:
@@ -85,8 +84,8 @@ def _parent(store: Store, id: str, wanted: str) -> str:
     return wanted if len(wanted) == 36 else str(store.find_message(id, wanted).id)
 
 
-def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[list[Message]]:
-    """Append the messages in `source` to the conversation; give them back in batches, acknowledged.
+def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
+    """Append the messages in `source` to the conversation; give the answers in batches, each once it is durable.
 
     Raises:
         InvalidInput: A line is no message, by its number; what stood before it is appended.
@@ -106,9 +105,13 @@ def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryI
             raise wrong
 
 
-def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[list[Message]]:
+def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[bytes]:
     try:
-        yield store.append_many(id, [message for _, message in messages])
+        at, entries = store.append_entries(id, [message for _, message in messages])
+        yield b"".join(
+            orjson.dumps({"id": entry["id"], "at": at + i}, option=orjson.OPT_APPEND_NEWLINE)
+            for i, entry in enumerate(entries)
+        )
         return
     except InvalidInput as error:
         if len(messages) == 1:
@@ -150,7 +153,3 @@ def _at_line(number: int, what: str, column: str = "") -> InvalidInput:
     return InvalidInput(
         f"{STDIN}, line {number}{column}: {what}; it was not appended, what was acknowledged before is", line=number
     )
-
-
-def _acknowledgement(message: Message) -> bytes:
-    return orjson.dumps({"id": message.id, "at": message.at}, option=orjson.OPT_APPEND_NEWLINE)

@@ -216,6 +216,8 @@ _ALLOWED = {"typer", "shellingham", "orjson", "platformdirs", "annotated_doc"}
         (["list"], _ALLOWED),
         (["--json", "list"], _ALLOWED),
         (["tag", "@last", "x"], _ALLOWED | {"portalocker"}),
+        (["append", "@last", "x"], _ALLOWED | {"portalocker"}),
+        (["append", "@last", "--jsonl"], _ALLOWED | {"portalocker"}),
     ],
 )
 def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed: set[str]) -> None:
@@ -228,7 +230,13 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed:
         "except SystemExit: pass\n"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=capsule.environment(), check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=b'{"content": "hello"}',
+        capture_output=True,
+        env=capsule.environment(),
+        check=True,
+    )
     loaded = set(done.stderr.decode().split())
     own = {"capsule", "capsule_cli"}
     foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - own - {"__main__"}
