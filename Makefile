@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format types docs docs-check doctor bench conformance clients torture lock clean
+.PHONY: help venv demo test test-all lint format types docs docs-check doctor bench conformance clients torture lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,8 +38,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## show the main job on a real store
 	@$(BIN)/capsule demo $(ARGS)
 
-test: $(STAMP)  ## run the tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -q $(ARGS)
+test: $(STAMP)  ## run the tests but for the slow ones (ARGS="-k name" for some of them)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(ARGS)
+
+test-all: $(STAMP)  ## run all tests
+	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
 
 lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
 	@$(BIN)/ruff check .

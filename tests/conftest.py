@@ -29,7 +29,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
     "ci", derandomize=True, deadline=None, max_examples=60, print_blob=True, database=None, suppress_health_check=_SLOW
 )
-settings.register_profile("dev", deadline=None, max_examples=60, print_blob=True, suppress_health_check=_SLOW)
+settings.register_profile("dev", deadline=None, max_examples=15, print_blob=True, suppress_health_check=_SLOW)
 settings.register_profile(
     "torture",
     deadline=None,
@@ -43,6 +43,7 @@ settings.load_profile(_PROFILE)
 
 #: The seed of every test that rolls dice of its own (the `rng` fixture); CAPSULE_SEED repeats a run.
 SEED = int(os.environ.get("CAPSULE_SEED") or (20250112 if _PROFILE == "ci" else random.SystemRandom().getrandbits(32)))
+os.environ["CAPSULE_SEED"] = str(SEED)  # The workers of pytest-xdist inherit it, so that all share one seed.
 
 
 def pytest_report_header() -> str:
@@ -83,9 +84,9 @@ def _scrubbed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def rng() -> random.Random:
-    """Dice whose seed the report's header names."""
-    return random.Random(SEED)
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Dice of this test alone: the same in any order of tests, for the seed that the report's header names."""
+    return random.Random(f"{SEED} {request.node.nodeid}")
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ import pytest
 
 import capsule
 
+pytestmark = pytest.mark.slow
+
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "capsule", "cli")
 
 

@@ -73,6 +73,7 @@ def normal(output: str) -> str:
     return output
 
 
+@pytest.mark.slow
 def test_the_tour_says_what_the_commands_say(store: Path) -> None:
     tour = commands_of("console")
     said = run([command for command, _ in tour])

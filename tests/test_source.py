@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 
 #: From the bottom to the top. A module imports from its own layer and those below. A top-level module of `capsule`
@@ -85,29 +83,29 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else "?"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_downwards_only(module: str) -> None:
-    upwards = {other for other in imports(module, running=True) - {"capsule"} if layer(other) > layer(module)}
-    # The package's own door: it hands out names of the upper layers when they are asked for, and imports none.
-    assert not upwards or (module == "capsule" and not imports(module, loading=True)), f"{module} imports {upwards}"
+def test_imports_point_downwards_only() -> None:
+    for module in MODULES:
+        upwards = {other for other in imports(module, running=True) - {"capsule"} if layer(other) > layer(module)}
+        # The package's own door: it hands out names of the upper layers when they are asked for, and imports none.
+        assert not upwards or (module == "capsule" and not imports(module, loading=True)), f"{module} imports {upwards}"
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
     TopologicalSorter({module: imports(module, loading=True) - {"capsule"} for module in MODULES}).prepare()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_are_absolute(module: str) -> None:
-    relative = [node.lineno for node in nodes(TREES[module]) if isinstance(node, ast.ImportFrom) and node.level]
-    assert not relative
+def test_imports_are_absolute() -> None:
+    for module in MODULES:
+        relative = [node.lineno for node in nodes(TREES[module]) if isinstance(node, ast.ImportFrom) and node.level]
+        assert not relative
 
 
 BESIDE = [name for name in MODULES if name.count(".") == 1 and name.startswith("capsule.") and name != FINDS_THE_STORE]
 
 
-@pytest.mark.parametrize("module", [name for name in BESIDE if MODULES[name].name != "__init__.py"])
-def test_the_store_reaches_bytes_only_through_the_storage_layer(module: str) -> None:
-    for node in nodes(TREES[module]):
+def test_the_store_reaches_bytes_only_through_the_storage_layer() -> None:
+    beside = [name for name in BESIDE if MODULES[name].name != "__init__.py"]
+    for module, node in ((name, node) for name in beside for node in nodes(TREES[name])):
         place = f"{MODULES[module].name}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Attribute) and dotted(node).startswith("os."):
             assert dotted(node) in HARMLESS, place
@@ -121,9 +119,9 @@ def test_the_store_reaches_bytes_only_through_the_storage_layer(module: str) -> 
             assert not {alias.name for alias in node.names} & {"shutil", "io", "tempfile"}, place
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if layer(name) < len(LAYERS) - 1])
-def test_only_the_doors_touch_standard_streams_and_the_environment(module: str) -> None:
-    for node in nodes(TREES[module]):
+def test_only_the_doors_touch_standard_streams_and_the_environment() -> None:
+    below = [name for name in MODULES if layer(name) < len(LAYERS) - 1]
+    for module, node in ((name, node) for name in below for node in nodes(TREES[name])):
         place = f"{module}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in {"print", "input"}, place
@@ -133,14 +131,14 @@ def test_only_the_doors_touch_standard_streams_and_the_environment(module: str) 
                 assert dotted(node) not in {"os.environ", "os.getenv", "os.environb"}, place
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_are_short_and_say_what_they_are(module: str) -> None:
-    lines = MODULES[module].read_text(encoding="utf-8").count("\n")
-    assert lines <= LONGER.get(module, MOST_LINES), f"{module} has {lines} lines; split it by what its parts know"
-    assert ast.get_docstring(TREES[module]), f"{module} has no docstring"
+def test_modules_are_short_and_say_what_they_are() -> None:
+    for module in MODULES:
+        lines = MODULES[module].read_text(encoding="utf-8").count("\n")
+        assert lines <= LONGER.get(module, MOST_LINES), f"{module} has {lines} lines; split it by what its parts know"
+        assert ast.get_docstring(TREES[module]), f"{module} has no docstring"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_is_caught_without_a_name(module: str) -> None:
-    for node in nodes(TREES[module]):
-        assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"
+def test_nothing_is_caught_without_a_name() -> None:
+    for module in MODULES:
+        for node in nodes(TREES[module]):
+            assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"

@@ -6,6 +6,10 @@ import json
 import re
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_the_demo_ends_with_as_many_messages_in_the_file_as_were_acknowledged(capsule: Any) -> None:
     answer = capsule.process("demo")

@@ -19,6 +19,8 @@ from capsule.git.autocommit import Autocommit
 from tests.git.repositories import Clone, environment, run
 from tests.git.turning import sync_of
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., subprocess.Popen[str]]
 
 

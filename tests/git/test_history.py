@@ -15,6 +15,8 @@ from capsule.git.history import Step, history
 from capsule.git.past import commit_at, past, resolve
 from tests.git.repositories import Clone, Ran, cloned, new, published, run, worktree
 
+pytestmark = pytest.mark.slow
+
 ID = "plan-1"
 
 

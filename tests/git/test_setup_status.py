@@ -17,6 +17,8 @@ from capsule.git.setup import set_up
 from capsule.git.state import State, look
 from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
 
+pytestmark = pytest.mark.slow
+
 
 def state_of(clone: Clone, **more: str) -> State:
     return look(str(clone.root), environment(**more), PROGRAM)

@@ -192,6 +192,7 @@ def test_who_is_overtaken_merges_and_pushes_again(clones: Two) -> None:
     assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
 
 
+@pytest.mark.slow
 def test_who_is_overtaken_again_and_again_is_told(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")

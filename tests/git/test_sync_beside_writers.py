@@ -13,6 +13,8 @@ from tests.git.talking import Two, assert_at_rest, contents, conversation, delet
 from tests.git.turning import status, sync_of
 from tests.processes import Child
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("at", ["fetch", "merge", "check", "rehearse", "write", "index", "files", "head", "push"])
 def test_what_is_written_at_any_moment_of_a_sync_is_kept(clones: Two, at: str) -> None:

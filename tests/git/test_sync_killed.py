@@ -15,6 +15,8 @@ from tests.git.repositories import Clone, cloned, new, published
 from tests.git.turning import status, sync_of
 from tests.processes import Child
 
+pytestmark = pytest.mark.slow
+
 #: Forks one for each sync, warm, that kills itself when it gets to the named step the n-th time.
 KILLED = """
 import signal

@@ -17,6 +17,8 @@ from tests.git.repositories import PROGRAM, Clone, environment, run, worktree
 from tests.git.talking import Two, assert_at_rest, code, contents, conversation, delete, rename, say, shared
 from tests.git.turning import status, sync_of, synced
 
+pytestmark = pytest.mark.slow
+
 
 def test_in_a_monorepo_code_is_merged_along_and_a_persons_own_changes_stay(monorepos: Two) -> None:
     anna, ben = monorepos

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import orjson
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,6 +21,8 @@ from capsule import Store
 from capsule.errors import Locked
 from capsule.format import codec
 from tests.index.state import Follower, state, state_of_the_files
+
+pytestmark = pytest.mark.slow
 
 WORDS = st.lists(st.sampled_from(["red", "green", "blue", "fish", "bird", "漢字", "can't"]), max_size=4).map(" ".join)
 TITLES = st.sampled_from(["Plan", "fish", "red bird", "Überblick"])

@@ -15,6 +15,8 @@ from capsule import Store
 from tests.index.state import state, state_of_the_files
 from tests.processes import Child
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Child]
 
 WRITER = """

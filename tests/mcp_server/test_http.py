@@ -26,6 +26,8 @@ from tests.mcp_server.serving import (
     over_http,
 )
 
+pytestmark = pytest.mark.slow
+
 ID = "the-one"
 
 

@@ -15,6 +15,8 @@ import pytest
 from capsule import Store, doctor
 from tests.mcp_server.serving import Stdio, eventually, over_stdio
 
+pytestmark = pytest.mark.slow
+
 ID = "the-one"
 
 Leaving = Callable[[Stdio], None]

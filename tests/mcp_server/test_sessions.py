@@ -17,6 +17,8 @@ from capsule.errors import Locked
 from tests.cli.conftest import Program
 from tests.mcp_server.serving import Http, eventually, over_http
 
+pytestmark = pytest.mark.slow
+
 ID = "the-one"
 
 

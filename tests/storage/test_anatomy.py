@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def capsule(messages: list[dict[str, object]], title: str = "", locked: bool = F
     return codec.encode(document)
 
 
+@pytest.mark.slow
 @given(st.lists(MESSAGES, max_size=4), TEXTS, st.booleans(), VALUES)
 def test_every_offset_is_where_it_should_be(
     messages: list[dict[str, object]], title: str, locked: bool, extra: object

@@ -19,6 +19,8 @@ from capsule.format import codec
 from tests.processes import Child
 from tests.storage.faults import ERRORS, OPERATIONS, Faulty, store_on
 
+pytestmark = pytest.mark.slow
+
 LONG = bool(os.environ.get("CAPSULE_TORTURE"))
 
 

@@ -162,6 +162,7 @@ def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(store:
     assert list(examine(store)) == []
 
 
+@pytest.mark.slow
 def test_what_was_edited_before_the_summary_is_in_it_however_long_the_file_takes_to_write(
     store: Store, plan: str
 ) -> None:

@@ -21,6 +21,8 @@ from capsule import Store
 from tests.torture.editors import SAVES, Editing, Person
 from tests.torture.writers import LONG, Plan, Writers, acknowledged, assert_clean, make
 
+pytestmark = pytest.mark.slow
+
 
 def run(tmp_path: Path, rng: random.Random, persons: list[str], **how: object) -> tuple[dict[str, Any], list[list]]:
     """Let persons edit while writers append; the document as it is then, and what each person did."""

@@ -29,6 +29,8 @@ from tests.git.repositories import Clone, bare, cloned, environment, new
 from tests.git.turning import committed, status, sync_of, synced
 from tests.torture.writers import LONG, PATIENCE_S, PRELUDE, Acks, acknowledged, assert_clean
 
+pytestmark = pytest.mark.slow
+
 FOLDER = "tälk [s]"
 _TYPES = ("group", "channel", "direct", "chat")
 _PAUSE_S = 0.06 if LONG else 0.02

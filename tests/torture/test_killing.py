@@ -15,6 +15,8 @@ from capsule import Store, doctor
 from tests.torture.supervisor import supervise
 from tests.torture.writers import LONG, assert_clean, check, make
 
+pytestmark = pytest.mark.slow
+
 
 def next_writer_goes_on(root: Path, ids: list[str]) -> None:
     """Each conversation is written by the next one who comes, at the first try.

@@ -10,6 +10,8 @@ import pytest
 
 from tests.torture.writers import LONG, Plan, Writers, assert_clean, check, make
 
+pytestmark = pytest.mark.slow
+
 
 def run(tmp_path: Path, rng: random.Random, ids: list[str], *, writers: int, count: int, **how: object) -> None:
     """Let writers append, and check what came of it."""

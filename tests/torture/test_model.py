@@ -25,6 +25,8 @@ from capsule import Store, doctor
 from capsule.errors import Locked, LockLost, NotFound
 from tests.torture.writers import LONG
 
+pytestmark = pytest.mark.slow
+
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=30)
 WORD = st.text("abcdefgh", min_size=1, max_size=4)
 WHICH = st.integers(0, 1)

@@ -11,6 +11,8 @@ from capsule.mcp_server.clients import doctor
 from capsule.mcp_server.clients.table import Launch, Places
 from tests.cli.conftest import Program
 
+pytestmark = pytest.mark.slow
+
 CAPSULE = str(Path(sys.executable).with_name("capsule"))
 
 
