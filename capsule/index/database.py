@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -96,12 +95,8 @@ class Database:
     def __init__(self, derived: DerivedFiles, fill: Fill) -> None:
         self._derived = derived
         self._fill = fill
-        self._guard = threading.Lock()
-        self._opened: list[tuple[threading.Thread, sqlite3.Connection]] = []
-        self._own = threading.local()
         self._main: sqlite3.Connection | None = None
         self._inode = 0
-        self._epoch = 0
         self._pid = os.getpid()
         self._only_memory = False
         self._is_filling = False
@@ -289,48 +284,22 @@ class Database:
             finally:
                 release()
 
-    # -- Connections ----------------------------------------------------------------------------------------------
+    # -- The connection -------------------------------------------------------------------------------------------
 
     @property
-    def is_shared(self) -> bool:
-        """Whether all threads have the one connection that writes: the index is in memory."""
-        return self._inode == 0
-
-    def reader(self) -> sqlite3.Connection:
-        """This thread's connection, for reading what `ensure` opened last."""
-        if self._inode == 0:
-            assert self._main is not None
-            return self._main
-        mine: tuple[int, sqlite3.Connection] | None = getattr(self._own, "connection", None)
-        if mine is not None and mine[0] == self._epoch:
-            return mine[1]
-        db = self._connect(self._inode)
-        with self._guard:
-            for thread, connection in list(self._opened):
-                if not thread.is_alive():
-                    self._opened.remove((thread, connection))
-                    connection.close()
-            self._opened.append((threading.current_thread(), db))
-        self._own.connection = (self._epoch, db)
-        return db
+    def connection(self) -> sqlite3.Connection:
+        """What `ensure` opened last. Only whoever holds the lock of the index uses it: SQLite crashes the process when
+        one thread closes what another one reads."""
+        assert self._main is not None
+        return self._main
 
     def forget(self) -> None:
-        """Close every connection. In a forked child they are the parent's, and only dropped."""
+        """Close the connection. In a forked child it is the parent's, and only dropped."""
+        connection, self._main, self._inode = self._main, None, 0
         if os.getpid() != self._pid:
-            self._guard = threading.Lock()  # A thread that isn't there may have held it.
-        with self._guard:
-            connections = [connection for _, connection in self._opened]
-            self._opened = []
-        if self._main is not None:
-            connections.append(self._main)
-        self._main, self._inode = None, 0
-        self._epoch += 1
-        if os.getpid() != self._pid:
-            _parents.extend(connections)  # Closing them would meddle with files that the parent is at work on.
-            self._own = threading.local()
+            _parents.append(connection)  # Closing it would meddle with files that the parent is at work on.
             self._pid = os.getpid()
-            return
-        for connection in connections:
+        elif connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
 
@@ -341,7 +310,7 @@ class Database:
 
 
 #: Connections of a parent process, kept from being closed.
-_parents: list[sqlite3.Connection] = []
+_parents: list[sqlite3.Connection | None] = []
 
 
 def _quoted(path: str) -> str:

@@ -6,14 +6,12 @@ and an index that proves to be of no use is built anew, not complained about.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule.head import Head
-from capsule.index.database import Progress, Unusable, is_of_no_use
+from capsule.index.database import Progress
 from capsule.index.refreshing import Refreshing
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ class Index(Refreshing):
         from capsule.index.rows import HEAD_COLUMNS, head_of
 
         assert self._seen is not None
-        db = self._database.reader()
+        db = self._database.connection
         if self._heads is None:
             rows = db.execute(f"SELECT {HEAD_COLUMNS} FROM capsules WHERE gone = 0")
             self._heads = {row[0]: head_of(row, self._prefix) for row in rows}
@@ -54,7 +52,7 @@ class Index(Refreshing):
 
         def ask() -> str | None:
             # Within one millisecond, the files' own times tell.
-            found = self._database.reader().execute(
+            found = self._database.connection.execute(
                 "SELECT id FROM capsules WHERE gone = 0 AND damaged = ''"
                 " ORDER BY updated_ms DESC, mtime_ns DESC, id DESC LIMIT 1"
             )
@@ -67,7 +65,7 @@ class Index(Refreshing):
         """The ids of the conversations that say they were split off from this one, sorted."""
 
         def ask() -> list[str]:
-            found = self._database.reader().execute(
+            found = self._database.connection.execute(
                 "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id", (id,)
             )
             return [row[0] for row in found]
@@ -78,7 +76,7 @@ class Index(Refreshing):
         """How many conversations, damaged ones, messages and words there are."""
 
         def ask() -> dict[str, int]:
-            found = self._database.reader().execute(
+            found = self._database.connection.execute(
                 "SELECT count(*), coalesce(sum(damaged != ''), 0), coalesce(sum(entries), 0), coalesce(sum(words), 0)"
                 " FROM capsules WHERE gone = 0"
             )
@@ -106,7 +104,7 @@ class Index(Refreshing):
         cursor = None if since is None else journal.Cursor.of(since)
 
         def ask() -> tuple[list[Change], str]:
-            db, generation = self._database.reader(), self._database.generation
+            db, generation = self._database.connection, self._database.generation
             db.execute("BEGIN")
             try:
                 now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
@@ -123,24 +121,7 @@ class Index(Refreshing):
 
     def query(self, ask: Callable[[sqlite3.Connection], T], progress: Progress | None = None) -> T:
         """Bring the index up to date and read it; `ask` may run twice, when the index proves to be of no use."""
-        if os.getpid() != self._pid:
-            self._after_fork()
-        self.refresh(progress=progress)
-        try:
-            with self._guard if self._database.is_shared else nullcontext():
-                return ask(self._database.reader())
-        except (sqlite3.DatabaseError, Unusable) as error:
-            # Another thread may have found the index of no use, and closed what this one was reading.
-            closed = isinstance(error, sqlite3.ProgrammingError)
-            if not closed and not is_of_no_use(error):
-                raise
-            return self._doing(lambda: ask(self._database.reader()), None, progress)
-
-    def connection(self) -> sqlite3.Connection:
-        """This thread's connection to the index as it was brought up to date last; for reading."""
-        if self._seen is None:
-            self.refresh()
-        return self._database.reader()
+        return self._doing(lambda: ask(self._database.connection), None, progress)
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the files."""

@@ -211,7 +211,7 @@ class Indexed(RuleBasedStateMachine):
         self.follower.titles = {id: head.title for id, head in heads.items()}
         self.follower.locked = {id for id, head in heads.items() if head.lock}
         self.follower.damaged = {id for id, head in heads.items() if head.damaged}
-        rows = self.store.index.connection().execute(
+        rows = self.store.index._database.connection.execute(
             "SELECT capsules.id, messages.id FROM capsules LEFT JOIN messages ON capsule = capsules.num WHERE gone = 0"
         )
         self.follower.messages = {}

@@ -121,7 +121,7 @@ def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -
         """
         with Store.open(sys.argv[1]) as store:
             store.index.refresh()
-            db = store.index.connection()
+            db = store.index._database.connection
             db.execute("BEGIN IMMEDIATE")
             say()
             hear()

@@ -118,7 +118,7 @@ def test_a_file_that_did_not_change_is_not_opened(store: Store, root: Path, coun
 def test_a_new_head_makes_no_message_be_read_anew(store: Store, root: Path) -> None:
     id = large(store)
     list(store.heads())
-    before = store.index.connection().execute("SELECT max(num), min(num), count(*) FROM messages").fetchall()
+    before = store.index._database.connection.execute("SELECT max(num), min(num), count(*) FROM messages").fetchall()
     cursor = store.changes().cursor
     store.rename(id, "Renamed")
     store.tag(id, "one")
@@ -126,7 +126,7 @@ def test_a_new_head_makes_no_message_be_read_anew(store: Store, root: Path) -> N
         store.append(id, content="locked")
         assert [change.kind for change in store.changes(cursor).changes] == ["appended", "head", "locked"]
     assert [head.title for head in store.heads()] == ["Renamed"]
-    after = store.index.connection().execute("SELECT max(num) - 1, min(num), count(*) - 1 FROM messages").fetchall()
+    after = store.index._database.connection.execute("SELECT max(num) - 1, min(num), count(*) - 1 FROM messages").fetchall()
     assert after == before
     assert state(store) == state_of_the_files(root)
 
@@ -135,7 +135,7 @@ def test_only_the_messages_that_differ_are_touched(store: Store, root: Path) -> 
     id = large(store, 50)
     list(store.heads())
     numbers = "SELECT id, num FROM messages"
-    before = dict(store.index.connection().execute(numbers).fetchall())
+    before = dict(store.index._database.connection.execute(numbers).fetchall())
     path = path_of(root, id)
     document = orjson.loads(path.read_bytes())
     gone = document["history"].pop(10)["id"]
@@ -145,7 +145,7 @@ def test_only_the_messages_that_differ_are_touched(store: Store, root: Path) -> 
     path.write_bytes(codec.encode(document))
     cursor = store.changes().cursor
     assert texts(store, id)[5] == "put in between" and texts(store, id)[-1] == "put behind"
-    after = dict(store.index.connection().execute(numbers).fetchall())
+    after = dict(store.index._database.connection.execute(numbers).fetchall())
     assert {key: after[key] for key in before if key != gone} == {k: v for k, v in before.items() if k != gone}
     assert state(store) == state_of_the_files(root)
     assert cursor

@@ -226,7 +226,7 @@ def test_what_the_journal_no_longer_has_is_told_from_the_files(
     for n in range(300):
         messages.append(store.append(id, content=f"{n}").id)
         store.index.refresh()
-    count = store.index.connection().execute("SELECT count(*) FROM changes").fetchone()[0]
+    count = store.index._database.connection.execute("SELECT count(*) FROM changes").fetchone()[0]
     assert count < 300
     told = store.changes(cursor)
     assert {message for change in told.changes for message in change.messages} == set(messages)
