@@ -23,7 +23,7 @@ from capsule import Store
 __all__ = ["run"]
 
 _COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capsule / it")
-_MB_BAR, _OPEN_BAR_S, _COLD_BAR = 40.0, 0.005, 3.0
+_OPEN_BAR_S, _COLD_BAR = 0.005, 3.0
 _FIRST, _BARE = "Store.reindex", "bare FTS5, a table of its own"
 _OPEN, _NOTHING = "changes(), a store that is open", "the same, when nothing changed"
 _OPENED, _SCAN = "open and changes(), in this process", "scandir + stat"
@@ -78,7 +78,7 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
         samples = interleave(
             [
                 Contestant(_FIRST, reindex),
-                Contestant(_BARE, fill, every=rounds, prepare=lambda: bare.unlink(missing_ok=True)),
+                Contestant(_BARE, fill, prepare=lambda: bare.unlink(missing_ok=True)),
             ],
             rounds,
             warm_up=0,
@@ -98,10 +98,10 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
     report.bars.append(
         Bar(
             "first indexing",
-            f"at least {_MB_BAR:g} MB/s of capsule files",
-            f"{speed:,.1f} MB/s (bare FTS5: {theirs:,.1f})",
-            speed >= _MB_BAR,
-            "FTS5 splits the texts into words and writes them; the rest is reading and parsing the files",
+            "not slower than bare FTS5 on the same files",
+            f"{speed:,.1f} MB/s of capsule files (bare FTS5: {theirs:,.1f})",
+            speed >= theirs,
+            "FTS5 splits the texts into words and writes them; the rest is reading, checking and parsing the files",
         )
     )
     sizes = {path.name: path.stat().st_size for path in (made.root / ".capsule").glob("index.sqlite3")}

@@ -235,14 +235,11 @@ class Database:
         if not db.in_transaction:
             db.execute("BEGIN")
         db.execute("INSERT INTO meta VALUES('generation', ?)", (os.urandom(8).hex(),))
-        with words.bulk(db) as all_are_added:
-            self._is_filling = True
-            self._fill(db, progress)
-            self._is_filling = False
-            all_are_added()
-            schema.finish(db)
+        self._is_filling = True
+        words.build(db, lambda: self._fill(db, progress))
+        self._is_filling = False
+        schema.finish(db)
         db.execute("COMMIT")
-        words.let_go(db)
 
     def _in_memory(self, progress: Progress | None) -> sqlite3.Connection:
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)

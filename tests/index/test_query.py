@@ -201,76 +201,27 @@ def test_words_are_counted_as_people_count_them(text: str, words_in_it: int) -> 
     assert count(text) == words_in_it
 
 
-@pytest.mark.parametrize("json", [True, False])
-def test_a_bulk_build_finds_what_adding_one_by_one_finds(monkeypatch: pytest.MonkeyPatch, json: bool) -> None:
-    if not json:
-        monkeypatch.setattr(words, "_has_json", lambda db: False)
-    texts = [f"word{number % 7} 中文{number} nul\0here \u2028" for number in range(3000)]
+def test_a_first_build_finds_what_adding_one_by_one_finds_and_stays_apart_from_what_comes_later() -> None:
+    texts = [f"word{number % 7} 中文{number} nul\0here \u2028 only{number}" for number in range(3000)]
     rows = [(num * 2 + 1, text, None if num % 3 else f"tool{num % 5} zażółć") for num, text in enumerate(texts)]
     answers = []
-    for bulk in (True, False):
+    for is_first in (True, False):
         db = sqlite3.connect(":memory:", isolation_level=None)
         words.create(db)
         db.execute("BEGIN")
-        if bulk:
-            with words.bulk(db):
-                for start in range(0, len(rows), 100):
-                    words.add(db, rows[start : start + 100])
+        if is_first:
+            words.build(db, lambda db=db: words.add(db, rows))
         else:
             words.add(db, rows)
         db.execute("COMMIT")
         words.remove(db, rows[5:9])
-        words.add(db, [(100_000, "word1 afterwards", None)])
-        answers.append(
-            [
-                db.execute(
-                    "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid", (match,)
-                ).fetchall()
-                for match in ("word1", '"中 文"', "tool0", "zazołc", '"nul here"', "word1 afterwards", "tools : word1")
-            ]
-        )
+        for num in range(400):
+            words.add(db, [(100_000 + num, "word1 afterwards", None)])
+        assert db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0] < 60
+        asked = ("word1", '"中 文"', "tool0", "zazołc", '"nul here"', "word1 afterwards", "only7", "tools : word1")
+        found = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
+        answers.append([db.execute(found, (match,)).fetchall() for match in asked])
         db.execute("INSERT INTO words(words) VALUES('integrity-check')")
         db.close()
     assert answers[0] == answers[1]
-    assert [len(found) > 0 for found in answers[0]] == [True] * 6 + [False]
-
-
-def test_a_bulk_build_takes_texts_in_as_they_come() -> None:
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    words.create(db)
-    db.create_function("next_block", 0, lambda: None)
-    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {words._Aside._ALL}")]
-    assert not [step for step in plan if step.startswith("MATERIALIZE")], plan
-    db.close()
-
-
-def test_what_is_added_after_a_bulk_build_is_merged_apart_from_it() -> None:
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    words.create(db)
-    db.execute("BEGIN")
-    with words.bulk(db):
-        words.add(db, [(num, " ".join(f"w{num * 50 + i}" for i in range(50)), None) for num in range(1, 10_000)])
-    db.execute("COMMIT")
-    words.let_go(db)
-    worst = 0
-    for num in range(10_000, 10_400):
-        words.add(db, [(num, f"w{num} later", None)])
-        worst = max(worst, db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0])
-    assert worst < 120
-    assert len(db.execute("SELECT rowid FROM words WHERE words MATCH 'later'").fetchall()) == 400
-    db.execute("INSERT INTO words(words) VALUES('integrity-check')")
-    db.close()
-
-
-def test_a_bulk_build_that_fails_leaves_no_words_and_no_thread() -> None:
-    import threading
-
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    words.create(db)
-    with pytest.raises(KeyError), words.bulk(db):
-        words.add(db, [(1, "word", None)])
-        raise KeyError
-    words.add(db, [(2, "word", None)])
-    assert db.execute("SELECT rowid FROM words WHERE words MATCH 'word'").fetchall() == [(2,)]
-    assert not [thread for thread in threading.enumerate() if thread.name == "capsule-words"]
-    db.close()
+    assert [len(found) > 0 for found in answers[0]] == [True] * 6 + [False] * 2

@@ -126,7 +126,9 @@ def test_a_new_head_makes_no_message_be_read_anew(store: Store, root: Path) -> N
         store.append(id, content="locked")
         assert [change.kind for change in store.changes(cursor).changes] == ["appended", "head", "locked"]
     assert [head.title for head in store.heads()] == ["Renamed"]
-    after = store.index._database.connection.execute("SELECT max(num) - 1, min(num), count(*) - 1 FROM messages").fetchall()
+    after = store.index._database.connection.execute(
+        "SELECT max(num) - 1, min(num), count(*) - 1 FROM messages"
+    ).fetchall()
     assert after == before
     assert state(store) == state_of_the_files(root)
 

@@ -50,5 +50,7 @@ def test_threads_search_while_another_builds_the_index_anew_and_closes(tmp_path:
             id = store.create(title="a title").id
             store.append_many(id, [{"role": "user", "content": f"a word {n} " + "more " * 40} for n in range(200)])
     # In a process of its own: what goes wrong here ends the process.
-    ran = subprocess.run([sys.executable, "-X", "faulthandler", "-c", _ROUNDS, tmp_path], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", _ROUNDS, tmp_path], capture_output=True, text=True
+    )
     assert (ran.returncode, ran.stdout) == (0, "done\n"), ran.stderr[-2000:]
