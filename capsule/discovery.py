@@ -12,7 +12,7 @@ from pathlib import Path
 from capsule import settings
 from capsule.errors import NotFound
 from capsule.storage.files import naming, sync_directory
-from capsule.storage.layout import SETTINGS_NAME, Layout
+from capsule.storage.layout import SETTINGS_NAME, Directory, Layout
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["ensure_store", "find_store", "load_settings"]
@@ -70,7 +70,7 @@ def ensure_store(directory: str | Path) -> list[str]:
     with naming(root, "make"):
         os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
         layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
-        layout.ensure_derived(sys, "mutex")
+        Directory(layout, sys, "mutex").ensure()
         if toml in missing:
             fd = sys.open(toml, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.file_mode)
             try:

@@ -19,6 +19,7 @@ from capsule.git.objects import Entry, set_entries
 from capsule.git.program import Git
 from capsule.git.repository import Repository
 from capsule.storage.files import naming
+from capsule.storage.layout import Directory, Layout
 from capsule.storage.mutex import Mutexes
 from capsule.storage.syscalls import Syscalls
 from capsule.store import Store
@@ -125,11 +126,12 @@ def a_turn(
         GitFailed: A person is in the midst of a merge or the like; the message says how to end it.
     """
     repository = Repository.of(store, environment)
-    folder = os.path.join(repository.directory, _FOLDER)
-    mutexes = Mutexes(Syscalls(), folder, lambda: os.makedirs(folder, exist_ok=True), 0o600)
+    sys = Syscalls()
+    folder = Directory(Layout(repository.directory), sys, around=_FOLDER)
+    mutexes = Mutexes(sys, folder)
     try:
         try:
-            with naming(folder, "write in"):
+            with naming(folder.path, "write in"):
                 mutex = mutexes.acquire("turn", timeout_s)
         except StoreBusy as error:
             what = f"another `capsule git` works in {repository.top} ({error.holder}); wait for it, and try again"

@@ -7,11 +7,13 @@ its process, however that dies.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from capsule.errors import Refused
 from capsule.storage import files
-from capsule.storage.layout import Layout
+from capsule.storage.layout import Directory, Layout
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Derived"]
@@ -21,25 +23,26 @@ class Derived:
     """The derived files of one store, by their names in `.capsule/`."""
 
     def __init__(self, layout: Layout, sys: Syscalls) -> None:
-        self._layout = layout
+        self._directory = Directory(layout, sys)
         self._sys = sys
 
     def path(self, name: str) -> str:
-        """Where the file lies; whether it is there is not asked."""
-        return self._layout.derived(name)
+        """Where the file lies; whether it is there is not asked. Raises `Refused`."""
+        return self._directory.file(name)
 
     def inode(self, name: str) -> int:
-        """What tells the file of this name from another that had it before; 0 when there is none."""
+        """What tells the file of this name from another that had it before; 0 when there is none, or no file."""
         try:
-            return self._sys.lstat(self.path(name)).st_ino
-        except OSError:
+            found = self._sys.lstat(self.path(name))
+        except (OSError, Refused):
             return 0
+        return found.st_ino if stat.S_ISREG(found.st_mode) else 0
 
     def make(self, name: str) -> str:
         """Make an empty file, and the directory around it; the path. Raises `Refused`, `StorageFailed`."""
         path = self.path(name)
         with files.naming(path, "make"):
-            self._layout.ensure_derived(self._sys, "")
+            self._directory.ensure()
             self._sys.close(self._open(path, os.O_EXCL))
         return path
 
@@ -49,8 +52,8 @@ class Derived:
             self._sys.close(fd)
 
     def _open(self, path: str, flags: int = 0) -> int:
-        flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        return self._sys.open(path, flags, self._layout.file_mode)
+        flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return self._sys.open(path, flags, self._directory.file_mode)
 
     def put(self, new: str, name: str) -> None:
         """Give a finished file its name, durable before it has it. Raises `Refused`, `StorageFailed`."""
@@ -71,8 +74,8 @@ class Derived:
 
     def names(self) -> list[str]:
         """The names of all derived files."""
-        with suppress(OSError):
-            return [name for name, _ in self._sys.names(self._layout.derived())]
+        with suppress(OSError, Refused):
+            return self._directory.files()
         return []
 
     def try_lock(self, name: str) -> Callable[[], None] | None:
@@ -86,14 +89,14 @@ class Derived:
         """
         path = self.path(name)
         with files.naming(path, "lock"):
-            self._layout.ensure_derived(self._sys, "")
+            self._directory.ensure()
             while True:
                 fd = self._open(path)
                 try:
                     if not self._sys.try_lock(fd):
                         self._sys.close(fd)
                         return None
-                    if self._sys.fstat(fd).st_nlink:
+                    if files.names_file(self._sys, path, fd):
                         return lambda: self._close(fd)
                 except BaseException:
                     self._close(fd)

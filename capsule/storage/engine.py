@@ -15,14 +15,14 @@ from types import TracebackType
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
-from capsule.ids import check_id
+from capsule.ids import check_id, is_id
 from capsule.storage import files, note
 from capsule.storage.derived import Derived
 from capsule.storage.held import HeldDocument
 from capsule.storage.instances import Instances
 from capsule.storage.interface import Known, Leftover, Scanned, Signature, Tracker, Trashed
 from capsule.storage.keeping import QUARANTINE, Keeping
-from capsule.storage.layout import Layout
+from capsule.storage.layout import Directory, Layout, refuse_symlink
 from capsule.storage.mutex import Mutexes
 from capsule.storage.syscalls import Syscalls
 
@@ -62,18 +62,27 @@ class FileStorage:
         self.derived = Derived(self.layout, self.sys)
         self.boot = self.sys.boot() or "unknown"
         self._timeout_s = mutex_timeout_s
-        self.mutexes = Mutexes(self.sys, self.layout.derived("mutex"), self._ensure("mutex"), self.layout.file_mode)
-        self._instances = Instances(
-            self.sys, self.layout.derived("instances"), self._ensure("instances"), self.layout.file_mode
-        )
+        self._mutex_files = Directory(self.layout, self.sys, "mutex")
+        self.mutexes = Mutexes(self.sys, self._mutex_files)
+        self._instances = Instances(self.sys, Directory(self.layout, self.sys, "instances"))
+        self._checked: set[str] = set()
         _open_storages.add(self)
-
-    def _ensure(self, name: str) -> _Ensure:
-        return _Ensure(self.layout, self.sys, name)
 
     def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> _Hold:
         """See `Storage.mutex`."""
+        self._check(kind)
         return _Hold(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
+
+    def _check(self, kind: str) -> None:
+        """Raise Refused, at the first use of a kind, when its directory is a symlink.
+
+        Behind it may lie another store's documents, which have another mutex there.
+        """
+        if kind not in self._checked:
+            directory = self.layout.documents(kind)
+            with files.naming(directory, "look at"):
+                refuse_symlink(self.sys, directory)
+            self._checked.add(kind)
 
     def path(self, kind: str, id: str) -> str:
         """See `Storage.path`."""
@@ -92,7 +101,8 @@ class FileStorage:
     def noted(self, kind: str, id: str) -> Known | None:
         """See `Storage.noted`."""
         try:
-            fd = self.sys.open(self.mutexes.path(f"{kind}-{id}"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            path = self._mutex_files.file(f"{kind}-{id}")
+            fd = self.sys.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
@@ -192,6 +202,7 @@ class FileStorage:
     def scan(self, kind: str) -> Iterator[Scanned]:
         """See `Storage.scan`. Costs one scandir, and an lstat a file."""
         directory = self.layout.documents(kind)
+        self._check(kind)
         with files.naming(directory, "list"):
             try:
                 for name, found in self.sys.names(directory):
@@ -294,12 +305,11 @@ class FileStorage:
                     with suppress(FileNotFoundError):
                         self.sys.lstat(path)
                         found.append(Leftover("temporary", id, path, "left by a writer that is dead"))
-            with suppress(FileNotFoundError):
-                for name, _ in self.sys.names(self.layout.derived("mutex")):
-                    id = name.removeprefix(f"{kind}-")
-                    if id != name and f"{id}{_SUFFIX}" not in present and self.noted(kind, id):
-                        what = "was written by the store and then removed by something else"
-                        found.append(Leftover("vanished", id, self.layout.document(kind, id), what))
+            for name in self._mutex_files.files():
+                id = name.removeprefix(f"{kind}-")
+                if id != name and is_id(id) and f"{id}{_SUFFIX}" not in present and self.noted(kind, id):
+                    what = "was written by the store and then removed by something else"
+                    found.append(Leftover("vanished", id, self.layout.document(kind, id), what))
         return found
 
     def sweep(self, kind: str, leftover: Leftover) -> str:
@@ -351,16 +361,6 @@ class _Hold:
         self._storage.mutexes.release(self._mutex)
         if isinstance(error, OSError):
             raise files.failure(error, self._held.path, "read or write") from error
-
-
-class _Ensure:
-    """Makes a directory of the derived part; a plain callable, so that no cycle keeps a storage alive."""
-
-    def __init__(self, layout: Layout, sys: Syscalls, name: str) -> None:
-        self._layout, self._sys, self._name = layout, sys, name
-
-    def __call__(self) -> None:
-        self._layout.ensure_derived(self._sys, self._name)
 
 
 _open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()

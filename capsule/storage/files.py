@@ -22,6 +22,7 @@ __all__ = [
     "ensure_regular",
     "failure",
     "name_also",
+    "names_file",
     "naming",
     "open_document",
     "pour",
@@ -102,6 +103,19 @@ def ensure_regular(sys: Syscalls, path: str) -> None:
 
 def _other(path: str, found: os.stat_result) -> InvalidDocument:
     return not_a_file(path, _KINDS.get(stat.S_IFMT(found.st_mode), "a device"))
+
+
+def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
+    """The status of an open file, when `path` stands for it still; None when that names another file, or none.
+
+    A count of links doesn't tell: it stays when the directory of the file is moved away.
+    """
+    found = sys.fstat(fd)
+    try:
+        named = sys.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if (named.st_ino, named.st_dev) == (found.st_ino, found.st_dev) else None
 
 
 def signature(found: os.stat_result) -> Signature:

@@ -2,89 +2,94 @@
 
 A process that records a lock first makes `.capsule/instances/{uuid}` and locks it, for as long as it lives; the
 kernel frees the lock when the process dies, however it dies. So "is that instance alive?" is "can I lock its
-file?": no pids, no heartbeats. What must stay true: the file is locked before any record names the instance,
-and a live instance's file is never unlinked.
+file?": no pids, no heartbeats. What must stay true: a file has its name only once it is locked, and is locked before
+any record names the instance; and whoever asks or tidies up takes a shared lock, so that only the owner's, which is
+exclusive, ever refuses one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
 
-from capsule.ids import is_id
+from capsule.errors import CapsuleError
+from capsule.storage.files import names_file
+from capsule.storage.layout import Directory
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Instances"]
 
+_INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 
 class Instances:
-    """The instance files of one store, and the one of this process.
+    """The instance files of one store, and those of this process.
 
     Args:
         sys: The seam to the system.
         directory: Where they lie.
-        prepare: Makes the directory.
-        mode: Permission bits of a new instance file.
     """
 
-    def __init__(self, sys: Syscalls, directory: str, prepare: Callable[[], None], mode: int) -> None:
+    def __init__(self, sys: Syscalls, directory: Directory) -> None:
         self._sys = sys
         self._directory = directory
-        self._prepare = prepare
-        self._mode = mode
         self._guard = threading.Lock()
         self._mine: dict[str, int] = {}
 
-    def _path(self, instance: str) -> str:
-        return f"{self._directory}/{instance}"
-
     def announce(self, instance: str) -> None:
-        """Make this instance's file and hold it locked; idempotent. The dead ones' files are swept on the way.
+        """Make this instance's file and hold it locked; idempotent, and made anew where it was moved away.
 
         Raises:
-            OSError: It can't be made.
+            OSError, Refused: It can't be made.
         """
         with self._guard:
-            if instance in self._mine:
-                return
-            self._prepare()
-            while True:
-                fd = self._sys.open(
-                    self._path(instance), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, self._mode
-                )
-                if self._sys.try_lock(fd) and self._sys.fstat(fd).st_nlink:
-                    break
-                self._sys.close(fd)  # A sweeper had it for an instant, or took it away.
-            with suppress(OSError):
-                self._sys.pwrite(fd, orjson.dumps({"pid": os.getpid()}) + b"\n", 0)
-            self._mine[instance] = fd
-        for dead in self.dead():
-            self.sweep(dead)
+            fd = self._mine.get(instance, -1)
+            if fd >= 0:
+                if names_file(self._sys, f"{self._directory.path}/{instance}", fd):
+                    return
+                del self._mine[instance]
+                self._sys.close(fd)
+            self._directory.ensure()
+            self._mine[instance] = self._made(instance)
+
+    def _made(self, instance: str) -> int:
+        """A new instance file, locked; under a name that nobody asks for until it is."""
+        path = self._directory.file(instance)
+        new = self._directory.file(f".{instance}")
+        while True:
+            fd = self._sys.open(new, _FLAGS | os.O_CREAT, self._directory.file_mode)
+            try:
+                if self._sys.try_lock(fd):
+                    with suppress(OSError):
+                        self._sys.pwrite(fd, orjson.dumps({"pid": os.getpid()}) + b"\n", 0)
+                    with suppress(FileNotFoundError):  # Somebody took it for a dead one's before it was locked.
+                        self._sys.rename(new, path)
+                        return fd
+            except BaseException:
+                self._sys.close(fd)
+                raise
+            self._sys.close(fd)
 
     def alive(self, instance: str) -> bool:
         """Whether a process holds that instance's file; True as well when that can't be found out."""
         if instance in self._mine:
             return True
-        if not is_id(instance):
-            return False
+        return _INSTANCE.fullmatch(instance) is not None and self._is_held(instance)
+
+    def _is_held(self, name: str) -> bool:
         try:
-            fd = self._sys.open(self._path(instance), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = self._sys.open(self._directory.file(name), _FLAGS)
         except FileNotFoundError:
             return False
         except OSError:
             return True
         try:
-            # One that tidies up holds a dead one's file for an instant: only a live one's stays locked.
-            for wait_s in (0.0005, 0.001, 0.002):
-                if self._sys.try_lock_shared(fd):
-                    return False
-                time.sleep(wait_s)
-            return not self._sys.try_lock_shared(fd) and self._sys.fstat(fd).st_nlink > 0
+            return not self._sys.try_lock_shared(fd)
         except OSError:
             return True
         finally:
@@ -92,36 +97,39 @@ class Instances:
                 self._sys.close(fd)
 
     def dead(self) -> list[str]:
-        """The instances whose files are there and held by nobody."""
-        try:
-            names = [name for name, _ in self._sys.names(self._directory)]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return [name for name in names if not self.alive(name)]
+        """The names of the instance files that nobody holds; no other file in the directory counts as one."""
+        names = (name for name in self._directory.files() if _INSTANCE.fullmatch(name.removeprefix(".")))
+        return [name for name in names if name not in self._mine and not self._is_held(name)]
 
-    def sweep(self, instance: str) -> None:
+    def sweep(self, name: str) -> None:
         """Unlink the file of a dead instance; nothing happens to a live one's."""
+        path = self._directory.file(name)
         try:
-            fd = self._sys.open(self._path(instance), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = self._sys.open(path, _FLAGS)
         except OSError:
             return
         try:
-            # Without a link it was another's to tidy up, and the name may be a live one's by now.
-            if self._sys.try_lock(fd) and self._sys.fstat(fd).st_nlink:
-                with suppress(OSError):
-                    self._sys.unlink(self._path(instance))
+            if self._sys.try_lock_shared(fd):
+                with suppress(FileNotFoundError):
+                    self._sys.unlink(path)
         finally:
             with suppress(OSError):
                 self._sys.close(fd)
 
     def close(self) -> None:
-        """Unlink and free this process's instance files."""
+        """Unlink and free this process's instance files, and tidy up those of the dead, when it had one itself."""
         with self._guard:
             mine, self._mine = self._mine, {}
             for instance, fd in mine.items():
+                path = f"{self._directory.path}/{instance}"
                 with suppress(OSError):
-                    self._sys.unlink(self._path(instance))
+                    if names_file(self._sys, path, fd):
+                        self._sys.unlink(path)
                 self._sys.close(fd)
+        if mine:
+            with suppress(OSError, CapsuleError):
+                for dead in self.dead():
+                    self.sweep(dead)
 
     def forget(self) -> None:
         """In a forked child: drop the parent's instance files; its own descriptors keep them locked."""

@@ -2,23 +2,30 @@
 
 What must stay true: nothing in either directory is ever overwritten, and a name there says which document it
 was, when it came, and why: `{kind}~{id}~{time}~{n}.json` and `{kind}~{id}~{time}~{reason}~{n}.json`; no id holds `~`.
+A file of any other name was put there by somebody else, and is left alone.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
 
 from capsule import timestamps
 from capsule.storage.files import drop_name, name_also, open_document, pread_all, pwrite_all, sync_directory
 from capsule.storage.interface import Trashed
-from capsule.storage.layout import Layout
+from capsule.storage.layout import Directory, Layout
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Keeping"]
 
 TRASH, QUARANTINE = "trash", "quarantine"
+_STEM = r"[a-z]+~[A-Za-z0-9._@-]+~\d{8}T\d+Z"
+_KEPT = re.compile(rf"{_STEM}(~[a-z]+)?~\d+\.json")
+_TRASHED = re.compile(rf"{_STEM}~\d+\.json")
+#: What a writer that died left of a copy that it was making.
+_HALF = re.compile(r"\.[A-Za-z0-9._@-]+\.\d+\.tmp")
 
 
 def _compact(stamp: str) -> str:
@@ -36,19 +43,20 @@ class Keeping:
 
     def __init__(self, sys: Syscalls, layout: Layout) -> None:
         self._sys = sys
-        self._layout = layout
+        self._directories = {name: Directory(layout, sys, name) for name in (TRASH, QUARANTINE)}
 
     def _link(self, source: str, directory: str, parts: tuple[str, ...]) -> str:
         """Give `source` a free name in `directory` as well, and make it durable; the name."""
-        self._layout.ensure_derived(self._sys, directory)
+        to = self._directories[directory]
+        to.ensure()
         base = "~".join((*parts[:2], _compact(timestamps.now()), *parts[2:]))
         for n in range(10_000):
-            path = self._layout.derived(directory, f"{base}~{n}.json")
+            path = to.file(f"{base}~{n}.json")
             try:
                 name_also(self._sys, source, path)
             except FileExistsError:
                 continue
-            sync_directory(self._sys, self._layout.derived(directory))
+            sync_directory(self._sys, to.path)
             return path
         raise FileExistsError(base)
 
@@ -61,10 +69,11 @@ class Keeping:
 
     def quarantine(self, data: bytes, kind: str, id: str, reason: str) -> str:
         """Keep bytes in the quarantine; their path. Durable on return."""
-        self._layout.ensure_derived(self._sys, QUARANTINE)
-        temporary = self._layout.derived(QUARANTINE, f".{id}.{os.getpid()}.tmp")
+        to = self._directories[QUARANTINE]
+        to.ensure()
+        temporary = to.file(f".{id}.{os.getpid()}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = self._sys.open(temporary, flags, self._layout.file_mode)
+        fd = self._sys.open(temporary, flags, to.file_mode)
         try:
             pwrite_all(self._sys, fd, data, 0)
             self._sys.fsync(fd)
@@ -77,24 +86,20 @@ class Keeping:
 
     def trashed(self, kind: str) -> list[Trashed]:
         """What lies in the trash, newest first."""
-        found = [
-            self.trashed_as(name) for name in self._names(TRASH) if name.count("~") == 3 and name.startswith(f"{kind}~")
-        ]
+        names = self._directories[TRASH].files()
+        found = [self.trashed_as(name) for name in names if name.startswith(f"{kind}~") and _TRASHED.fullmatch(name)]
         return sorted(found, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
 
     def trashed_as(self, name: str) -> Trashed:
         """What lies in the trash under a name that `move` gave."""
         _, id, compact, _ = name.split("~")
-        return Trashed(id, _spread(compact), name, self._layout.derived(TRASH, name))
+        return Trashed(id, _spread(compact), name, f"{self._directories[TRASH].path}/{name}")
 
-    def _names(self, directory: str) -> list[str]:
-        try:
-            return [name for name, _ in self._sys.names(self._layout.derived(directory))]
-        except FileNotFoundError:
-            return []
+    def _in_trash(self, token: str) -> str:
+        return self._directories[TRASH].file(os.path.basename(token))
 
     def read(self, token: str) -> bytes:
-        fd, found = open_document(self._sys, self._layout.derived(TRASH, os.path.basename(token)), os.O_RDONLY)
+        fd, found = open_document(self._sys, self._in_trash(token), os.O_RDONLY)
         try:
             return pread_all(self._sys, fd, found.st_size)
         finally:
@@ -102,24 +107,28 @@ class Keeping:
 
     def put_back(self, token: str, path: str) -> None:
         """Move a file out of the trash to `path`. Raises FileExistsError when that is taken."""
-        source = self._layout.derived(TRASH, os.path.basename(token))
+        source = self._in_trash(token)
         name_also(self._sys, source, path)
         sync_directory(self._sys, os.path.dirname(path))
         drop_name(self._sys, source)
-        sync_directory(self._sys, self._layout.derived(TRASH))
+        sync_directory(self._sys, os.path.dirname(source))
 
     def purge(self, older_than_s: float) -> list[str]:
         """Unlink what came longer ago than that (seconds, by the file's name); the paths."""
         gone = []
         now = timestamps.now()
-        for directory in (TRASH, QUARANTINE):
-            for name in self._names(directory):
-                parts = name.split("~")
-                path = self._layout.derived(directory, name)
-                try:
-                    age_s = timestamps.seconds_between(_spread(parts[2]), now)
-                except (IndexError, ValueError):
+        for directory in self._directories.values():
+            for name in directory.files():
+                path = directory.file(name)
+                if _KEPT.fullmatch(name):
+                    try:
+                        age_s = timestamps.seconds_between(_spread(name.split("~")[2]), now)
+                    except ValueError:
+                        continue
+                elif _HALF.fullmatch(name):
                     age_s = time.time() - self._sys.lstat(path).st_mtime
+                else:
+                    continue
                 if age_s >= older_than_s:
                     self._sys.unlink(path)
                     gone.append(path)

@@ -2,8 +2,8 @@
 
 A kernel lock (flock) on a file that stays, so that it goes with its process however that dies; a thread lock
 in front of it, as one open file does not exclude the threads that share it. What must stay true: whoever
-holds the mutex holds the lock of the file that the name stands for now (a lock file that was unlinked meanwhile
-has no links left, and is opened anew), and a forked child shares nothing with its parent.
+holds the mutex holds the lock of the file that the path stands for now (a lock file that was unlinked, or moved away
+with its directory, is opened anew), and a forked child shares nothing with its parent.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from capsule.errors import StoreBusy
+from capsule.storage.files import names_file
 from capsule.storage.interface import Known
+from capsule.storage.layout import Directory
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Mutex", "Mutexes"]
@@ -56,22 +57,19 @@ class Mutexes:
 
     Args:
         sys: The seam to the system.
-        directory: Where the mutex files lie; made, by `prepare`, at the first one.
-        prepare: Makes the directory.
-        mode: Permission bits of a new mutex file.
+        directory: Where the mutex files lie; made at the first one.
     """
 
-    def __init__(self, sys: Syscalls, directory: str, prepare: Callable[[], None], mode: int) -> None:
+    def __init__(self, sys: Syscalls, directory: Directory) -> None:
         self._sys = sys
         self._directory = directory
-        self._prepare = prepare
-        self._mode = mode
         self._registry = threading.Lock()
         self._kept: dict[str, Mutex] = {}
         self._is_closed = False
 
     def path(self, name: str) -> str:
-        return f"{self._directory}/{name}"
+        """Where a mutex file lies, for a message or a comparison."""
+        return f"{self._directory.path}/{name}"
 
     def acquire(self, name: str, timeout_s: float) -> Mutex:
         """Take the mutex `name`; `release` gives it back.
@@ -150,8 +148,8 @@ class Mutexes:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
             if self._sys.try_lock(mutex.fd):
-                found = self._sys.fstat(mutex.fd)
-                if found.st_nlink:
+                found = names_file(self._sys, self.path(name), mutex.fd)
+                if found is not None:
                     mutex.size = found.st_size
                     return
                 self._sys.close(mutex.fd)
@@ -171,12 +169,13 @@ class Mutexes:
             wait_s = min(wait_s * 1.25, _LONGEST_WAIT_S if waited_long else _SHORT_WAIT_S)
 
     def _open(self, name: str) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        path = self._directory.file(name)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            return self._sys.open(self.path(name), flags, self._mode)
+            return self._sys.open(path, flags, self._directory.file_mode)
         except FileNotFoundError:
-            self._prepare()
-            return self._sys.open(self.path(name), flags, self._mode)
+            self._directory.ensure()
+            return self._sys.open(path, flags, self._directory.file_mode)
 
     def _busy(self, name: str, timeout_s: float, holder: str) -> StoreBusy:
         return StoreBusy(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from capsule.storage.instances import Instances
+from capsule.storage.layout import Directory, Layout
 from capsule.storage.syscalls import Syscalls
 from tests.processes import Child
 
 Start = Callable[..., Child]
+ONE, TWO = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31", "0b9c3f54-2f5d-4f7e-8a53-3f1b6c7d8e92"
 
 LIVING = """
 from capsule.storage.engine import FileStorage
@@ -33,80 +36,119 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def instances(directory: Path) -> Iterator[Instances]:
-    instances = Instances(Syscalls(), str(directory), lambda: directory.mkdir(parents=True, exist_ok=True), 0o600)
+    instances = on(directory, Syscalls())
     yield instances
     instances.close()
+
+
+def on(directory: Path, sys: Syscalls) -> Instances:
+    return Instances(sys, Directory(Layout(str(directory.parents[1])), sys, "instances"))
 
 
 def test_an_instance_of_another_process_lives_until_it_closes(
     tmp_path: Path, directory: Path, instances: Instances, child: Start
 ) -> None:
-    other = child(LIVING, tmp_path, "one")
+    other = child(LIVING, tmp_path, ONE)
     other.hear()
-    assert instances.alive("one") and instances.dead() == []
-    instances.sweep("one")
-    assert (directory / "one").exists() and instances.alive("one")
+    assert instances.alive(ONE) and instances.dead() == []
+    instances.sweep(ONE)
+    assert (directory / ONE).exists() and instances.alive(ONE)
     other.say()
     other.hear()
-    assert not instances.alive("one") and list(directory.iterdir()) == []
+    assert not instances.alive(ONE) and list(directory.iterdir()) == []
 
 
 def test_an_instance_that_was_killed_is_dead_and_its_file_is_swept(
     tmp_path: Path, directory: Path, instances: Instances, child: Start
 ) -> None:
-    other = child(LIVING, tmp_path, "one")
+    other = child(LIVING, tmp_path, ONE)
     other.hear()
     other.kill()
-    assert not instances.alive("one") and instances.dead() == ["one"]
-    instances.announce("two")
-    assert [path.name for path in directory.iterdir()] == ["two"]
+    assert not instances.alive(ONE) and instances.dead() == [ONE]
+    instances.announce(TWO)
+    instances.close()
+    assert list(directory.iterdir()) == []
 
 
 def test_an_instance_whose_file_was_unlinked_is_not_alive_and_harms_no_namesake(
     tmp_path: Path, directory: Path, instances: Instances, child: Start
 ) -> None:
-    instances.announce("one")
-    (directory / "one").unlink()
-    other = child(LIVING, tmp_path, "one")
+    instances.announce(ONE)
+    (directory / ONE).unlink()
+    other = child(LIVING, tmp_path, ONE)
     other.hear()
-    assert (directory / "one").exists()
+    assert (directory / ONE).exists()
 
 
-def test_one_that_tidies_up_never_takes_a_live_ones_file(directory: Path, instances: Instances) -> None:
-    """Two sweepers meet: the second opened the file before the first unlinked it, and an announcer made it anew."""
-    directory.mkdir(parents=True)
-    (directory / "one").write_bytes(b"")
-    announcer = Instances(Syscalls(), str(directory), lambda: None, 0o600)
+def test_one_that_tidies_up_never_takes_the_file_of_one_that_is_just_announced(directory: Path) -> None:
+    announcer = on(directory, Syscalls())
 
-    class Late(Syscalls):
-        def try_lock(self, fd: int) -> bool:
-            Path(directory / "one").unlink(missing_ok=True)
-            announcer.announce("one")
-            return Syscalls.try_lock(self, fd)
+    class Between(Syscalls):
+        """Something happens between two steps of the one who announces, or of the one who tidies up."""
 
-    Instances(Late(), str(directory), lambda: None, 0o600).sweep("one")
-    assert (directory / "one").exists() and instances.alive("one")
+        def __init__(self, step: str, what: Callable[[], object]) -> None:
+            call, done = getattr(Syscalls(), step), []
+
+            def first(*args: object) -> object:
+                if not done:
+                    done.append(what())
+                return call(*args)
+
+            setattr(self, step, first)
+
+    def tidy() -> None:
+        for name in announcer.dead():
+            announcer.sweep(name)
+
+    for step in ("try_lock", "rename"):
+        on(directory, Between(step, tidy)).announce(ONE)
+        assert announcer.alive(ONE), step
+    directory.joinpath(f".{TWO}").write_bytes(b"")
+    on(directory, Between("try_lock_shared", lambda: announcer.announce(TWO))).sweep(f".{TWO}")
+    assert (directory / TWO).exists()
     announcer.close()
 
 
-def test_a_dead_one_that_somebody_tidies_up_just_now_is_not_alive(directory: Path, instances: Instances) -> None:
+def test_a_dead_one_is_dead_while_others_ask_for_it_and_a_live_one_is_asked_once(
+    directory: Path, instances: Instances
+) -> None:
     directory.mkdir(parents=True)
-    (directory / "one").write_bytes(b"")
-    tidying = Syscalls()
-    fd = os.open(directory / "one", os.O_RDWR)
-    assert tidying.try_lock(fd)
-    tries = 0
+    (directory / ONE).write_bytes(b"")
+    asked = 0
 
-    class Watching(Syscalls):
-        def try_lock_shared(self, other: int) -> bool:
-            nonlocal tries, fd
-            tries += 1
-            if tries == 2:
-                (directory / "one").unlink()
-                os.close(fd)
-            return super().try_lock_shared(other)
+    class Counting(Syscalls):
+        def try_lock_shared(self, fd: int) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().try_lock_shared(fd)
 
-    assert not Instances(Watching(), str(directory), lambda: None, 0o600).alive("one")
+    asking = os.open(directory / ONE, os.O_RDWR)
+    assert Syscalls().try_lock_shared(asking)
+    assert not on(directory, Counting()).alive(ONE)
+    instances.announce(TWO)
+    assert on(directory, Counting()).alive(TWO)
+    assert asked == 2
+    os.close(asking)
+
+
+def test_announcing_looks_at_no_other_instance(directory: Path) -> None:
+    """It is done at a save, under the document's mutex, however many others there are."""
+
+    class Blind(Syscalls):
+        def names(self, directory: str) -> NoReturn:
+            raise AssertionError
+
+    on(directory, Blind()).announce(ONE)
+
+
+def test_an_instance_is_announced_again_when_the_derived_directory_was_moved_away(
+    directory: Path, instances: Instances
+) -> None:
+    instances.announce(ONE)
+    directory.parent.rename(directory.parents[1] / "aside")
+    assert not on(directory, Syscalls()).alive(ONE)
+    instances.announce(ONE)
+    assert on(directory, Syscalls()).alive(ONE)
 
 
 def test_what_cannot_be_found_out_counts_as_alive(directory: Path) -> None:
@@ -115,8 +157,8 @@ def test_what_cannot_be_found_out_counts_as_alive(directory: Path) -> None:
             raise OSError(37, "No locks available")
 
     directory.mkdir(parents=True)
-    (directory / "one").write_bytes(b"")
-    assert Instances(Failing(), str(directory), lambda: None, 0o600).alive("one")
+    (directory / ONE).write_bytes(b"")
+    assert on(directory, Failing()).alive(ONE)
 
 
 def test_a_forked_childs_end_does_not_end_its_parents_instance(
@@ -126,7 +168,7 @@ def test_a_forked_childs_end_does_not_end_its_parents_instance(
         """
         from capsule.storage.engine import FileStorage
         storage = FileStorage(sys.argv[1])
-        storage.announce("one")
+        storage.announce(sys.argv[2])
         pid = os.fork()
         if pid == 0:
             storage.close()
@@ -136,8 +178,9 @@ def test_a_forked_childs_end_does_not_end_its_parents_instance(
         hear()
         """,
         tmp_path,
+        ONE,
     )
     other.hear()
-    assert instances.alive("one")
+    assert instances.alive(ONE)
     other.kill()
-    assert not instances.alive("one")
+    assert not instances.alive(ONE)

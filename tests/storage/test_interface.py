@@ -10,6 +10,7 @@ import pytest
 
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Refused, StoreBusy
 from capsule.format import anatomy, codec
+from capsule.ids import new_id
 from capsule.storage.interface import Held, Interfered, Known, Storage
 from tests.storage.conftest import STAMP, document, entry, head, texts_of
 
@@ -373,12 +374,13 @@ def test_what_is_no_regular_file_is_no_document(storage: Storage, root: Path, wh
 
 def test_an_instance_is_alive_from_its_announcement_to_the_end_of_its_storage(root: Path, make) -> None:  # type: ignore[no-untyped-def]
     one, other = make(str(root)), make(str(root))
-    assert not other.alive("i-1")
-    one.announce("i-1")
-    one.announce("i-1")
-    assert one.alive("i-1") and other.alive("i-1")
+    instance = new_id()
+    assert not other.alive(instance)
+    one.announce(instance)
+    one.announce(instance)
+    assert one.alive(instance) and other.alive(instance)
     one.close()
-    assert not other.alive("i-1")
+    assert not other.alive(instance)
     other.close()
 
 

@@ -121,6 +121,19 @@ def test_a_mutex_file_that_was_unlinked_excludes_no_less(
         other.close()
 
 
+def test_two_never_hold_one_mutex_when_the_derived_directory_was_moved_away(
+    tmp_path: Path, storage: FileStorage, child: Start
+) -> None:
+    take(storage, "x")
+    (tmp_path / ".capsule").rename(tmp_path / "aside")
+    holder = child(HOLDER, tmp_path)
+    holder.hear()
+    with pytest.raises(StoreBusy):
+        take(storage, "x", 0.01)
+    holder.kill()
+    take(storage, "x")
+
+
 def test_many_mutexes_do_not_keep_as_many_files_open(storage: FileStorage) -> None:
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("the system does not say which files are open")

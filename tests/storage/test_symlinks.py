@@ -1,0 +1,133 @@
+"""A store that was cloned or unpacked with symlinks in it: nothing that stands behind one is written or deleted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.doctor import examine
+from capsule.errors import CapsuleError, Refused
+
+UUID = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31"
+#: Names that what Capsule makes has, and others.
+NAMES = (
+    UUID,
+    f".{UUID}",
+    "letter.txt",
+    "conversations-team",
+    "index.sqlite3",
+    "conversations~team~20250112T103000123Z~0.json",
+    "conversations~team~20250112T103000123Z~torn~0.json",
+    ".team.1.tmp",
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    Store.init(root)
+    with Store.open(root) as store:
+        store.create(id="team", type="group", messages=[{"role": "user", "content": "one"}])
+        store.create(id="old")
+        store.delete("old")
+        with store.lock("team"):
+            pass
+    return root
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A directory of the user's, with files of theirs."""
+    elsewhere = tmp_path / "elsewhere"
+    for inner in ("", "mutex", "instances", "trash", "quarantine"):
+        (elsewhere / inner).mkdir()
+        for name in NAMES:
+            (elsewhere / inner / name).write_bytes(b"of the user\n")
+    return elsewhere
+
+
+def everything(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def use(root: Path) -> list[CapsuleError]:
+    """Do what writes, sweeps and deletes; the errors."""
+    errors = []
+    for act in (
+        lambda store: store.append("team", content="two"),
+        lambda store: store.lock("team"),
+        lambda store: store.create(id="new"),
+        lambda store: list(store.heads()),
+        lambda store: store.reindex(),
+        lambda store: store.delete("team"),
+        lambda store: store.trash(),
+        lambda store: store.restore("old"),
+        lambda store: list(examine(store, repair=True)),
+        lambda store: store.purge(),
+    ):
+        try:
+            with Store.open(root) as store:
+                act(store)
+        except CapsuleError as error:
+            errors.append(error)
+    return errors
+
+
+@pytest.mark.parametrize("link", ["", "mutex", "instances", "trash", "quarantine"])
+def test_nothing_derived_is_reached_through_a_symlink(root: Path, elsewhere: Path, link: str) -> None:
+    before = everything(elsewhere)
+    place = root / ".capsule" / link
+    shutil.rmtree(place, ignore_errors=True)
+    place.symlink_to(elsewhere)
+    errors = use(root)
+    assert any(isinstance(error, Refused) and f"rm {place}" in error.message for error in errors), errors
+    assert everything(elsewhere) == before
+
+
+def test_a_directory_of_documents_that_is_a_symlink_is_refused(root: Path, tmp_path: Path) -> None:
+    """Behind it lies another store, most likely, whose documents have another mutex there."""
+    (root / "conversations").rename(tmp_path / "moved")
+    (root / "conversations").symlink_to(tmp_path / "moved")
+    before = everything(tmp_path / "moved")
+    assert all(isinstance(error, Refused) for error in use(root))
+    assert everything(tmp_path / "moved") == before
+
+
+def test_a_derived_file_that_is_a_symlink_is_not_followed(root: Path, elsewhere: Path) -> None:
+    derived = root / ".capsule"
+    with Store.open(root) as store:
+        list(store.heads())
+    for name in ("index.sqlite3", "index.lock", ".gitignore", "mutex/conversations-team", f"instances/{UUID}"):
+        (derived / name).unlink(missing_ok=True)
+        (derived / name).symlink_to(elsewhere / "letter.txt")
+    before = everything(elsewhere)
+    use(root)
+    assert everything(elsewhere) == before
+
+
+def test_files_that_capsule_did_not_make_are_neither_swept_nor_purged(root: Path) -> None:
+    own = root / ".capsule"
+    for directory in ("instances", "trash", "quarantine"):
+        (own / directory).mkdir(exist_ok=True)
+        for name in ("letter.txt", "a~b~c~d.json"):
+            (own / directory / name).write_bytes(b"of the user\n")
+    with Store.open(root) as store:
+        store.append("team", content="two")
+        store.create()
+        store.purge()
+        list(examine(store, repair=True))
+    files = [path for path in own.rglob("*") if path.is_file()]
+    kept = [path for path in files if path.read_bytes() == b"of the user\n"]
+    assert len(kept) == 6
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this platform")
+def test_a_fifo_in_the_place_of_a_derived_file_keeps_nobody_waiting(root: Path) -> None:
+    for name in ("mutex/conversations-team", f"instances/{UUID}", "index.lock"):
+        (root / ".capsule" / name).unlink(missing_ok=True)
+        os.mkfifo(root / ".capsule" / name)
+    use(root)
