@@ -27,13 +27,13 @@ class Derived:
         self._sys = sys
 
     def path(self, name: str) -> str:
-        """Where the file lies; whether it is there is not asked. Raises `Refused`."""
-        return self._directory.file(name)
+        """Where the file lies; whether it is there, and what, is for `inode` to say."""
+        return f"{self._directory.path}/{name}"
 
     def inode(self, name: str) -> int:
         """What tells the file of this name from another that had it before; 0 when there is none, or no file."""
         try:
-            found = self._sys.lstat(self.path(name))
+            found = self._sys.lstat(self._directory.file(name))
         except (OSError, Refused):
             return 0
         return found.st_ino if stat.S_ISREG(found.st_mode) else 0
@@ -59,7 +59,8 @@ class Derived:
         """Give a finished file its name, durable before it has it. Raises `Refused`, `StorageFailed`."""
         path = self.path(name)
         with files.naming(path, "put into place"):
-            fd = self._sys.open(self.path(new), os.O_RDWR | os.O_CLOEXEC)
+            self._directory.check()
+            fd = self._sys.open(self.path(new), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 self._sys.fdatasync(fd)
             finally:
@@ -70,7 +71,7 @@ class Derived:
         """Unlink files, as far as they are there. Raises `Refused`, `StorageFailed`."""
         for name in names:
             with files.naming(self.path(name), "drop"):
-                files.drop_name(self._sys, self.path(name))
+                files.drop_name(self._sys, self._directory.file(name))
 
     def names(self) -> list[str]:
         """The names of all derived files."""
