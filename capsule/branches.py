@@ -16,8 +16,7 @@ from capsule.continuing import lines_of
 from capsule.errors import InvalidInput, NotFound
 from capsule.format.anatomy import is_orderly
 from capsule.format.outline import Outline
-from capsule.format.pruning import kept_current, without
-from capsule.format.titles import title_by_rule
+from capsule.format.pruning import kept_current, retitle, without
 from capsule.format.tree import Tree
 
 if TYPE_CHECKING:
@@ -109,7 +108,8 @@ class Removal:
     def __str__(self) -> str:
         count = len(self.ids)
         of = ", ".join(f"{many} {role}" for role, many in self.roles.items())
-        return f"{count} message{'' if count == 1 else 's'}" + (f" ({of})" if of else "")
+        all_of_them = ": all of them" if count and self.leaf is None else ""
+        return f"{count} message{'' if count == 1 else 's'}" + (f" ({of})" if of else "") + all_of_them
 
 
 class Without:
@@ -145,10 +145,7 @@ class Without:
         if self.current is not None:
             metadata["currentNode"] = self.current
         after = document | {"metadata": metadata, "history": self.history}
-        if metadata.get("titleSetBy") == "auto":
-            before, now = (title_by_rule(entries) for entries in (document["history"], self.history))
-            if now and document["title"] == before:
-                after["title"] = now
+        retitle(after, document["history"], self.history)
         return after
 
 

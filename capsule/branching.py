@@ -310,7 +310,7 @@ class Branching(Reading, ABC):
         dry_run: bool = False,
         expected: Collection[str] | None = None,
     ) -> Removal:
-        """Take a message out, and all that answers it, for good.
+        """Take a message out, and all that answers it; they are kept in the trash.
 
         When the active branch ended there, it then ends where the newest message beside it leads, else at the message
         that it answered.
@@ -334,10 +334,10 @@ class Branching(Reading, ABC):
             place = find_message(history, message_id, id)
             return {place} if keep_children else {place, *tree.descendants_at(place)}, place
 
-        return self._remove(id, chosen, dry_run, expected)
+        return self._remove(id, chosen, dry_run, expected, "deleted")
 
     def prune(self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None) -> Removal:
-        """Take out every message that is not on the active branch, for good.
+        """Take out every message that is not on the active branch; they are kept in the trash.
 
         Args:
             id: The conversation.
@@ -349,9 +349,9 @@ class Branching(Reading, ABC):
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
             return set(range(len(history))) - set(tree.path(current)), None
 
-        return self._remove(id, chosen, dry_run, expected)
+        return self._remove(id, chosen, dry_run, expected, "pruned")
 
-    def _remove(self, id: str, chosen: Choose, dry_run: bool, expected: Collection[str] | None) -> Removal:
+    def _remove(self, id: str, chosen: Choose, dry_run: bool, expected: Collection[str] | None, reason: str) -> Removal:
         from capsule.branches import Without
 
         if dry_run:
@@ -374,7 +374,7 @@ class Branching(Reading, ABC):
                     after["metadata"]["lock"] = lock
                 return after
 
-            conversation.rewrite(change)
+            conversation.rewrite(change, reason=reason)
             self._holder.now_held(id, lock)
             return planned.removal
 

@@ -1,30 +1,51 @@
-"""The trash of an open store: conversations deleted, brought back, and dropped for good.
+"""The trash of an open store: conversations and messages that were taken away, brought back, and dropped for good.
 
-What must stay true: deleting loses nothing; only `purge` does, and only what lay there long enough.
+What must stay true: whatever a write takes away lies in the trash before it is gone; only `purge` drops it from there,
+and only what has been there for long enough.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from capsule import timestamps
 from capsule.choosing import one_of
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.format import codec, migrations
+from capsule.format.pruning import put_back
 from capsule.head import Head
 from capsule.holding import Holder
 from capsule.ids import check_id
 from capsule.reading import KIND, Reading
 from capsule.storage.interface import Trashed
-from capsule.writing import Conversation
+from capsule.writing import REMOVED, Conversation
 
 if TYPE_CHECKING:
     from capsule.own import Own
 
-__all__ = ["Discarding"]
+__all__ = ["Discarding", "Removed"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Messages in the trash that one write took out of a conversation or changed.
+
+    Attributes:
+        trashed: Where they lie.
+        title: The conversation's title then.
+        reason: `deleted`, `pruned`, `edited` or `restored` (their places were taken by others that were put back).
+        messages: They, as they were.
+    """
+
+    trashed: Trashed
+    title: str
+    reason: str
+    messages: list[dict[str, Any]]
 
 
 class Discarding(Reading, ABC):
@@ -89,8 +110,12 @@ class Discarding(Reading, ABC):
             return Head(trashed.id, path=trashed.path, bytes=len(data), damaged=error.message)
         return head or Head(trashed.id, path=trashed.path, bytes=len(data), damaged="no capsule")
 
-    def restore(self, id: str) -> Head:
-        """Bring the conversation that was deleted last under this id back from the trash.
+    def restore(self, id: str, trashed: Trashed | None = None) -> Head:
+        """Bring a conversation back from the trash.
+
+        Args:
+            id: Its id, or a unique beginning of it.
+            trashed: Which one that was deleted under this id, as `trash` gives it; None: the one that was last.
 
         Raises:
             NotFound: There is none in the trash.
@@ -98,7 +123,7 @@ class Discarding(Reading, ABC):
         """
         deleted = self.trash()
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
-        latest = next(trashed for trashed in deleted if trashed.id == wanted)
+        latest = trashed or next(one for one in deleted if one.id == wanted)
         with self.storage.mutex(KIND, wanted) as held:
             if self._own is not None:
                 self._own.wrote(wanted, "restored")
@@ -107,6 +132,60 @@ class Discarding(Reading, ABC):
             return self.head(wanted)
         except InvalidDocument as error:
             return Head(wanted, path=self.storage.path(KIND, wanted), damaged=error.message)
+
+    def removed(self, id: str | None = None) -> list[Removed]:
+        """The messages in the trash, those that were removed last first. Costs reading what it lists.
+
+        Args:
+            id: Only of this conversation, by its full id; None: of all.
+        """
+        found = []
+        for trashed in self.storage.trash(REMOVED):
+            if id is None or trashed.id == id:
+                kept = codec.decode(self.storage.read_trashed(trashed.token), trashed.path)
+                found.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
+        return found
+
+    def restore_messages(self, trashed: Trashed) -> list[str]:
+        """Put messages from the trash back into their conversation, and drop them from the trash.
+
+        One that is gone returns under the message that it answered; one that was edited gets its former text, and the
+        text it has now is kept in the trash in turn.
+
+        Args:
+            trashed: As `removed` gives it.
+
+        Returns:
+            The ids of the messages that came back or changed.
+
+        Raises as `append`, and costs as `edit_message`; also
+            NotFound: It is not in the trash any more, or the conversation is not there.
+        """
+        kept = codec.decode(self.storage.read_trashed(trashed.token), trashed.path)
+
+        def act(conversation: Conversation) -> list[str]:
+            lock = self._holder.admit(conversation)
+            before = conversation.document()
+
+            def change(document: dict[str, Any]) -> dict[str, Any]:
+                after = put_back(document, kept)
+                if lock is not None:
+                    after["metadata"]["lock"] = lock
+                return after
+
+            stamp = timestamps.later_than(before["updatedAt"])
+            after = conversation.rewrite(change, stamp, reason="restored")
+            self._holder.now_held(conversation.id, lock)
+            conversation.held.drop_kept(trashed)
+            there = {entry["id"]: entry["content"] for entry in before["history"]}
+            wanted = {entry["id"] for entry in kept["history"]}
+            return [
+                entry["id"]
+                for entry in after["history"]
+                if entry["id"] in wanted and there.get(entry["id"]) != entry["content"]
+            ]
+
+        return self._write(trashed.id, act)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
         """Drop for good what has lain in the trash and the quarantine for longer; the paths of what is gone.

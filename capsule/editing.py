@@ -16,7 +16,7 @@ from capsule import timestamps
 from capsule.choosing import find_message
 from capsule.format import canonical, codec, migrations
 from capsule.format.message import check_message
-from capsule.format.titles import title_by_rule
+from capsule.format.pruning import retitle
 from capsule.reading import KIND, Reading
 from capsule.settling import decoded
 from capsule.writing import encoded_within
@@ -44,7 +44,7 @@ class Editing(Reading, ABC):
         """Run `action` on the conversation, settled and under its mutex."""
 
     def edit_message(self, id: str, message_id: str, content: str) -> Message:
-        """Change one message's text in place; its `editedAt` says when.
+        """Change one message's text in place; its `editedAt` says when. The text before it is kept in the trash.
 
         Args:
             id: The conversation.
@@ -61,15 +61,13 @@ class Editing(Reading, ABC):
 
             def change(document: dict[str, Any]) -> None:
                 history = document["history"]
-                made = title_by_rule(history) if document["metadata"].get("titleSetBy") == "auto" else None
                 history[place] |= {"content": content, "editedAt": document["updatedAt"]}
                 encoded_within(history[place], self.settings.message_bytes)
-                if document["title"] == made:
-                    document["title"] = title_by_rule(history)
+                retitle(document, conversation.document()["history"], history)
                 if lock is not None:
                     document["metadata"]["lock"] = lock
 
-            after = conversation.rewrite(change, _later(conversation))
+            after = conversation.rewrite(change, _later(conversation), reason="edited")
             self._holder.now_held(id, lock)
             return {"at": place, "entry": after["history"][place]}
 
@@ -79,7 +77,7 @@ class Editing(Reading, ABC):
         return Message.model_validate(done["entry"]).placed(done["at"])
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
-        """Save a conversation that a person edited as a whole.
+        """Save a conversation that a person edited as a whole. What they took out or changed is kept in the trash.
 
         Args:
             id: The conversation.
@@ -99,7 +97,7 @@ class Editing(Reading, ABC):
                 after["metadata"]["lock"] = lock if lock is not None else document["metadata"]["lock"]
                 return after
 
-            after = conversation.rewrite(change, _later(conversation))
+            after = conversation.rewrite(change, _later(conversation), reason="edited")
             self._holder.now_held(id, lock)
             return after
 

@@ -14,20 +14,23 @@ from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.fields import names
+from capsule.format.pruning import removed
 from capsule.format.reconcile import append_record, edit_record, gone_record, head_record, together
 from capsule.format.titles import title_by_rule
 from capsule.ids import new_message_id
 from capsule.settling import decoded
-from capsule.storage.interface import Held, Interfered, Known
+from capsule.storage.interface import Held, Interfered, Known, Trashed
 
 if TYPE_CHECKING:
     from capsule.format.lines import Strand
     from capsule.format.outline import Outline
     from capsule.own import Own
 
-__all__ = ["Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
+__all__ = ["REMOVED", "Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
 
 Document = dict[str, Any]
+#: The kind of what the trash keeps of a conversation that is still there.
+REMOVED = "messages"
 #: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
 _HEAD = frozenset(names("")) - {"context", "history"}
 
@@ -286,12 +289,16 @@ class Conversation:
         self.head = self._heads.put(self.id, self.known.tag, head)
         self.head.outline = outline  # The history is as it was, and longer maybe.
 
-    def rewrite(self, change: Callable[[Document], Document | None], stamp: str | None = "") -> Document:
+    def rewrite(
+        self, change: Callable[[Document], Document | None], stamp: str | None = "", *, reason: str = ""
+    ) -> Document:
         """Change anything, by writing the whole file anew.
 
         Args:
             change: Changes the document it is given, in which the new `updatedAt` stands, or returns another.
             stamp: The new `updatedAt`; empty: now; None: as it is.
+            reason: Why messages go or change, as `removed` takes it: they are kept in the trash first. Empty: none is
+                kept, because the version there is now is kept elsewhere.
 
         Returns:
             The document as written.
@@ -311,16 +318,27 @@ class Conversation:
             self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
         data = codec.encode(after)
         decoded(data, self.held.path, self.id)  # What was changed must still be a capsule.
-        self.known = self.held.replace(
-            self.known.signature,
-            data,
-            anatomy.surveyed(data, after["history"]),
-            _records_between(before, after),
-            keep=True,
-        )
+        kept = self._kept(before, after, reason) if reason else None
+        try:
+            self.known = self.held.replace(
+                self.known.signature,
+                data,
+                anatomy.surveyed(data, after["history"]),
+                _records_between(before, after),
+                keep=True,
+            )
+        except Interfered:
+            if kept is not None:
+                self.held.drop_kept(kept)
+            raise
         self._whole = after
         self.head = self._heads.put(self.id, self.known.tag, _head_in(after))
         return after
+
+    def _kept(self, before: Document, after: Document, reason: str) -> Trashed | None:
+        """Keep in the trash what a write is about to take out or change; None when it takes nothing."""
+        gone = removed(before, after, reason)
+        return None if gone is None else self.held.keep(REMOVED, codec.encode(gone))
 
     def refresh_lock(self) -> None:
         """Overwrite the lock's time with now, in place where the layout lets it."""

@@ -239,7 +239,10 @@ class FileStorage:
     def read_trashed(self, token: str) -> bytes:
         """See `Storage.read_trashed`."""
         with files.naming(self.layout.derived("trash", token), "read"):
-            return self.keeping.read(token)
+            try:
+                return self.keeping.read(token)
+            except FileNotFoundError:
+                raise NotFound(f"{token} is not in the trash any more; see what is: capsule trash", id=token) from None
 
     def purge(self, older_than_s: float) -> list[str]:
         """See `Storage.purge`."""

@@ -17,7 +17,7 @@ from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, head
 from capsule.storage import files, note
 from capsule.storage.copying import WORTH_A_THREAD, CopyMeanwhile, copy_range
 from capsule.storage.interface import Interfered, Known, Signature, Trashed
-from capsule.storage.keeping import TRASH
+from capsule.storage.keeping import QUARANTINE, TRASH
 from capsule.storage.mutex import Mutex
 from capsule.storage.splice import Unflushed, splice, stamp_in_place
 from capsule.timestamps import WIDTH
@@ -349,7 +349,7 @@ class HeldDocument:
     def quarantine(self, data: bytes, reason: str) -> str:
         """See `Held.quarantine`."""
         with files.naming(self.path, "keep a copy of"):
-            return self._storage.keeping.quarantine(data, self._kind, self.id, reason)
+            return self._storage.keeping.store(data, QUARANTINE, self._kind, self.id, reason)
 
     def delete(self) -> Trashed:
         """See `Held.delete`."""
@@ -358,6 +358,17 @@ class HeldDocument:
             path = self._storage.keeping.move(self.path, TRASH, self._kind, self.id)
         self.forget()
         return self._storage.keeping.trashed_as(os.path.basename(path))
+
+    def keep(self, kind: str, data: bytes) -> Trashed:
+        """See `Held.keep`."""
+        with files.naming(self.path, "keep a copy of"):
+            path = self._storage.keeping.store(data, TRASH, kind, self.id)
+        return self._storage.keeping.trashed_as(os.path.basename(path))
+
+    def drop_kept(self, kept: Trashed) -> None:
+        """See `Held.drop_kept`."""
+        with files.naming(kept.path, "drop"):
+            self._storage.keeping.drop(kept.token)
 
     def forget(self) -> None:
         """Drop the note: nothing is known of the document any more."""

@@ -76,7 +76,14 @@ class Scanned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trashed:
-    """A deleted document: the token names it in the trash."""
+    """A document in the trash: a deleted conversation, or messages that were taken out of one.
+
+    Attributes:
+        id: The conversation's id.
+        deleted_at: When it came into the trash.
+        token: Its name in the trash.
+        path: Where it lies.
+    """
 
     id: str
     deleted_at: str
@@ -195,6 +202,12 @@ class Held(Protocol):
     def delete(self) -> Trashed:
         """Move the document to the trash."""
 
+    def keep(self, kind: str, data: bytes) -> Trashed:
+        """Put bytes into the trash, as a document of `kind` with this one's id."""
+
+    def drop_kept(self, kept: Trashed) -> None:
+        """Take out of the trash what `keep` put there, if it is still there."""
+
     def restore(self, token: str) -> None:
         """Move the document back from the trash. Raises `Refused` when its place is taken."""
 
@@ -308,7 +321,7 @@ class Storage(Protocol):
         """The deleted documents of a kind, newest first."""
 
     def read_trashed(self, token: str) -> bytes:
-        """The bytes of a deleted document."""
+        """The bytes of a deleted document. Raises `NotFound`."""
 
     def purge(self, older_than_s: float) -> list[str]:
         """Drop what lies in the trash and the quarantine for longer; the paths."""

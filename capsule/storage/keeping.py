@@ -67,17 +67,17 @@ class Keeping:
         sync_directory(self._sys, os.path.dirname(source))
         return path
 
-    def quarantine(self, data: bytes, kind: str, id: str, reason: str) -> str:
-        """Keep bytes in the quarantine; their path. Durable on return."""
-        to = self._directories[QUARANTINE]
+    def store(self, data: bytes, directory: str, kind: str, id: str, *reason: str) -> str:
+        """Keep bytes in the trash or the quarantine; their path. Durable on return."""
+        to = self._directories[directory]
         to.ensure()
-        temporary = to.file(f".{id}.{os.getpid()}.tmp")
+        temporary = to.file(f".{kind}-{id}.{os.getpid()}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = self._sys.open(temporary, flags, to.file_mode)
         try:
             pwrite_all(self._sys, fd, data, 0)
             self._sys.fsync(fd)
-            path = self._link(temporary, QUARANTINE, (kind, id, reason))
+            path = self._link(temporary, directory, (kind, id, *reason))
         finally:
             self._sys.close(fd)
             with suppress(OSError):
@@ -104,6 +104,10 @@ class Keeping:
             return pread_all(self._sys, fd, found.st_size)
         finally:
             self._sys.close(fd)
+
+    def drop(self, token: str) -> None:
+        with suppress(FileNotFoundError):
+            drop_name(self._sys, self._in_trash(token))
 
     def put_back(self, token: str, path: str) -> None:
         """Move a file out of the trash to `path`. Raises FileExistsError when that is taken."""

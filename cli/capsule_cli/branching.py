@@ -1,15 +1,15 @@
 """The branches of a conversation: `switch`, `regenerate`, `prune` and `fork`; and what `delete` does to a message.
 
-What must stay true: what goes for good is counted out to a person at a terminal before it goes.
+What must stay true: messages that go are counted out before they go, and how they come back is said.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from capsule_cli.consent import ensure_agreed
 from capsule_cli.inputs import message_text
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, Yes, asked, usage
@@ -103,12 +103,12 @@ def regenerate(
 
 @commands.command("prune")
 def prune(ctx: typer.Context, id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Remove every branch but the active one, for good."""
+    """Remove every branch but the active one; the messages stay in the trash until `purge`."""
     with store_of(ctx) as store:
         id = store.resolve(id)
         planned = store.prune(id, dry_run=True)
         if planned.ids and not dry_run:
-            _ask(f"Remove {planned} of other branches for good?", yes)
+            ensure_agreed(f"Remove {planned}, of other branches? A copy stays in the trash.", yes=yes)
             planned = store.prune(id, expected=None if yes else planned.ids)
     _tell(ctx, id, planned, dry_run=dry_run)
 
@@ -146,21 +146,17 @@ def delete_message(ctx: typer.Context, id: str, message: str, *, keep_children: 
         found = store.find_message(id, message)
         planned = store.delete_message(id, str(found.id), keep_children=keep_children, dry_run=True)
         if not dry_run:
-            _ask(f"Remove {planned} for good?", yes)
+            ensure_agreed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
             expected = None if yes else planned.ids
             planned = store.delete_message(id, str(found.id), keep_children=keep_children, expected=expected)
     _tell(ctx, id, planned, dry_run=dry_run)
 
 
-def _ask(question: str, yes: bool) -> None:
-    """Ask a person; whoever is no person at a terminal has said what they want by calling."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
-        raise Stopped("nothing was changed")
-
-
 def _tell(ctx: typer.Context, id: str, removal: Removal, *, dry_run: bool) -> None:
     if asked(ctx).json:
         told: dict[str, Any] = {"removed": list(removal.ids), "roles": removal.roles, "leaf": removal.leaf}
-        out_json({**told, "dryRun": dry_run})
+        undo = {"undo": f"capsule restore {id}"} if removal.ids and not dry_run else {}
+        out_json({**told, "dryRun": dry_run, **undo})
     else:
-        out(one_line(f"{id}: {removal} " + ("would be removed" if dry_run else "removed")))
+        undone = f"; undo: capsule restore {id}" if removal.ids else ""
+        out(one_line(f"{id}: {removal} " + ("would be removed" if dry_run else f"removed{undone}")))

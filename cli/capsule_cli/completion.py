@@ -41,6 +41,7 @@ def complete_trashed(ctx: typer.Context, incomplete: str) -> list[tuple[str, str
 
     try:
         with store_of(ctx) as store:
-            return [(item.id, f"deleted {item.deleted_at}") for item in store.trash() if item.id.startswith(incomplete)]
+            items = [*store.trash(), *(removed.trashed for removed in store.removed())]
+            return [(item.id, f"deleted {item.deleted_at}") for item in items if item.id.startswith(incomplete)]
     except (CapsuleError, OSError):
         return []

@@ -1,12 +1,11 @@
 """`delete --all`: every conversation of a store to the trash.
 
-What must stay true: a person is asked twice, and a script says --yes; one that can't go holds up no other, and is
-named.
+What must stay true: a person is asked twice, and a script says --yes; one that can't be deleted does not keep the
+others from it, and is named.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,9 +13,10 @@ import typer
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import is_id
 from capsule_cli.boundary import report_error
+from capsule_cli.consent import ensure_agreed
 from capsule_cli.opening import store_of
-from capsule_cli.options import asked, usage
-from capsule_cli.output import Stopped, one_line, out, out_json, progress
+from capsule_cli.options import asked
+from capsule_cli.output import one_line, out, out_json, progress
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -29,7 +29,11 @@ def delete_all(ctx: typer.Context, *, yes: bool) -> None:
     with store_of(ctx) as store:
         many = len(store.ids())
         if many:
-            _ask_twice(store, many, yes)
+            ensure_agreed(
+                f"Delete every conversation of {one_line(store.root)}, {many} of them, archived and pinned ones too?",
+                f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
+                yes=yes,
+            )
         told, failed = _gone(store, many)
     if asked(ctx).json:
         out_json(told)
@@ -44,20 +48,6 @@ def delete_all(ctx: typer.Context, *, yes: bool) -> None:
         report_error(failure, as_json=asked(ctx).json)
     if failed:
         raise typer.Exit(failed[0].exit_code)
-
-
-def _ask_twice(store: Store, many: int, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise usage(f"--all deletes {_count(many)}, and nobody can be asked; say --yes too", "--all")
-    where = one_line(store.root)
-    for question in (
-        f"Delete every conversation of {where}, {many} of them, archived and pinned ones too?",
-        f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
-    ):
-        if not typer.confirm(question, err=True):
-            raise Stopped("nothing was changed")
 
 
 def _gone(store: Store, many: int) -> tuple[list[dict[str, Any]], list[CapsuleError]]:

@@ -1,12 +1,11 @@
 """`delete`, `trash`, `restore`, `purge`: to the trash and back.
 
-What must stay true: a person at a terminal is asked before something goes; a script is not, and says --yes where
-the same line is to work in both.
+What must stay true: a person at a terminal is asked before something goes; and `trash` lists whatever `restore` brings
+back, conversations and messages alike.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,14 +14,16 @@ import typer
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
+from capsule.storage.interface import Trashed
 from capsule_cli.completion import complete_id, complete_trashed
+from capsule_cli.consent import ensure_agreed
 from capsule_cli.opening import store_of
 from capsule_cli.options import Yes, asked, seconds, usage
-from capsule_cli.output import Stopped, in_terminal, one_line, out, out_json, short_ids, short_time, table
+from capsule_cli.output import in_terminal, one_line, out, out_json, short_ids, short_time, table
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.storage.interface import Trashed
+    from capsule.discarding import Removed
 
 commands = typer.Typer()
 
@@ -46,7 +47,7 @@ def delete(
             "--message",
             "-m",
             metavar="MID",
-            help="Not the conversation, but one message of it and all that answers it, for good: its id, @N or @last.",
+            help="Not the conversation, but one message of it and all that answers it: its id, @N or @last.",
         ),
     ] = None,
     keep_children: Annotated[
@@ -58,7 +59,7 @@ def delete(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Move conversations to the trash; with --message: remove a message."""
+    """Move conversations to the trash; with --message: messages of one."""
     if message is not None:
         from capsule_cli.branching import delete_message
 
@@ -92,7 +93,7 @@ def delete(
         if dry_run:
             _tell_plan(ctx, titles)
             return
-        _ask("Delete " + ", ".join(repr(title) for title in titles.values()) + "?", yes)
+        ensure_agreed("Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True)
         for gone in _deleted(store, named, with_forks=with_forks):
             told.append({"id": gone.id, "deletedAt": gone.deleted_at, "undo": f"capsule restore {gone.id}"})
             if not asked(ctx).json:
@@ -103,20 +104,14 @@ def delete(
 
 @commands.command("trash")
 def trash(ctx: typer.Context) -> None:
-    """List what is in the trash, the latest first."""
+    """List the conversations and messages in the trash, the latest first."""
     with store_of(ctx) as store:
-        items = sorted(store.trash(), key=lambda item: item.deleted_at, reverse=True)
-        titles = [_trashed_title(store, item) for item in items]
+        told = [_described(store, item) for item in _in_trash(store)]
     if asked(ctx).json:
-        out_json(
-            [
-                {"id": i.id, "title": t, "deletedAt": i.deleted_at, "path": i.path}
-                for i, t in zip(items, titles, strict=True)
-            ]
-        )
+        out_json(told)
     else:
-        ids = short_ids(item.id for item in items) if in_terminal() else {}
-        rows = [(ids.get(i.id, i.id), short_time(i.deleted_at), t) for i, t in zip(items, titles, strict=True)]
+        ids = short_ids(one["id"] for one in told) if in_terminal() else {}
+        rows = [(ids.get(one["id"], one["id"]), short_time(one["deletedAt"]), _line(one)) for one in told]
         table(("id", "deleted", "title"), rows)
 
 
@@ -128,16 +123,22 @@ def restore(
         typer.Argument(
             metavar="ID",
             autocompletion=complete_trashed,
-            help="A conversation in the trash: its id, a unique beginning of it, or @last (deleted last).",
+            help="The conversation: its id, a unique beginning of it, or @last (what was deleted last).",
         ),
     ],
+    deleted: Annotated[
+        str | None,
+        typer.Option(
+            "--deleted", metavar="TIME", help="What was deleted then, as capsule trash shows it; else what was last."
+        ),
+    ] = None,
     at: Annotated[
         str | None,
         typer.Option("--at", metavar="REV", help="Any conversation, as it was in this commit, or at this time (UTC)."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --at: only say what would change.")] = False,
 ) -> None:
-    """Bring a conversation back from the trash; with --at: an earlier version of one from git, as a new write."""
+    """Bring back a conversation or messages from the trash; with --at: an earlier version from git, as a new write."""
     if at is not None:
         from capsule_cli.history import restore_at
 
@@ -146,14 +147,19 @@ def restore(
     if dry_run:
         raise usage("say which version: --at REV", "--dry-run")
     with store_of(ctx) as store:
-        head = store.restore(_trashed(store, id))
+        item = _chosen(store, id, deleted)
+        came: dict[str, Any] = {}
+        if isinstance(item, Trashed):
+            head = store.restore(item.id, item)
+            said = f"back, and damaged: {head.damaged}" if head.damaged else f"{one_line(head.title)!r} is back"
+        else:
+            came["restored"] = store.restore_messages(item.trashed)
+            head = store.head(item.trashed.id)
+            said = f"{_messages(len(came['restored']))} restored in {one_line(head.title)!r}"
     if asked(ctx).json:
-        out_json(head.as_json())
+        out_json(head.as_json() | came)
     else:
-        out(
-            f"{head.id}: "
-            + (f"back, and damaged: {head.damaged}" if head.damaged else f"{one_line(head.title)!r} is back")
-        )
+        out(f"{head.id}: {said}")
 
 
 @commands.command("purge")
@@ -164,12 +170,12 @@ def purge(
     ] = "0s",
     yes: Yes = False,
 ) -> None:
-    """Remove what is in the trash and in the quarantine, for good."""
+    """Remove for good what is in the trash and in the quarantine, and every other trace of it in .capsule/."""
     age_s = seconds(older_than, "--older-than")
     with store_of(ctx) as store:
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
-        many = sum(item.deleted_at <= before for item in store.trash())
-        _ask(f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes)
+        many = sum(_of(item).deleted_at <= before for item in _in_trash(store))
+        ensure_agreed(f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes=yes)
         gone = store.purge(age_s)
     if asked(ctx).json:
         out_json({"purged": gone})
@@ -195,12 +201,6 @@ def _tell_plan(ctx: typer.Context, titles: dict[str, str]) -> None:
         out("\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()))
 
 
-def _ask(question: str, yes: bool) -> None:
-    """Ask a person; whoever is no person at a terminal has said what they want by calling."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
-        raise Stopped("nothing was changed")
-
-
 def _title_of(store: Store, id: str) -> str:
     """The title of a conversation that is to go; a damaged one may go too."""
     try:
@@ -209,23 +209,51 @@ def _title_of(store: Store, id: str) -> str:
         return "a damaged file"
 
 
-def _trashed_title(store: Store, item: Trashed) -> str:
+def _in_trash(store: Store) -> list[Trashed | Removed]:
+    """The conversations and messages in the trash, the latest first."""
+    return sorted([*store.trash(), *store.removed()], key=lambda item: _of(item).deleted_at, reverse=True)
+
+
+def _of(item: Trashed | Removed) -> Trashed:
+    return item if isinstance(item, Trashed) else item.trashed
+
+
+def _described(store: Store, item: Trashed | Removed) -> dict[str, Any]:
+    """What is said of something in the trash."""
+    trashed = _of(item)
+    told = {"id": trashed.id, "deletedAt": trashed.deleted_at, "path": trashed.path}
+    if not isinstance(item, Trashed):
+        return told | {"title": item.title, "reason": item.reason, "messages": [one["id"] for one in item.messages]}
     try:
         head = store.trashed_head(item)
     except CapsuleError:
-        return "damaged"
-    return "damaged" if head.damaged else head.title
+        return told | {"title": "damaged"}
+    return told | {"title": "damaged" if head.damaged else head.title}
 
 
-def _trashed(store: Store, prefix: str) -> str:
-    """The id in the trash that `prefix` means."""
-    items = sorted(store.trash(), key=lambda item: item.deleted_at)
-    ids = {item.id for item in items}
-    if prefix == "@last" and items:
-        return str(items[-1].id)
-    found = [prefix] if prefix in ids else sorted(id for id in ids if len(prefix) >= 4 and id.startswith(prefix))
-    if not found:
-        raise NotFound(f"no conversation {prefix[:130]!r} is in the trash; see what is: capsule trash", id=prefix)
-    if len(found) > 1:
-        raise InvalidInput(f"{prefix!r} begins the ids of {len(found)} in the trash: {', '.join(found[:5])}; type more")
-    return str(found[0])
+def _line(told: dict[str, Any]) -> str:
+    if "messages" not in told:
+        return str(told["title"])
+    return f"{_messages(len(told['messages']))} {told['reason']} in {told['title']!r}"
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
+def _chosen(store: Store, prefix: str, deleted: str | None) -> Trashed | Removed:
+    """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
+    items = _in_trash(store)
+    at = (deleted or "").strip().replace(" ", "T")
+    if prefix != "@last":
+        ids = {_of(item).id for item in items}
+        found = [prefix] if prefix in ids else sorted(id for id in ids if len(prefix) >= 4 and id.startswith(prefix))
+        if len(found) > 1:
+            named = ", ".join(found[:5])
+            raise InvalidInput(f"{prefix!r} begins the ids of {len(found)} in the trash: {named}; type more")
+        items = [item for item in items if _of(item).id in found]
+    for item in items:
+        if _of(item).deleted_at.startswith(at):
+            return item
+    then = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
+    raise NotFound(f"nothing of {prefix[:130]!r} is in the trash{then}; see what is: capsule trash", id=prefix)

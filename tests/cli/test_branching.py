@@ -147,9 +147,9 @@ def test_a_message_goes_with_what_answers_it_after_that_was_said(capsule: Any) -
     assert "2 messages (1 assistant, 1 user) would be removed" in capsule("delete", id, "-m", "@1", "--dry-run").stdout
     assert capsule.json("delete", id, "-m", "@1", "--dry-run")["dryRun"] is True
     screen = capsule.terminal("delete", id, "--message", "@1", typed="n\n", expect=1)
-    assert "Remove 2 messages (1 assistant, 1 user) for good?" in screen
+    assert "2 messages (1 assistant, 1 user)" in screen and "copy" in screen
     assert capsule.file(id).read_bytes() == before
-    told = capsule.json("delete", id, "--message", "@1", "--keep-children")
+    told = capsule.json("delete", id, "--message", "@1", "--keep-children", "--yes")
     assert told["roles"] == {"assistant": 1}
     assert capsule("show", id, "--tree").stdout.splitlines() == [
         "* @0 user: question", "  +- @1 user 1/2: more", "* +- @2 assistant 2/2: two",
@@ -176,7 +176,7 @@ def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others
     process = capsule.start(words[0], id, *words[1:], stdin=slave, stdout=slave, stderr=slave, env=terminal)
     os.close(slave)
     screen = b""
-    while b"for good?" not in screen:
+    while b"[y/N]" not in screen:
         screen += os.read(master, 65536)
     capsule("append", id, "wait", "--parent", parent)
     before = capsule.file(id).read_bytes()
@@ -195,7 +195,8 @@ def test_prune_drops_every_branch_but_the_active_one(capsule: Any) -> None:
     id = talk(capsule)
     assert "2 messages (1 assistant, 1 user) would be removed" in capsule("prune", id, "--dry-run").stdout
     assert "nothing was changed" in capsule.terminal("prune", id, typed="n\n", expect=1)
-    assert capsule.json("prune", id)["roles"] == {"assistant": 1, "user": 1}
+    assert "--yes" in capsule("prune", id, expect=2).stderr
+    assert capsule.json("prune", id, "--yes")["roles"] == {"assistant": 1, "user": 1}
     assert [message["content"] for message in capsule.history(id)] == ["question", "two"]
     assert "0 messages removed" in capsule.terminal("prune", id)
 

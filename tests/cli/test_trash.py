@@ -76,11 +76,45 @@ def test_a_damaged_file_goes_to_the_trash_too(capsule: Any) -> None:
 
 def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> None:
     capsule("delete", capsule.new("A"), capsule.new("B"))
-    assert capsule("purge", "--older-than", "30d").stdout == "0 removed for good\n"
+    assert capsule("purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
     assert len(capsule.json("trash")) == 2
-    assert capsule("purge").stdout == "2 removed for good\n"
+    assert capsule("purge", "--yes").stdout == "2 removed for good\n"
     assert capsule.json("trash") == []
-    assert capsule.json("purge") == {"purged": []}
+    assert capsule.json("purge", "--yes") == {"purged": []}
+
+
+def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_asked(capsule: Any) -> None:
+    id = capsule.new("A plan", "--message", "hello")
+    capsule("append", id, "another")
+    capsule("delete", capsule.new("B"))
+    before = capsule.file(id).read_bytes()
+    for words in (("purge",), ("delete", "--all"), ("delete", id, "--message", "@0"), ("purge", "--older-than", "0s")):
+        assert "--yes" in capsule(*words, expect=2).stderr
+    said = capsule("delete", id, "--message", "@0", expect=2).stderr
+    assert "2 messages" in said and "all of them" in said
+    assert capsule.file(id).read_bytes() == before and len(capsule.json("trash")) == 1
+
+
+def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule: Any) -> None:
+    id = capsule.new("A plan", "--message", "hello")
+    capsule("edit", id, "--message", "@0", "hello there")
+    told = capsule.json("delete", id, "--message", "@0", "--yes")
+    assert told["undo"] == f"capsule restore {id}"
+    listed = capsule.json("trash")
+    assert [(one["id"], one["reason"], len(one["messages"])) for one in listed] == [
+        (id, "deleted", 1),
+        (id, "edited", 1),
+    ]
+    assert "1 message deleted in 'A plan'" in capsule("trash").stdout
+    assert capsule.json("restore", id[:6])["restored"] == told["removed"]
+    assert "hello there" in capsule("show", id).stdout
+    capsule("restore", id)
+    assert "hello there" not in capsule("show", id).stdout
+    assert [one["reason"] for one in capsule.json("trash")] == ["restored"]
+    capsule("delete", id)
+    capsule("restore", id, "--deleted", listed[0]["deletedAt"], expect=3)
+    capsule("restore", id)
+    assert capsule.file(id).exists()
 
 
 @pytest.mark.parametrize("age", ["30", "x", "-1d", "1.5d", "99999999999w"])

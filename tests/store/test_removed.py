@@ -1,0 +1,137 @@
+"""What a write takes out of a conversation lies in the trash, and can be put back from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule import Store
+from capsule.errors import Locked, NotFound
+from capsule.format.pruning import kept_current, put_back, removed, without
+from capsule.format.tree import Tree
+
+
+def _conversation(store: Store) -> str:
+    """A question with two answers; the first is answered in turn, the second is active."""
+    id = store.create(title="Plan", type="group").id
+    for content in ("one", "two", "three"):
+        store.append(id, role="user" if content == "one" else "assistant", content=content)
+    store.regenerate(id, "two, said better", "@1")
+    return id
+
+
+def _texts(store: Store, id: str) -> list[str]:
+    return [entry["content"] for entry in store.document(id)["history"]]
+
+
+def _tree(store: Store, id: str) -> tuple[dict[str, str | None], str]:
+    """Who answers whom, and where the active branch ends."""
+    _, tree, current = store.branches(id)
+    parents = (None if above < 0 else tree.ids[above] for above in tree.parents)
+    return dict(zip(map(str, tree.ids), parents, strict=True)), str(tree.ids[tree.active_leaf(current)])
+
+
+def _edit_whole(store: Store, id: str) -> None:
+    read = store.read(id)
+    document = orjson.loads(read)
+    document["history"][0]["content"] = "ONE"
+    del document["history"][2]
+    store.rewrite(id, orjson.dumps(document), read)
+
+
+REMOVALS: dict[str, tuple[Callable[[Store, str], Any], str, list[str]]] = {
+    "edit a message": (lambda store, id: store.edit_message(id, "@0", "ONE"), "edited", ["one"]),
+    "edit the whole": (_edit_whole, "edited", ["one", "three"]),
+    "delete a message": (lambda store, id: store.delete_message(id, "@1"), "deleted", ["two", "three"]),
+    "delete it alone": (lambda store, id: store.delete_message(id, "@1", keep_children=True), "deleted", ["two"]),
+    "delete the end": (lambda store, id: store.delete_message(id, "@last"), "deleted", ["two, said better"]),
+    "delete all": (lambda store, id: store.delete_message(id, "@0"), "deleted",
+                   ["one", "two", "three", "two, said better"]),
+    "prune": (lambda store, id: store.prune(id), "pruned", ["two", "three"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REMOVALS)
+def test_what_a_write_removes_is_kept_and_comes_back_as_it_was(store: Store, what: str) -> None:
+    act, reason, texts = REMOVALS[what]
+    id = _conversation(store)
+    before, tree = _texts(store, id), _tree(store, id)
+    act(store, id)
+    (kept,) = store.removed(id)
+    assert (kept.reason, [message["content"] for message in kept.messages]) == (reason, texts)
+    assert store.restore_messages(kept.trashed)
+    assert _texts(store, id) == before and _tree(store, id) == tree
+    assert kept.trashed.token not in {one.trashed.token for one in store.removed(id)}
+
+
+def test_restoring_an_edit_keeps_the_text_it_replaces(store: Store) -> None:
+    id = _conversation(store)
+    store.edit_message(id, "@0", "ONE")
+    store.restore_messages(store.removed(id)[0].trashed)
+    (kept,) = store.removed(id)
+    assert kept.reason == "restored" and kept.messages[0]["content"] == "ONE"
+    store.restore_messages(kept.trashed)
+    assert _texts(store, id)[0] == "ONE"
+
+
+def test_messages_that_came_since_stay_and_stay_active(store: Store) -> None:
+    id = _conversation(store)
+    store.delete_message(id, "@last")
+    store.append(id, role="user", content="since")
+    before = _tree(store, id)
+    store.restore_messages(store.removed(id)[0].trashed)
+    after = _tree(store, id)
+    assert after[1] == before[1] and before[0].items() <= after[0].items()
+    assert sorted(_texts(store, id)) == sorted(["one", "two", "three", "two, said better", "since"])
+
+
+def test_what_changes_no_text_keeps_nothing(store: Store) -> None:
+    id = _conversation(store)
+    store.edit_message(id, "@0", "one")
+    read = store.read(id)
+    store.rewrite(id, read.replace(b'"Plan"', b'"Plans"'), read)
+    store.migrate(id)
+    assert store.removed() == []
+
+
+def test_a_lock_keeps_others_from_restoring(store: Store) -> None:
+    id = store.create(messages=[{"role": "user", "content": "one"}]).id
+    store.delete_message(id, "@0")
+    (kept,) = store.removed(id)
+    with Store.open(store.root) as other, pytest.raises(Locked):
+        other.restore_messages(kept.trashed)
+    assert len(store.removed(id)) == 1
+    store.purge()
+    with pytest.raises(NotFound):
+        store.restore_messages(kept.trashed)
+
+
+@given(st.data())
+def test_any_messages_taken_out_come_back_as_they_were(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 7))
+    history: list[dict[str, Any]] = []
+    for place in range(count):
+        entry: dict[str, Any] = {"id": f"m{place}", "role": "user", "content": str(place)}
+        if data.draw(st.booleans()):
+            entry["parent"] = data.draw(st.sampled_from([None, *(f"m{one}" for one in range(place))]))
+        history.append(entry)
+    tree = Tree(history)
+    current = data.draw(st.sampled_from([None, *tree.ids]))
+    before = {"version": "2.0", "id": "x", "title": "T", "updatedAt": "1", "metadata": {}, "history": history}
+    if current is not None:
+        before["metadata"] = {"currentNode": current}
+    gone = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
+    left = without(history, tree, gone)
+    now = kept_current(tree, current, gone, min(gone), left)
+    after = before | {"history": left, "metadata": {} if now is None else {"currentNode": now}}
+    kept = removed(before, after, "deleted")
+    assert kept is not None
+    back = put_back(after, kept)
+    again = Tree(back["history"])
+    assert [entry["id"] for entry in back["history"]] == tree.ids and again.parents == tree.parents
+    assert again.active_leaf(back["metadata"].get("currentNode")) == tree.active_leaf(current)
