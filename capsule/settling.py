@@ -8,14 +8,13 @@ overwritten, except when a crash can have torn it so; and no acknowledged messag
 from __future__ import annotations
 
 import logging
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from capsule import timestamps
+from capsule.checkouts import replaced
 from capsule.errors import InvalidDocument, NotFound, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.reconcile import Outcome, head_record, reconcile, saved_record
@@ -28,10 +27,16 @@ _log = logging.getLogger("capsule")
 #: An editor that writes in place is done within this time; until then a file that doesn't parse is not judged.
 _QUIET_NS = 150_000_000
 _POLL_S = 0.02
-_GIT_TIMEOUT_S = 10
 _FEWER = (
     "was saved with %d messages fewer than it had, too old for the store to know whether whoever saved it had read "
     "them; they are taken for deleted"
+)
+_FROM_OLDER = (
+    "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s%.0s"
+)
+_AS_COMMITTED = (
+    "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s; to have "
+    "the committed version, run: capsule restore %s --at HEAD"
 )
 
 
@@ -135,7 +140,8 @@ def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signa
     document = canonical.in_order(document)
     known = held.records()
     outcome = reconcile(document, known, deliberate=deliberate)
-    if outcome.changed and deliberate is None and _is_in_git(held.path, data):
+    is_gits = _is_gits(held, data, known) if outcome.changed and deliberate is None else False
+    if is_gits:
         _respect_git(held, outcome)
         outcome = reconcile(document, known, deliberate=True)
     for what, words in outcome.overruled:
@@ -153,15 +159,8 @@ def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signa
     written = codec.encode(merged)
     records += [saved_record(document), head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.surveyed(written, merged["history"]), records, keep=False)
-    _log.warning("%s: %s", held.path, _words(outcome))
+    _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome), held.id)
     return known_now
-
-
-def _words(outcome: Outcome) -> str:
-    return (
-        "was saved from an older version, by an editor most likely; merged back what that version did not have: "
-        + _lacking(outcome)
-    )
 
 
 def _lacking(outcome: Outcome) -> str:
@@ -187,36 +186,17 @@ def _respect_git(held: Held, outcome: Outcome) -> None:
     )
 
 
-def _is_in_git(path: str, data: bytes) -> bool:
-    """Whether the repository around `path`, if there is one, already has this content as a blob.
+def _is_gits(held: Held, data: bytes, known: list[bytes]) -> bool | None:
+    """Whether a version that lacks something was put there by git, and what it replaced is in a commit as a whole.
 
-    Git is only asked what objects it has: no filter or hook is run, as this is asked under the mutex, and a filter of
-    a repository that somebody else owns is a program of theirs. So what git's filters do on the way into the working
-    tree is undone here, as far as it concerns a JSON file: line ends (`core.autocrlf`).
+    Returns:
+        None where that can't be told: HEAD has this version, but had no other one that holds all that the store
+        remembers. It may be an editor's, saved unchanged; and what is in no commit must not go.
     """
-    top = next((above for above in Path(path).parents if (above / ".git").exists()), None)
-    if top is None:
+    committed = replaced(held.path, data)
+    if committed is None:
         return False
-    import subprocess
-    from hashlib import sha1, sha256
-
-    contents = {data, data.replace(b"\r\n", b"\n")}
-    blobs = [b"blob %d\0%b" % (len(content), content) for content in contents]
-    # By the names of both of git's formats of objects: it doesn't know those of the other.
-    asked = [hashed(blob).hexdigest() for blob in blobs for hashed in (sha1, sha256)]
-    git = ["git", "-C", str(top), "cat-file", "--batch-check"]
-    try:
-        if hasattr(os, "getuid") and (top / ".git").lstat().st_uid == os.getuid():
-            # Named, as inside a hook the environment names another repository's. What is named git takes for safe, so
-            # that of one that isn't ours it is left to find out (`safe.directory`).
-            git[3:3] = ["--git-dir", str(top / ".git")]
-        told = subprocess.run(
-            git,
-            input="".join(f"{one}\n" for one in asked).encode(),
-            capture_output=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return any(line.split(b" ")[1:2] == [b"blob"] for line in told.stdout.splitlines())
+    documents = [taken for version in committed if (taken := _taken(version, held)) is not None]
+    outcomes = (reconcile(document, known) for document in documents)
+    # No commit has a lock.
+    return any(not one.restored and set(one.remade) <= {"the lock"} for one in outcomes) or None

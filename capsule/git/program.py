@@ -1,22 +1,59 @@
-"""Running the `git` program.
+"""Running the `git` program: the one place that starts it.
 
-What must stay true: what git answers is read in its machine formats only, and byte for byte; a git that fails is an
-error that carries git's own words; and nothing here knows a conversation.
+What must stay true: unless a call says so (`trusting`, `network`), git runs nothing that a repository's own
+configuration names, and reaches no network: a repository may have come out of an archive. Git's answers are read in its
+machine formats only, byte for byte; a git that fails is an error that carries git's own words; and nothing here knows
+a conversation.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from capsule.errors import GitFailed, Refused
 
-__all__ = ["Answer", "Git"]
+__all__ = ["Answer", "Git", "outside_hooks"]
 
-#: What any call gets: paths as they are, and no pager.
+#: What any call gets: paths as they are, and no program that pages, watches files or checks signatures.
 _ALWAYS = ("--no-pager", "-c", "core.quotePath=false", "-c", "advice.detachedHead=false")
+_ALWAYS += ("-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
+#: Hooks are looked for where there are none.
+_NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+#: No object is fetched that a partial clone lacks, no index is written by a command that only reads.
+_VARIABLES = {"GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+#: Which transports git may use: none; or those that it allows by itself, whatever a repository allows.
+_NO_PROTOCOL, _PROTOCOLS = "none", "file:git:http:https:ssh"
+#: The settings of a filter, and the values that turn it off.
+_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
+#: What git tells its hooks and drivers of their repository: `git rev-parse --local-env-vars` (git 2.39). The settings
+#: of `git -c` (GIT_CONFIG_*) pass, as they are the caller's.
+_OF_HOOKS = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    }
+)
+
+
+def outside_hooks() -> dict[str, str]:
+    """This process's environment without what a hook's git put there, and with git's messages in English."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
+    return {**kept, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
 class Answer(NamedTuple):
@@ -49,14 +86,36 @@ class Git:
 
     Attributes:
         directory: Where it runs.
-        environment: What it runs in; None: what this process runs in. Inside a hook of git, whoever calls takes the
-            variables out by which git tells the hook its repository.
+        environment: What it runs in; None: what this process runs in, outside of hooks (`outside_hooks`).
         config: Settings for this call only, which stand above all others.
+        trusting: Whether hooks may run: for commands by which a person commits or pushes.
     """
 
     directory: str
     environment: Mapping[str, str] | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    trusting: bool = False
+
+    def start(self, *arguments: str, network: bool = False) -> subprocess.Popen[bytes]:
+        """Start one command, with pipes to its three streams.
+
+        Raises:
+            Refused: There is no program `git`.
+        """
+        given = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
+        hooks = () if self.trusting else _NO_HOOKS
+        own = outside_hooks() if self.environment is None else dict(self.environment)
+        own |= _VARIABLES
+        if network:
+            own.setdefault("GIT_ALLOW_PROTOCOL", _PROTOCOLS)
+        else:
+            own |= {"GIT_ALLOW_PROTOCOL": _NO_PROTOCOL, "GIT_TERMINAL_PROMPT": "0"}
+        pipe = subprocess.PIPE
+        command = ["git", *_ALWAYS, *hooks, *given, *arguments]
+        try:
+            return subprocess.Popen(command, cwd=self.directory, env=own, stdin=pipe, stdout=pipe, stderr=pipe)
+        except FileNotFoundError as error:
+            raise Refused("there is no program git here; install it, and try again", path=self.directory) from error
 
     def run(
         self,
@@ -64,6 +123,7 @@ class Git:
         input: bytes | None = None,
         fine: Iterable[int] = (0,),
         timeout_s: float | None = None,
+        network: bool = False,
     ) -> Answer:
         """Run one command, and wait for its end.
 
@@ -72,34 +132,42 @@ class Git:
             input: What it reads from standard input; None: nothing.
             fine: The exit codes that are no failure.
             timeout_s: Seconds after which it is ended; None: it may take as long as it takes.
+            network: Whether it may reach a remote: for the exchange that a person asked for.
 
         Raises:
             GitFailed: It ended with another exit code, or in too long a time.
             Refused: There is no program `git`.
         """
-        given = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
-        command = ["git", *_ALWAYS, *given, *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=self.directory,
-                env=self.environment,
-                input=b"" if input is None else input,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise Refused("there is no program git here; install it, and try again", path=self.directory) from error
-        except subprocess.TimeoutExpired as error:
-            what = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was ended"
-            raise GitFailed(what, command=list(arguments), words="") from error
-        answer = Answer(done.returncode, done.stdout, done.stderr)
-        if done.returncode not in fine:
+        with self.start(*arguments, network=network) as process:
+            try:
+                out, err = process.communicate(b"" if input is None else input, timeout_s)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                what = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was ended"
+                raise GitFailed(what, command=list(arguments), words="") from error
+            except BaseException:
+                process.kill()
+                raise
+        answer = Answer(process.returncode, out, err)
+        if answer.code not in fine:
             what = f"git {arguments[0]} failed in {self.directory}: {answer.words or f'exit code {answer.code}'}"
             raise GitFailed(what, command=list(arguments), words=answer.words)
         return answer
 
     def with_config(self, config: Mapping[str, str]) -> Git:
         """The same, with these settings besides."""
-        return Git(self.directory, self.environment, {**self.config, **config})
+        return replace(self, config={**self.config, **config})
+
+    def without_filters(self) -> Git:
+        """The same, without any filter: for commands that read files of a working tree which others have configured.
+
+        Raises:
+            GitFailed: The configuration can't be read.
+            Refused: A filter has a name that can't be turned off.
+        """
+        named = self.run("config", "-z", "--name-only", "--get-regexp", r"^filter\.", fine=(0, 1)).fields
+        drivers = {name.rpartition(".")[0] for name in named}
+        for driver in drivers:
+            if "=" in driver:
+                raise Refused(f"git's configuration has {driver!r}, which can't be turned off", path=self.directory)
+        return self.with_config({f"{driver}.{name}": off for driver in drivers for name, off in _FILTER.items()})
