@@ -1,10 +1,10 @@
 """Whether git put the version of a document there that now lies in its place.
 
 Git writes files without asking the store: a checkout of another branch, a pull, a rebase. Such a version is a decision,
-though it lacks messages. An editor that saves an old copy unchanged can leave the very same bytes, and that is none. What
-must stay true: a version counts as git's only where HEAD names it and named another one lately, which is handed out, so
-that the caller sees whether git replaced anything that is in no commit; nothing here writes; and git runs nothing and
-fetches nothing for it.
+though it lacks messages. An editor that saves an old copy unchanged can leave the very same bytes, and that is none.
+What must stay true: a version counts as git's only where HEAD names it and named another one lately, which is handed
+out, so that the caller sees whether git replaced anything that is in no commit; nothing here writes; and git runs
+nothing and fetches nothing for it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capsule.errors import GitFailed, Refused
-from capsule.git.program import Git
+
+if TYPE_CHECKING:
+    from capsule.git.program import Git
 
 __all__ = ["replaced"]
 
@@ -41,6 +44,8 @@ def replaced(path: str, data: bytes) -> list[bytes] | None:
     top = next((above for above in place.parents if (above / ".git").exists()), None)
     if top is None:
         return None
+    from capsule.git.program import Git  # Needed seldom, and subprocess with it.
+
     name = place.relative_to(top).as_posix()
     try:
         return _replaced(Git(str(top)), name, data)

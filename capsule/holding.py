@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -22,7 +22,6 @@ from capsule.head import Head
 from capsule.ids import named_instance_id, new_id
 from capsule.leases import Leases
 from capsule.locks import Identity, LockState
-from capsule.reading import KIND
 from capsule.settings import Settings
 from capsule.storage.interface import Storage, Trashed
 from capsule.writing import Conversation
@@ -68,8 +67,6 @@ class Holder:
         keep_locks: Whether the lock that a save of an exclusive conversation applies is kept.
         name: The instance's name, when it outlives its process.
         user: Whom the locks name as their user; None: the user of this process.
-        lock_changed: Told the files in which nothing but the lock has changed, once that is durable, and under no
-            mutex; those that are let go together, together.
     """
 
     def __init__(
@@ -81,7 +78,6 @@ class Holder:
         keep_locks: bool,
         name: str | None,
         user: str | None = None,
-        lock_changed: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._storage = storage
         self._settings = settings
@@ -89,7 +85,6 @@ class Holder:
         self._keep_locks = keep_locks
         self._name = name
         self._user = user
-        self._lock_changed = lock_changed
         self._begin()
 
     def _begin(self) -> None:
@@ -176,33 +171,21 @@ class Holder:
     def lock(self, id: str) -> HeldLock:
         """See `Store.lock`. Locks of one instance nest: the outermost `with` gives it back."""
 
-        def act(conversation: Conversation) -> bool:
+        def act(conversation: Conversation) -> None:
             orphan = self._admitted(conversation)
             if conversation.head.lock is not None and orphan is None:
                 conversation.refresh_lock()
-                return False
+                return
             record = self._take()
             if record is None:
                 raise Refused(f"conversation {id} was not locked: this instance is being closed", path="")
             conversation.change_head(lambda head: head["metadata"].update(lock=record), touch=False)
-            return True
 
-        recorded = self._write(id, act)
+        self._write(id, act)
         with self._guard:
             self._held[id] = self._held.get(id, 0) + 1
         self._leases.start()
-        if recorded:
-            self._tell([id])
         return HeldLock(self, id)
-
-    def _tell(self, ids: list[str]) -> None:
-        """Say whose lock has changed; what becomes of that is nothing to the lock."""
-        if self._lock_changed is None or not ids:
-            return
-        try:
-            self._lock_changed([self._storage.path(KIND, id) for id in ids])
-        except Exception:
-            _log.warning("the locks of %s have changed, and who is told of that failed", ", ".join(ids), exc_info=True)
 
     def give_back(self, id: str) -> None:
         """One `with` block less; the last one unlocks."""
@@ -219,12 +202,7 @@ class Holder:
 
     def unlock(self, id: str, *, force: bool = False) -> bool:
         """See `Store.unlock`."""
-        released = self._release(id, force=force)
-        if released:
-            self._tell([id])
-        return released
 
-    def _release(self, id: str, *, force: bool = False) -> bool:
         def act(conversation: Conversation) -> bool:
             lock = conversation.head.lock
             if lock is None:
@@ -285,14 +263,11 @@ class Holder:
         with self._closing:  # Who closes second may end the process next, so it waits for the first.
             with self._guard:
                 held = [] if self._name is not None else list(self._held)
-            released = []
             for id in held:
                 try:
-                    if self._release(id):
-                        released.append(id)
+                    self.unlock(id)
                 except CapsuleError as error:
                     _log.warning("the lock on %s could not be released: %s", id, error)
-            self._tell(released)
         self._leases.stop()
 
 

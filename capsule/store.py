@@ -7,7 +7,7 @@ the storage engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -72,16 +72,13 @@ class Store(
         keep_locks: bool = True,
         instance: str | None = None,
         user: str | None = None,
-        lock_changed: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self.root = root
         self.settings = settings
         super().__init__(storage)
         self._heads = HeadCache()
         self._keyed = Keyed()
-        self._holder = Holder(
-            storage, settings, self._write, keep_locks=keep_locks, name=instance, user=user, lock_changed=lock_changed
-        )
+        self._holder = Holder(storage, settings, self._write, keep_locks=keep_locks, name=instance, user=user)
 
     @classmethod
     def init(cls, directory: str | Path) -> list[str]:
@@ -103,7 +100,6 @@ class Store(
         keep_locks: bool = True,
         instance: str | None = None,
         user: str | None = None,
-        lock_changed: Callable[[Sequence[str]], None] | None = None,
     ) -> Self:
         """Open a store, as an instance of its own.
 
@@ -113,7 +109,6 @@ class Store(
             keep_locks: Whether the lock that a save of a `chat` applies is kept until `close`.
             instance: A name, for a holder whose locks outlive the process.
             user: Whom the locks name as their user; None: the user of this process.
-            lock_changed: Told the files in which nothing but the lock has changed; see `capsule.git.forgetting`.
 
         Raises:
             NotFound: There is no store at `path`.
@@ -124,9 +119,7 @@ class Store(
         storage = FileStorage(
             root, shared=settings.shared, append=settings.append, mutex_timeout_s=settings.mutex_timeout_s
         )
-        return cls(
-            root, settings, storage, keep_locks=keep_locks, instance=instance, user=user, lock_changed=lock_changed
-        )
+        return cls(root, settings, storage, keep_locks=keep_locks, instance=instance, user=user)
 
     @property
     def instance_id(self) -> str:

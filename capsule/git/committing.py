@@ -209,7 +209,7 @@ def _commit(
     # Most files are clean as they are, which git then sees without starting the filter.
     patiently(lambda: refresh(git))
     drivers = {**turn.drivers, **({"filter.capsule.required": "false"} if invalid else {})}
-    committing = repository.git.with_config(drivers)
+    committing = git.with_config(drivers)
     if others:
         index = _index_without(turn, others)
         committing = turn.with_index(index).with_config(drivers)

@@ -1,9 +1,12 @@
 """The filter process: git hands it every document on its way into the index, and gets back its clean form.
 
 Git starts one for a whole command and speaks version 2 of its filter protocol with it (gitattributes(5), "Long Running
-Filter Process"). What must stay true: a file that is refused is named with line and column, and the next one is
-answered all the same; git's end, however it comes, is the end here; and nothing here waits long for anybody, as whoever
-called git may hold what would be waited for.
+Filter Process"). What must stay true: git's end, however it comes, is the end here; and nothing here waits long for
+anybody, as whoever called git may hold what would be waited for.
+
+A file that does not parse passes as it is, and is named with line and column. The filter isn't told whether git is to
+add it or to compare it, and `git status` and `git checkout` must go on with a file that is being mended. The check
+before a commit refuses it (`staged.py`).
 
 On the way out of the index nothing is changed. The filter takes part in it nevertheless, as git has it that a filter
 without which nothing may enter (`required`) is one without which nothing may leave.
@@ -77,32 +80,32 @@ def _answer(asked: dict[str, str], given: bytes, clean_form: Cleaner, tell: Call
         elif asked.get("command") != "smudge":
             raise InvalidInput(f"{path}: git asks for {asked.get('command')!r}, which was not offered")
     except CapsuleError as error:
-        tell(f"{error.message}\n{path}: not taken in; mend it and try again, or ask: capsule doctor")
+        tell(f"{error.message}\n{path}: not taken in")
         return pktline.packed("status=error")
     # The second list may change the status, once the content is through; it doesn't.
     return pktline.packed("status=success") + pktline.content(given) + pktline.FLUSH
 
 
-def cleaner(top: str, compares: Callable[[], bool]) -> Cleaner:
+def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
     """What cleans the documents of one repository.
 
     Args:
         top: Its top directory, in which git's paths begin.
-        compares: Whether git wants the content only to compare it, and will keep none of it: then a document that
-            does not parse is as it is, so that `git status` and `git diff` go on with a file that is being mended.
+        tell: Is given the words about each document that does not parse.
     """
 
     def clean_form(data: bytes, path: str) -> bytes:
         kind = kind_of(path)
         try:
             return clean(data, path, kind)
-        except InvalidDocument:
-            if compares():
-                return data
+        except InvalidDocument as error:
             whole = _once_written(os.path.join(top, path), kind)
-            if whole is None or whole == data:
-                raise
-            return clean(whole, path, kind)
+            if whole is not None and whole != data:
+                return clean_form(whole, path)
+            tell(
+                f"{error.message}\n{path}: passes as it is, and must not be committed; mend it, or ask: capsule doctor"
+            )
+            return data
 
     return clean_form
 

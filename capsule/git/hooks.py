@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capsule.errors import CapsuleError
 from capsule.git import blocks
@@ -69,7 +69,7 @@ def find(repository: Repository, *, everywhere: bool = False) -> Hook:
         GitFailed: Git will not say.
         Refused: The hook may not be read.
     """
-    git = repository.git
+    git = replace(repository.git, trusting=True)  # Else it is told that there are none.
     folder = os.path.join(repository.top, git.run("rev-parse", "--git-path", "hooks").text)
     folder = os.path.normpath(folder)
     path = os.path.join(folder, _NAME)

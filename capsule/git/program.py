@@ -1,9 +1,9 @@
 """Running the `git` program: the one place that starts it.
 
-What must stay true: unless a call says so (`trusting`, `network`), git runs nothing that a repository's own
-configuration names, and reaches no network: a repository may have come out of an archive. Git's answers are read in its
-machine formats only, byte for byte; a git that fails is an error that carries git's own words; and nothing here knows
-a conversation.
+What must stay true: unless a person commits or exchanges with a remote (`trusting`), git runs nothing that a repository
+names, and reaches no network: the repository may have come out of an archive. Git's answers are read in its machine
+formats only, byte for byte; a git that fails is an error that carries git's own words; and nothing here knows a
+conversation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,23 @@ from capsule.errors import GitFailed, Refused
 __all__ = ["Answer", "Git", "outside_hooks"]
 
 #: What any call gets: paths as they are, and no program that pages, watches files or checks signatures.
-_ALWAYS = ("--no-pager", "-c", "core.quotePath=false", "-c", "advice.detachedHead=false")
-_ALWAYS += ("-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
+_ALWAYS = (
+    "--no-pager",
+    *("-c", "core.quotePath=false", "-c", "advice.detachedHead=false"),
+    *("-c", "core.fsmonitor=false", "-c", "log.showSignature=false"),
+)
 #: Hooks are looked for where there are none.
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
-#: No object is fetched that a partial clone lacks, no index is written by a command that only reads.
-_VARIABLES = {"GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
-#: Which transports git may use: none; or those that it allows by itself, whatever a repository allows.
-_NO_PROTOCOL, _PROTOCOLS = "none", "file:git:http:https:ssh"
+#: No object is fetched that a partial clone lacks, nobody is asked for a password, and no index is written by a command
+#: that only reads.
+_READS = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
+#: The transports that git allows by itself, whatever a repository allows.
+_PROTOCOLS = "file:git:http:https:ssh"
 #: The settings of a filter, and the values that turn it off.
 _FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 #: What git tells its hooks and drivers of their repository: `git rev-parse --local-env-vars` (git 2.39). The settings
@@ -88,7 +97,7 @@ class Git:
         directory: Where it runs.
         environment: What it runs in; None: what this process runs in, outside of hooks (`outside_hooks`).
         config: Settings for this call only, which stand above all others.
-        trusting: Whether hooks may run: for commands by which a person commits or pushes.
+        trusting: Whether hooks may run, and remotes be reached: for what a person commits or exchanges.
     """
 
     directory: str
@@ -96,7 +105,7 @@ class Git:
     config: Mapping[str, str] = field(default_factory=dict)
     trusting: bool = False
 
-    def start(self, *arguments: str, network: bool = False) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one command, with pipes to its three streams.
 
         Raises:
@@ -105,11 +114,7 @@ class Git:
         given = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
         hooks = () if self.trusting else _NO_HOOKS
         own = outside_hooks() if self.environment is None else dict(self.environment)
-        own |= _VARIABLES
-        if network:
-            own.setdefault("GIT_ALLOW_PROTOCOL", _PROTOCOLS)
-        else:
-            own |= {"GIT_ALLOW_PROTOCOL": _NO_PROTOCOL, "GIT_TERMINAL_PROMPT": "0"}
+        own = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, **own} if self.trusting else {**own, **_READS}
         pipe = subprocess.PIPE
         command = ["git", *_ALWAYS, *hooks, *given, *arguments]
         try:
@@ -123,7 +128,6 @@ class Git:
         input: bytes | None = None,
         fine: Iterable[int] = (0,),
         timeout_s: float | None = None,
-        network: bool = False,
     ) -> Answer:
         """Run one command, and wait for its end.
 
@@ -132,13 +136,12 @@ class Git:
             input: What it reads from standard input; None: nothing.
             fine: The exit codes that are no failure.
             timeout_s: Seconds after which it is ended; None: it may take as long as it takes.
-            network: Whether it may reach a remote: for the exchange that a person asked for.
 
         Raises:
             GitFailed: It ended with another exit code, or in too long a time.
             Refused: There is no program `git`.
         """
-        with self.start(*arguments, network=network) as process:
+        with self.start(*arguments) as process:
             try:
                 out, err = process.communicate(b"" if input is None else input, timeout_s)
             except subprocess.TimeoutExpired as error:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from capsule.errors import GitFailed, StoreBusy
 from capsule.git.objects import Entry, set_entries
-from capsule.git.program import Git
+from capsule.git.program import Git, outside_hooks
 from capsule.git.repository import Repository
 from capsule.storage.files import naming
 from capsule.storage.layout import Directory, Layout
@@ -73,13 +73,16 @@ class Turn:
 
     @property
     def git(self) -> Git:
-        """Git, which starts no filter of ours and takes no lock that it can do without."""
-        return self.repository.git.with_config(NO_FILTER)
+        """Git as its person runs it, with hooks, but for our filter."""
+        return replace(self.repository.git, trusting=True).with_config(NO_FILTER)
 
     def with_index(self, path: str) -> Git:
         """As `git`, on another index."""
         git = self.git
-        return replace(git, environment={**(git.environment or {}), "GIT_INDEX_FILE": path})
+        return replace(
+            git,
+            environment={**(outside_hooks() if git.environment is None else git.environment), "GIT_INDEX_FILE": path},
+        )
 
     def tree_with(self, tree: str, entries: Sequence[Entry]) -> str:
         """The name of a tree, as a commit has it, but with these entries."""

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.git.forgetting import forget
 from capsule.store import Store
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class HttpStores:
         self._named: dict[str, _Named] = {}
         self._anonymous: Store | None = None
         self._is_over = False
-        self._main = Store.open(root, keep_locks=False, lock_changed=forget)
+        self._main = Store.open(root, keep_locks=False)
 
     def main(self) -> Store:
         """The server's own store."""
@@ -111,7 +110,7 @@ class HttpStores:
                 self._ensure_running()
                 if connection.state.get(_SEEN):
                     raise InvalidInput("the session has ended; begin a new one")
-                session = _Session(Store.open(self._root, user=user, lock_changed=forget), user)
+                session = _Session(Store.open(self._root, user=user), user)
                 self._sessions[connection.session_id] = session
                 connection.state[_SEEN] = True
                 connection.exit_stack.push_async_callback(self._ended, connection.session_id)
@@ -122,7 +121,7 @@ class HttpStores:
             named = self._named.get(name)
             if named is None:
                 self._ensure_running()
-                opened = Store.open(self._root, keep_locks=False, instance=name, lock_changed=forget)
+                opened = Store.open(self._root, keep_locks=False, instance=name)
                 named = self._named[name] = _Named(opened)
             named.used = time.monotonic()
             return named.store
@@ -131,7 +130,7 @@ class HttpStores:
         with self._guard:
             if self._anonymous is None:
                 self._ensure_running()
-                self._anonymous = _Unlocking.open(self._root, keep_locks=False, lock_changed=forget)
+                self._anonymous = _Unlocking.open(self._root, keep_locks=False)
             return self._anonymous
 
     def _ensure_running(self) -> None:

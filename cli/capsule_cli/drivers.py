@@ -25,18 +25,6 @@ usage: python -P -m capsule_cli.drivers COMMAND, started by git as `capsule git 
   version                    print the version
 """
 
-#: Git's commands that look at a file only to compare it, or to put another in its place.
-_COMPARING = frozenset(
-    [
-        *("am", "annotate", "apply", "blame", "checkout", "cherry-pick", "describe", "diff", "diff-files"),
-        *("diff-index", "difftool", "merge", "pull", "read-tree", "rebase", "reset", "restore", "revert"),
-        *("status", "switch"),
-    ]
-)
-_WITH_VALUE = frozenset(
-    {"-c", "-C", "--attr-source", "--config-env", "--git-dir", "--namespace", "--super-prefix", "--work-tree"}
-)
-
 
 def main() -> int:
     """Do what git asks for; the exit code."""
@@ -61,7 +49,7 @@ def main() -> int:
 def _filter(arguments: list[str]) -> int:
     from capsule.git.filtering import cleaner, serve
 
-    serve(sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _compares), _tell)
+    serve(sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _tell), _tell)
     return 0
 
 
@@ -102,7 +90,7 @@ def _pre_commit(arguments: list[str]) -> int:
     from capsule.git.program import Git
     from capsule.git.staged import problems
 
-    found = problems(Git(os.getcwd()))
+    found = problems(Git(os.getcwd(), os.environ))
     for line in found:
         _tell(line)
     return 1 if found else 0
@@ -126,85 +114,6 @@ def _forget_output() -> None:
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     os.close(sink)
-
-
-def _compares() -> bool:
-    """Whether the git that started this only compares; False when that can't be told.
-
-    Git doesn't tell its filters what for, so the command is read off the process that it is: asked for once a file does
-    not parse, and never before.
-    """
-    try:
-        return _asked() in _COMPARING
-    except CapsuleError:
-        return False
-
-
-def _asked() -> str:
-    """The command of the git that started this; empty when that can't be told."""
-    pid = os.getppid()
-    for _ in range(2):  # Between git and this there may be the shell that git starts its filters with.
-        parent, command = _process(pid)
-        program = os.path.basename(command[0]).removesuffix(".exe") if command else ""
-        if program.startswith("git-"):
-            return program.removeprefix("git-")
-        if program == "git":
-            return _meant(_subcommand(command[1:]))
-        pid = parent
-    return ""
-
-
-def _subcommand(arguments: list[str]) -> str:
-    """What git is asked to do, behind the options that stand before it."""
-    at = 0
-    while at < len(arguments) and arguments[at].startswith("-"):
-        at += 2 if arguments[at] in _WITH_VALUE else 1
-    return arguments[at] if at < len(arguments) else ""
-
-
-def _meant(command: str) -> str:
-    """The command of git that an alias stands for; itself when it is none.
-
-    Raises:
-        CapsuleError: Git doesn't say.
-    """
-    from capsule.git.program import Git
-
-    git = Git(os.getcwd())
-    own = git.run("--list-cmds=builtins,main,others").text.split()  # An alias of such a name is none to git.
-    for _ in range(4):
-        if command in own:
-            break
-        answer = git.run("config", "--get", f"alias.{command}", fine=(0, 1))
-        if answer.code or answer.text.startswith("!"):
-            break
-        command = _subcommand(answer.text.split())
-    return command
-
-
-def _process(pid: int) -> tuple[int, list[str]]:
-    """The parent of a process, and its command; 0 and none where the system doesn't tell."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            command = file.read().decode("utf-8", "replace").split("\0")
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name stands in brackets, and may hold brackets itself.
-            return int(file.read().rpartition(b")")[2].split()[1]), command
-    except (OSError, ValueError, IndexError):
-        return _process_by_ps(pid)
-
-
-def _process_by_ps(pid: int) -> tuple[int, list[str]]:
-    """As `_process`, where there is no `/proc`."""
-    import subprocess
-
-    try:
-        asked = ["ps", "-ww", "-o", "ppid=,args=", "-p", str(pid)]
-        done = subprocess.run(asked, capture_output=True, timeout=5, check=False, text=True, errors="replace")
-        parent, *command = done.stdout.split()
-        return int(parent), command
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return 0, []
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from capsule_cli.opening import ToStderr, forget_in_git, holder
+from capsule_cli.opening import ToStderr, holder
 from capsule_cli.options import asked, usage
 from capsule_cli.output import say, shown
 from capsule_cli.tokens import tokens_of
@@ -69,7 +69,7 @@ def _over_stdio(ctx: typer.Context) -> None:
     if sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
     stdout = own_stdout()
-    store = Store.open(asked(ctx).store, instance=holder(ctx), lock_changed=forget_in_git)
+    store = Store.open(asked(ctx).store, instance=holder(ctx))
     lifetime = Lifetime(store.release, store.close)
     lifetime.listen()
     _log_to_stderr(ctx)

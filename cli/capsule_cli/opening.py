@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,19 +21,12 @@ from capsule_cli.output import say, shown
 if TYPE_CHECKING:
     from capsule import Store
 
-__all__ = ["ToStderr", "forget_in_git", "holder", "store_of"]
+__all__ = ["ToStderr", "holder", "store_of"]
 
 
 def holder(ctx: typer.Context) -> str | None:
     """The name of the instance to act as, from the option or the environment; None: this process alone."""
     return asked(ctx).instance or os.environ.get("CAPSULE_INSTANCE") or None
-
-
-def forget_in_git(paths: Sequence[str]) -> None:
-    """Keep git from taking files for changed that were locked or let go, in a store that is set up for it."""
-    from capsule.git.forgetting import forget
-
-    forget(paths)
 
 
 @contextmanager
@@ -49,7 +42,7 @@ def store_of(ctx: typer.Context, *, keep_locks: bool = False) -> Iterator[Store]
     handler = ToStderr(as_json=asked(ctx).json)
     logger.addHandler(handler)
     try:
-        opened = Store.open(asked(ctx).store, keep_locks=keep_locks, instance=holder(ctx), lock_changed=forget_in_git)
+        opened = Store.open(asked(ctx).store, keep_locks=keep_locks, instance=holder(ctx))
         with opened as store:
             yield store
     finally:
