@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capsule.choosing import find_message
-from capsule.continuing import lines_of
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.anatomy import is_orderly
-from capsule.format.outline import Outline
 from capsule.format.pruning import kept_current, retitle, without
 from capsule.format.tree import Tree
-
-if TYPE_CHECKING:
-    from capsule.format.lines import Lines
-    from capsule.writing import Conversation
 
 __all__ = [
     "Alternatives",
@@ -29,16 +22,12 @@ __all__ = [
     "Slot",
     "Switched",
     "Without",
-    "alternatives_in",
     "answer_at",
-    "like_the_leaf",
     "parent_id",
     "target",
 ]
 
 Entry = dict[str, Any]
-#: As long as the ids that the store gives.
-_AN_ID = "00000000-0000-7000-8000-000000000000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +60,13 @@ class Switched:
         message: The id of the message that was switched to.
         leaf: The id of the message at which the active branch now ends.
         changed: Whether it ended elsewhere before.
+        is_last: Whether the leaf is the last message of the history.
     """
 
     message: str
     leaf: str
     changed: bool
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,79 +161,31 @@ def answer_at(id: str, history: list[Entry], tree: Tree, current: str | None, me
     return place
 
 
-def alternatives_in(lines: Lines, message_id: str) -> Alternatives | None:
-    """The message of this full id and those beside it, in an orderly history; None when there is none."""
-    outline = Outline()
-    at = outline.find(lines, message_id)
-    if at < 0:
-        return None
-    among = outline.siblings(lines, at)
-    leaves = [outline.leaf(lines, one) for one in among]
-    return Alternatives(message_id, among.index(at), tuple(map(lines.id_at, among)), tuple(map(lines.id_at, leaves)))
+def target(history: list[Entry], current: str | None, message_id: str | None, step: int, id: str) -> Switched:
+    """What a switch leads to; nothing is written yet.
 
-
-def like_the_leaf(conversation: Conversation, message_id: str | None) -> str | None:
-    """What is as long as the leaf's id, most likely, where that has to be looked for; None where it is soon found."""
-    at = conversation.known.anatomy
-    if at is None or not at.is_orderly or conversation.head.outline is not None:
-        return None
-    if message_id is None:
-        return conversation.head.current or _AN_ID
-    return None if message_id.startswith("@") else message_id
-
-
-def target(conversation: Conversation, message_id: str | None, step: int) -> Switched:
-    """What a switch leads to; nothing is written yet."""
-    anatomy = conversation.known.anatomy
-    if anatomy is not None and anatomy.is_orderly:
-        found = _target_in_lines(conversation, message_id, step)
-        if found is not None:
-            return found
-    history, current = conversation.document()["history"], conversation.head.current
-    if anatomy is not None and not anatomy.is_orderly and is_orderly(history):
-        conversation.known = conversation.known._replace(anatomy=anatomy._replace(is_orderly=True))
+    Args:
+        history: The messages.
+        current: `currentNode`.
+        message_id: The message that is named, as `find_message` takes it; None: the last of the active branch that has
+            others beside it.
+        step: So many further among those that answer the same one.
+        id: The conversation, for the errors.
+    """
     tree = Tree(history)
     if message_id is not None:
-        place = find_message(history, message_id, conversation.id)
+        place = find_message(history, message_id, id)
     else:
         place = tree.nearest_fork(tree.active_leaf(current))
         if place < 0:
-            raise _alone(conversation.id)
+            raise InvalidInput(f"the active branch of conversation {id} has no other beside it")
     if step:
         among = tree.siblings_at(place)
         place = among.places[_stepped(among.index, step, len(among.places), message_id or str(history[place]["id"]))]
     leaf_at = tree.leaf_at(place)
-    leaf = str(history[leaf_at]["id"])
-    is_active = leaf == current or (current is None and leaf_at == len(history) - 1)
-    return Switched(str(history[place]["id"]), leaf, not is_active)
-
-
-def _target_in_lines(conversation: Conversation, message_id: str | None, step: int) -> Switched | None:
-    """As `target`, in a history whose lines tell all of it; None when they don't tell which message is meant."""
-    lines, current = lines_of(conversation), conversation.head.current
-    outline = conversation.head.outline = conversation.head.outline or Outline()
-    if message_id is None:
-        active = -1 if current is None else outline.find(lines, current)
-        at = outline.nearest_fork(lines, lines.last() if active < 0 else outline.leaf(lines, active))
-        if at < 0:
-            raise _alone(conversation.id)
-    elif message_id == "@last":
-        at = lines.last()
-    else:
-        at = -1 if message_id.startswith("@") else outline.find(lines, message_id)
-    if at < 0:
-        return None
-    if step:
-        among = outline.siblings(lines, at)
-        at = among[_stepped(among.index(at), step, len(among), message_id or lines.id_at(at))]
-    leaf_at = outline.leaf(lines, at)
-    leaf = lines.id_at(leaf_at)
-    is_active = leaf == current or (current is None and leaf_at == lines.last())
-    return Switched(lines.id_at(at), leaf, not is_active)
-
-
-def _alone(id: str) -> InvalidInput:
-    return InvalidInput(f"the active branch of conversation {id} has no other beside it")
+    leaf, is_last = str(history[leaf_at]["id"]), leaf_at == len(history) - 1
+    is_active = leaf == current or (current is None and is_last)
+    return Switched(str(history[place]["id"]), leaf, not is_active, is_last)
 
 
 def _stepped(index: int, step: int, count: int, message_id: str) -> int:

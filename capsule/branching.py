@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -21,7 +20,6 @@ from capsule.reading import KIND, Reading
 
 if TYPE_CHECKING:
     from capsule.branches import Alternatives, Removal, Slot, Switched
-    from capsule.format.lines import Lines
     from capsule.format.models import Message
     from capsule.format.tree import Tree
     from capsule.holding import Holder
@@ -35,10 +33,6 @@ Entry = dict[str, Any]
 Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
 #: What a new version of a message takes over from the old one.
 _SAME_IN_A_BRANCH = ("from", "toolCallId", "attachments")
-
-
-class _AlreadyThere(Exception):
-    """There is nothing to switch."""
 
 
 class Branching(Reading, ABC):
@@ -129,17 +123,9 @@ class Branching(Reading, ABC):
         return [message.placed(place) for message, place in zip(found, path, strict=True)]
 
     def alternatives(self, id: str, message_id: str) -> Alternatives:
-        """A message and those that answer the same one. Raises as `path`.
+        """A message and those that answer the same one. Raises and costs as `path`."""
+        from capsule.branches import Alternatives
 
-        Cost: reading the file; where the message is named by its full id, without parsing it, mostly.
-        """
-        from capsule.branches import Alternatives, alternatives_in
-
-        lines = None if message_id.startswith("@") else self._lines(id)
-        if lines is not None:
-            found = alternatives_in(lines, message_id)
-            if found is not None:
-                return found
         history, tree, _ = self.branches(id)
         place = find_message(history, message_id, id)
         siblings = tree.siblings_at(place)
@@ -149,20 +135,6 @@ class Branching(Reading, ABC):
             tuple(history[at]["id"] for at in siblings.places),
             tuple(history[at]["id"] for at in siblings.leaves),
         )
-
-    def _lines(self, id: str) -> Lines | None:
-        """The lines of a history that tell who answers whom; None where they are not known to."""
-        from capsule.format.lines import Lines
-
-        known = self._settled(id)
-        at = None if known is None else known.anatomy
-        if known is None or at is None or not at.is_orderly:
-            return None
-        got = self.storage.read(KIND, id)
-        if got is None or got[1] != known.signature or not got[0].endswith(anatomy.closing_of(at)):
-            return None  # Somebody is writing: the slow way waits for them.
-        data, begin = got[0], at.history
-        return Lines(lambda start, end: data[begin + start : begin + end], at.tail - begin)
 
     def descendants(self, id: str, message_id: str) -> list[str]:
         """The ids of all that answers a message, and what answers that, breadth first. Raises and costs as `path`."""
@@ -197,36 +169,19 @@ class Branching(Reading, ABC):
             NotFound: There is no such message.
             InvalidInput: There is no message so many steps further, or several are meant.
 
-        Cost: copying the file, in the kernel, and meanwhile a search through what stands behind the message, or for a
-            step through all, once for each open store. Reading the file where the message is named by its place or by a
-            beginning of its id, and where what a person did to the file can't be told from its lines.
+        Cost: parsing the file, and copying it, in the kernel.
         """
         if message_id is None and not step:
             raise InvalidInput("say which message to switch to, or which step to take from the one that is active")
-        from capsule.branches import like_the_leaf, target
+        from capsule.branches import target
 
         def act(conversation: Conversation) -> Switched:
             lock = self._holder.admit(conversation)
-            # The file is copied while the branch is looked for; one id is as long as another.
-            likely = like_the_leaf(conversation, message_id)
-            done = target(conversation, message_id, step) if likely is None else None
-
-            def record(head: Entry, leaf: str) -> None:
-                head["metadata"]["currentNode"] = leaf
-                if lock is not None:
-                    head["metadata"]["lock"] = lock
-
-            def change(head: Entry) -> None:
-                nonlocal done
-                done = done or target(conversation, message_id, step)
-                if lock is None and not done.changed:
-                    raise _AlreadyThere
-                record(head, done.leaf)
-
-            with suppress(_AlreadyThere):
-                conversation.change_head(change, likely=None if likely is None else lambda head: record(head, likely))
+            history, current = conversation.document()["history"], conversation.head.current
+            done = target(history, current, message_id, step, id)
+            if lock is not None or done.changed:
+                conversation.switch(done.leaf, is_last=done.is_last, lock=lock)
                 self._holder.now_held(id, lock)
-            assert done is not None
             return done
 
         return self._write(id, act)

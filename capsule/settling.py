@@ -153,12 +153,12 @@ def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signa
     if not outcome.changed:
         records.append(head_record(document["updatedAt"], document, len(document["history"]), by_hand=True))
         is_canonical = not changes and codec.encode(document) == data
-        return held.adopt(signature, anatomy.surveyed(data, document["history"]) if is_canonical else None, records)
+        return held.adopt(signature, anatomy.survey(data) if is_canonical else None, records)
     stamp = timestamps.now(document["updatedAt"])
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
     records += [saved_record(document), head_record(stamp, merged, len(merged["history"]))]
-    known_now = held.replace(signature, written, anatomy.surveyed(written, merged["history"]), records, keep=False)
+    known_now = held.replace(signature, written, anatomy.survey(written), records, keep=False)
     _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome), held.id)
     return known_now
 

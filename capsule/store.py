@@ -236,7 +236,7 @@ class Store(
                     raise Interfered
                 records = creation_records(document)
                 with self._own.under_way(id) if self._own is not None else nullcontext():
-                    known = held.replace(None, data, anatomy.surveyed(data, entries), records, keep=False)
+                    known = held.replace(None, data, anatomy.survey(data), records, keep=False)
                     if self._own is not None:
                         self._own.wrote(id, "created", known.tag)
                         self._own.appended(id, entries)
@@ -333,7 +333,7 @@ class Store(
             if before is not None:
                 return *before, True
             lock = self._holder.admit(conversation)
-            at, entries = conversation.append([message], lock=lock, are_new=True)
+            at, entries = conversation.append([message], lock=lock)
             self._holder.now_held(id, lock)
             return at, entries[0], False
 

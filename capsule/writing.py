@@ -22,8 +22,6 @@ from capsule.settling import decoded
 from capsule.storage.interface import Held, Interfered, Known, Trashed
 
 if TYPE_CHECKING:
-    from capsule.format.lines import Strand
-    from capsule.format.outline import Outline
     from capsule.own import Own
 
 __all__ = ["REMOVED", "Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
@@ -33,6 +31,8 @@ Document = dict[str, Any]
 REMOVED = "messages"
 #: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
 _HEAD = frozenset(names("")) - {"context", "history"}
+#: A parent is looked for so far back first, in bytes.
+_NEAR = 64 << 10
 
 
 class ParsedHead:
@@ -46,11 +46,9 @@ class ParsedHead:
         lock: The lock, when it is active.
         untitled: Whether the first user message gives it its title.
         current: The `currentNode`; None: the last message is the end of the active branch.
-        strand: The active branch from there on, once an append has asked for it.
-        outline: The branches of the history, once a switch has asked for them.
     """
 
-    __slots__ = ("current", "document", "lock", "metadata", "outline", "strand", "tag", "type", "untitled")
+    __slots__ = ("current", "document", "lock", "metadata", "tag", "type", "untitled")
 
     def __init__(self, tag: str, document: Document) -> None:
         self.tag = tag
@@ -63,8 +61,6 @@ class ParsedHead:
         self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
         current = self.metadata.get("currentNode")
         self.current: str | None = current if isinstance(current, str) else None
-        self.strand: Strand | None = None
-        self.outline: Outline | None = None
 
 
 class HeadCache:
@@ -156,7 +152,7 @@ class Conversation:
         return timestamps.now(self.known.stamp)
 
     def append(
-        self, messages: list[Document], *, lock: Document | None, move: bool = False, are_new: bool = False
+        self, messages: list[Document], *, lock: Document | None, move: bool = False
     ) -> tuple[int, list[Document]]:
         """Append checked messages, durably; one that names no parent to the end of the active branch.
 
@@ -164,7 +160,6 @@ class Conversation:
             messages: As `check_message` gives them; at least one.
             lock: The lock to record in the same write; None: as it is.
             move: Whether the active branch is to end in the last of them.
-            are_new: Whether it is known of the ids that they bring along that no message has them yet.
 
         Returns:
             The position of the first, and the messages as written.
@@ -175,17 +170,15 @@ class Conversation:
         """
         stamp = self._stamp()
         entries = [complete(message, stamp) for message in messages]
-        strand = None
         if self.head.current is not None or any("parent" in message for message in messages):
             from capsule.continuing import continued
 
             entries, is_active = continued(self, entries)
-            strand, move = self.head.strand, move and not is_active
+            move = move and not is_active
+            self._ends_active(is_active or move)
         else:
             move = False
         encoded = [encoded_within(entry, self._message_bytes) for entry in entries]
-        if not are_new and self.known.anatomy is not None and any("id" in message for message in messages):
-            self.known = self.known._replace(anatomy=self.known.anatomy._replace(is_orderly=False))
         if self._own is not None:
             self._own.appended(self.id, entries)
         at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
@@ -204,32 +197,52 @@ class Conversation:
         else:
             record = append_record(stamp, entries, at + len(entries))
             self.known = self.held.splice(self.known, encoded, stamp, [record])
-        if strand is not None and not move and self.known.anatomy is not None:
-            self.head.strand = strand
-            if strand.is_open and not any("parent" in entry for entry in entries):
-                strand.seen = self.known.anatomy.tail - self.known.anatomy.history
-            # Else what was appended is taken in when it is asked for next.
         return at, entries
 
-    def change_head(
-        self,
-        change: Callable[[Document], None],
-        *,
-        touch: bool = True,
-        likely: Callable[[Document], None] | None = None,
-    ) -> Document:
+    def has(self, message_id: str) -> bool:
+        """Whether a message has this id. Costs reading the history back to it; a parent mostly stands near the end."""
+        at = self.known.anatomy
+        if at is None:
+            return any(entry.get("id") == message_id for entry in self.document()["history"])
+        line = anatomy.id_line(message_id)
+        near = max(at.history, at.tail - _NEAR)
+        return line in self.held.history(self.known, near) or (
+            near > at.history and line in self.held.history(self.known, at.history)
+        )
+
+    def _ends_active(self, does: bool) -> None:
+        """Note whether the last message is the end of the active branch once the next write is done."""
+        if self.known.anatomy is not None:
+            self.known = self.known._replace(anatomy=self.known.anatomy._replace(ends_active=does))
+
+    def switch(self, leaf: str, *, is_last: bool, lock: Document | None) -> None:
+        """Make the branch that ends in a message the active one.
+
+        Args:
+            leaf: The message's id.
+            is_last: Whether it is the last of the history.
+            lock: The lock to record in the same write; None: as it is.
+        """
+
+        def change(head: Document) -> None:
+            head["metadata"]["currentNode"] = leaf
+            if lock is not None:
+                head["metadata"]["lock"] = lock
+
+        self._ends_active(is_last)
+        self.change_head(change)
+
+    def change_head(self, change: Callable[[Document], None], *, touch: bool = True) -> Document:
         """Change title or metadata; no message is parsed.
 
         Args:
             change: Changes the head it is given in place. What it raises is raised, and nothing was written.
             touch: Whether this modifies the conversation, so that `updatedAt` moves. A lock does not.
-            likely: For a `change` that takes its time: another one, to a head of the same length most likely, so that
-                the rest of the file can be copied meanwhile.
 
         Returns:
             The head as written.
         """
-        self._rehead(change, self._stamp() if touch else None, [], [], likely=likely)
+        self._rehead(change, self._stamp() if touch else None, [], [])
         return self.head.document
 
     def set_context(self, context: Callable[[], Iterable[bytes]], change: Callable[[Document], None]) -> Document:
@@ -252,7 +265,6 @@ class Conversation:
         entries: list[Document],
         encoded: list[bytes],
         context: Callable[[], Iterable[bytes]] | None = None,
-        likely: Callable[[Document], None] | None = None,
     ) -> None:
         if self.known.anatomy is None:
 
@@ -265,29 +277,17 @@ class Conversation:
             self.rewrite(rewrite, stamp)
             return
         count = self.known.anatomy.entries + len(entries)
-        head: Document = {}
-
-        def changed(change: Callable[[Document], None]) -> tuple[bytes, list[bytes]]:
-            nonlocal head
-            head = _copied(self.head.document)
-            head["updatedAt"] = stamp or self.known.stamp
-            change(head)
-            head = _head_in(canonical.in_order(head))
-            records = [append_record(head["updatedAt"], entries, count)] if entries else []
-            records.append(head_record(head["updatedAt"], head, count))
-            return anatomy.joined(codec.encode(head)), together(records)
-
-        if likely is not None:
-            length = len(changed(likely)[0])
-            self.known = self.held.rehead_meanwhile(self.known, length, lambda: changed(change))
-        else:
-            written, records = changed(change)
-            lines = None if context is None else anatomy.context_lines(context())
-            self.known = self.held.rehead(self.known, written, encoded, records, lines)
+        head = _copied(self.head.document)
+        head["updatedAt"] = stamp or self.known.stamp
+        change(head)
+        head = _head_in(canonical.in_order(head))
+        records = [append_record(head["updatedAt"], entries, count)] if entries else []
+        records.append(head_record(head["updatedAt"], head, count))
+        lines = None if context is None else anatomy.context_lines(context())
+        written = anatomy.joined(codec.encode(head))
+        self.known = self.held.rehead(self.known, written, encoded, together(records), lines)
         self._whole = None
-        outline = self.head.outline
         self.head = self._heads.put(self.id, self.known.tag, head)
-        self.head.outline = outline  # The history is as it was, and longer maybe.
 
     def rewrite(
         self, change: Callable[[Document], Document | None], stamp: str | None = "", *, reason: str = ""
@@ -323,7 +323,7 @@ class Conversation:
             self.known = self.held.replace(
                 self.known.signature,
                 data,
-                anatomy.surveyed(data, after["history"]),
+                anatomy.survey(data),
                 _records_between(before, after),
                 keep=True,
             )

@@ -23,8 +23,10 @@ the storage layer and its callers leans on these offsets.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import orjson
 
 from capsule.timestamps import WIDTH
 
@@ -37,7 +39,7 @@ __all__ = [
     "context_lines",
     "entry_with",
     "head_of",
-    "is_orderly",
+    "id_line",
     "joined",
     "last_entries",
     "made_ids",
@@ -45,7 +47,6 @@ __all__ = [
     "reheaded",
     "spliced",
     "survey",
-    "surveyed",
 ]
 
 _CLOSING = b"\n  ]\n}\n"
@@ -73,8 +74,7 @@ class Anatomy(NamedTuple):
     Attributes:
         size: Bytes of the whole file.
         entries: How many entries `history` has.
-        is_orderly: Whether every message is known to have an id of its own, and to stand behind the one it answers, so
-            that who answers whom can be read off the lines. A hand brings about else, or a caller that chooses ids.
+        ends_active: Whether the last message is known to be the end of the active branch. False: not known.
     """
 
     size: int
@@ -84,7 +84,7 @@ class Anatomy(NamedTuple):
     history: int
     tail: int
     entries: int
-    is_orderly: bool = False
+    ends_active: bool = False
 
 
 def survey(data: bytes) -> Anatomy | None:
@@ -114,21 +114,6 @@ def survey(data: bytes) -> Anatomy | None:
         tail=tail,
         entries=data.count(_ENTRY, history, tail),
     )
-
-
-def is_orderly(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every message has an id of its own, and stands behind the one it answers, if that is there at all."""
-    places = {message.get("id"): at for at, message in enumerate(history)}
-    if len(places) < len(history) or None in places or "" in places:
-        return False
-    named = ((at, message["parent"]) for at, message in enumerate(history) if message.get("parent"))
-    return all(places.get(parent, -1) <= at for at, parent in named)
-
-
-def surveyed(data: bytes, history: Sequence[Mapping[str, Any]]) -> Anatomy | None:
-    """The anatomy of a canonical capsule whose history is known, as `survey` gives it. Costs a look at both."""
-    found = survey(data)
-    return found._replace(is_orderly=True) if found is not None and is_orderly(history) else found
 
 
 def _stamps(head: bytes) -> tuple[int, int] | None:
@@ -187,7 +172,7 @@ def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
         anatomy.history,
         tail,
         anatomy.entries + len(entries),
-        anatomy.is_orderly,
+        anatomy.ends_active,
     )
     return block + _CLOSING, after
 
@@ -270,6 +255,11 @@ def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
             break
         at, found = start, found + 1
     return b"[" + block[at:] + b"]", found
+
+
+def id_line(id: str) -> bytes:
+    """The line that holds a message's id in a canonical history; nothing inside a message can look like it."""
+    return b'\n      "id": ' + orjson.dumps(id)
 
 
 def made_ids(block: bytes) -> frozenset[bytes]:

@@ -18,6 +18,7 @@ from capsule.storage.interface import Interfered, Signature
 from capsule.storage.syscalls import Syscalls
 
 __all__ = [
+    "copy_range",
     "drop_name",
     "ensure_regular",
     "failure",
@@ -164,6 +165,25 @@ def pour(sys: Syscalls, fd: int, pieces: Iterable[bytes], offset: int) -> int:
             sys.begin_flush(fd, begun, offset - begun)
             begun = offset
     return offset
+
+
+def copy_range(sys: Syscalls, source: int, target: int, start: int, end: int, to: int) -> int:
+    """Copy the bytes between two offsets of a file to an offset of another; the offset behind them there.
+
+    Raises:
+        Interfered: The source has become shorter.
+        OSError: The system refused.
+    """
+    begun = to
+    while start < end:
+        copied = sys.copy(source, target, start, min(end - start, _CHUNK), to)
+        if not copied:
+            raise Interfered
+        start, to = start + copied, to + copied
+        if to - begun >= _CHUNK:
+            sys.begin_flush(target, begun, to - begun)
+            begun = to
+    return to
 
 
 def sync_directory(sys: Syscalls, path: str) -> None:

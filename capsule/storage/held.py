@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from capsule.errors import CapsuleError, Refused
 from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, head_of, moved, reheaded, spliced
 from capsule.storage import files, note
-from capsule.storage.copying import WORTH_A_THREAD, CopyMeanwhile, copy_range
 from capsule.storage.interface import Interfered, Known, Signature, Trashed
 from capsule.storage.keeping import QUARANTINE, TRASH
 from capsule.storage.mutex import Mutex
@@ -245,36 +244,9 @@ class HeldDocument:
                 at = self._behind_context(known)
                 to = files.pour(self._sys, fd, context, to)
                 after = moved(after, (to - len(head)) - (at - old.context))
-            files.pwrite_all(self._sys, fd, block, copy_range(self._sys, self._fd, fd, at, old.tail, to))
+            files.pwrite_all(self._sys, fd, block, files.copy_range(self._sys, self._fd, fd, at, old.tail, to))
 
         signature = self._put(known.signature, write)
-        stamp = head[after.updated_at :][:WIDTH].decode("ascii")
-        return self._write_note(self._durable(signature, after, note.new_tag(), stamp), records, keep=True)
-
-    def rehead_meanwhile(self, known: Known, length: int, decide: Callable[[], tuple[bytes, list[bytes]]]) -> Known:
-        """See `Held.rehead_meanwhile`. Costs as `rehead`, or as `decide`, whichever is more."""
-        old = self._anatomy(known)
-        if old.tail - old.context < WORTH_A_THREAD:
-            head, records = decide()
-            return self.rehead(known, head, [], records)
-        decided: tuple[bytes, list[bytes], Anatomy] | None = None
-
-        def write(fd: int) -> None:
-            nonlocal decided
-            with CopyMeanwhile(self._sys, self._fd, fd, old.context, old.tail, length) as copying:
-                head, records = decide()
-                new = reheaded(old, head)
-                if new is None:
-                    raise ValueError("not the head of a capsule")
-                to = copying.end(self._fd, len(head))
-            block, after = spliced(new, [])
-            files.pwrite_all(self._sys, fd, head, 0)
-            files.pwrite_all(self._sys, fd, block, to)
-            decided = head, records, after
-
-        signature = self._put(known.signature, write)
-        assert decided is not None
-        head, records, after = decided
         stamp = head[after.updated_at :][:WIDTH].decode("ascii")
         return self._write_note(self._durable(signature, after, note.new_tag(), stamp), records, keep=True)
 

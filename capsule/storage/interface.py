@@ -166,15 +166,6 @@ class Held(Protocol):
                 may be large; None: as it is.
         """
 
-    def rehead_meanwhile(self, known: Known, length: int, decide: Callable[[], tuple[bytes, list[bytes]]]) -> Known:
-        """As `rehead`, and what the new head says is found out while the rest is copied already.
-
-        Args:
-            known: As its name says.
-            length: Bytes of the new head, most likely; of another length it costs copying twice.
-            decide: Gives the head and the records; called once. What it raises is raised, and nothing was written.
-        """
-
     def replace(
         self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
     ) -> Known:

@@ -23,7 +23,7 @@ __all__ = ["HEADER_BYTES", "LOG_BYTES", "add", "new_tag", "read_header", "read_r
 HEADER_BYTES = 512
 #: The log keeps at least half of this, and never more, in bytes; but the newest record, whatever its size.
 LOG_BYTES = 256 * 1024
-_VERSION = 2
+_VERSION = 3
 _MARK = b'{"note":'
 
 

@@ -17,6 +17,9 @@ from capsule.errors import InvalidInput, Locked, NotFound
 from capsule.format import codec
 from capsule.format.tree import Tree
 from capsule.format.validation import problems_of
+from capsule.settings import Settings
+from capsule.storage.engine import FileStorage
+from capsule.storage.syscalls import Syscalls
 from tests.processes import Child
 
 Start = Callable[..., Child]
@@ -175,6 +178,26 @@ def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) ->
         with Store.open(root) as other:
             other.append(id, content=f"{text}'")
     assert inode(root, id) == before and path(store, id)[3:] == ["a", "a'", "b", "b'"]
+
+
+def test_an_append_to_another_branch_by_a_new_store_does_not_read_the_file(root: Path, store: Store) -> None:
+    id = talk(store, "question", "one", "x" * 300_000)
+    store.regenerate(id, "two", "@1")
+    store.switch(id, "@1")
+    store.append(id, content="a")
+
+    class Counting(Syscalls):
+        read = 0
+
+        def pread(self, fd: int, size: int, offset: int) -> bytes:
+            data = super().pread(fd, size, offset)
+            self.read += len(data)
+            return data
+
+    sys = Counting()
+    with Store(str(root), Settings(), FileStorage(str(root), sys=sys)) as other:
+        other.append(id, content="b")
+    assert sys.read < 100_000 and path(store, id)[-2:] == ["a", "b"]
 
 
 def test_an_answer_to_another_message_moves_the_active_branch_only_where_that_lies_below(store: Store) -> None:
@@ -423,22 +446,17 @@ BY_HAND = st.lists(
 
 
 @pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
-@pytest.mark.parametrize("beside", [False, True])
 @given(made=BY_HAND, twice=st.booleans(), wanted=st.integers(0, 8), step=st.sampled_from([0, 0, 1, -1]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_switch_in_whatever_a_hand_made_of_the_tree_leads_where_the_tree_says(
     root: Path,
     store: Store,
-    monkeypatch: pytest.MonkeyPatch,
     layout: int,
-    beside: bool,
     made: list[tuple[int, int | None]],
     twice: bool,
     wanted: int,
     step: int,
 ) -> None:
-    monkeypatch.setattr("capsule.storage.held.WORTH_A_THREAD", 0 if beside else 1 << 30)
-
     def name(n: int) -> str:
         return f"{n:08d}-0000-7000-8000-000000000000"
 

@@ -27,7 +27,7 @@ CONTEXT: dict[str, Any] = {
 def is_canonical(store: Store, id: str) -> bool:
     data = store.read(id)
     known = store.storage.known("conversations", id)
-    assert known is not None and known.anatomy == anatomy.surveyed(data, store.document(id)["history"])
+    assert known is not None and known.anatomy == anatomy.survey(data)
     return codec.encode(store.document(id)) == data
 
 
