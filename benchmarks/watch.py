@@ -27,6 +27,7 @@ __all__ = ["run"]
 
 _BAR_S = 0.01
 _WHAT, _BAR = "append in one process to the watch event in another", "median under 10 ms while someone waits"
+_IDLE_BAR, _IDLE_S = 0.002, 30.0
 _CAPSULE, _AWATCH = "Store.watch", "watchfiles.awatch as it comes"
 _QUICK_PAUSES, _LONG_PAUSES = (0.03, 0.13), (2.5, 3.0)
 
@@ -63,7 +64,28 @@ def run(bench: Bench) -> Report:
                     one.seconds += seconds
                 step()
     _tell(report, found, made)
+    _idle(bench, report, made)
     return report
+
+
+def _idle(bench: Bench, report: Report, made: corpus.Corpus) -> None:
+    """What waiting costs a process while nothing happens, the looks without a notice among it."""
+    with Store.open(made.root) as store:
+        cursor = store.wait_for_changes(timeout_s=0).cursor
+        begin, wall = time.process_time(), time.monotonic()
+        found = store.wait_for_changes(cursor, timeout_s=_IDLE_S / (3 if bench.quick else 1))
+        share = (time.process_time() - begin) / (time.monotonic() - wall)
+    assert not found.changes, "somebody wrote meanwhile"
+    report.bars.append(
+        Bar(
+            "waiting while nothing happens",
+            f"under {_IDLE_BAR:.1%} of a processor",
+            f"{share:.3%}",
+            share < _IDLE_BAR,
+            "a look without a notice now and then, for what no notice tells of",
+        )
+    )
+    report.data["idle"] = {"share": share}
 
 
 def _pause(between: tuple[float, float]) -> str:
@@ -183,7 +205,7 @@ def _tell(report: Report, found: Found, made: corpus.Corpus) -> None:
             _BAR,
             f"{micro(us.median)} ({case}), the append included",
             us.median < _BAR_S,
-            "the append, the step at which the listener looks, and bringing the index up to date",
+            "the append, two milliseconds for what comes with it, and bringing the index up to date",
         )
     )
     report.data["watch"] = {

@@ -1,8 +1,9 @@
 """Hearing of changes: one hub of an open store, which wakes whoever waits for one.
 
-What must stay true: the system's notices only wake. What changed is asked of the journal, by each from a cursor of
-its own: so a notice that is lost, late or doubled loses and doubles nothing, and who is slow holds up nobody and
-makes nothing grow. The module does not know the store; it calls what it is given. It is imported by who watches only.
+What must stay true: the system's notices only wake. What changed is read from the journal, by each waiter from its
+own cursor: so a notice that is lost, late or doubled loses and doubles nothing, and a slow waiter delays no other and
+makes nothing grow. A failure in the hub's thread reaches the waiters. The module does not know the store; it calls
+what it is given. Only who watches imports it.
 """
 
 from __future__ import annotations
@@ -10,142 +11,35 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import select
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
-
-# Not in the thread: a signal that ends an import in the main thread may leave the lock that all imports take.
-from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
-
-from capsule.changes import Change
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["Hub", "Notices", "Waiter"]
+    from capsule.changes import Change
+    from capsule.storage.interface import Tracker
+
+__all__ = ["Hub", "Waiter"]
 
 _log = logging.getLogger("capsule")
 
-# watchfiles looks for what the system told it every `step` milliseconds, and gives it out at the second look: one
-# millisecond is heard of after 1.6 and costs 1.6 % of a processor, four after 6.4 for 0.7 %, its default after 70.
-_EAGER_STEP_MS = 1
-_CALM_STEP_MS = 4
-#: How long it goes on listening closely after a change, in seconds: one seldom comes alone.
-_EAGER_S = 2.0
-#: A look without a notice, in seconds: when the system's queue runs over it drops notices, and nobody is told.
+#: How long what comes with a change is waited for, in seconds: one write is several notices, and mostly done by then.
+_GATHER_S = 0.002
+#: A look without a notice, in seconds: no notice tells of writes through a mapping.
 _RESCAN_S = 10.0
-#: How many times as long as it takes: such a look costs a scan, and it is to cost 0.3 % of the time at most.
-_RESCAN_COSTS = 300
+#: How many times as long as it takes: such a look costs a scan, and it is to cost 0.1 % of the time at most.
+_RESCAN_COSTS = 1000
 #: Without notices: the shortest time between two looks, and how many times as long as a look takes, for at most 2 %.
 _POLL_S = 0.2
 _POLL_COSTS = 50
 #: How long the hub stays ready with nobody waiting: a long poll comes back soon.
 _LINGER_S = 10.0
-
-
-class Notices:
-    """The system's notices that documents of one directory changed; the clock's, where the system gives none.
-
-    The directory need not exist: the one above it, which must, tells when it comes, goes or is another.
-
-    Args:
-        root: The directory above.
-        directory: The directory whose documents are watched.
-        stop: Set to end a wait at once.
-    """
-
-    def __init__(self, root: str, directory: str, stop: threading.Event) -> None:
-        self._root = root
-        self._directory = directory
-        self._name = os.path.basename(directory)
-        self._stop = stop
-        self._notify: RustNotify | None = None
-        self._whole = False
-        self._armed_at = -_RESCAN_S
-        self.polling = False
-
-    def arm(self) -> None:
-        """Begin to listen. What changed before is not told: look once after this."""
-
-        def listen(*paths: str) -> RustNotify:
-            # Not recursive: neither directory holds documents further below. Never a file: a rename over it, as
-            # every editor does, leaves a watch on the old one.
-            return RustNotify(list(paths), False, False, 0, False, True)
-
-        self.disarm()
-        self._armed_at = time.monotonic()
-        try:
-            try:
-                self._notify = listen(self._root, self._directory)
-            except FileNotFoundError:
-                self._notify = listen(self._root)
-                # It may have been made in between, with nobody listening yet.
-                try:
-                    self._notify = listen(self._root, self._directory)
-                except FileNotFoundError:
-                    self._whole = False
-                    return
-            self._whole = True
-        except (OSError, WatchfilesRustInternalError) as error:
-            # Too many watches of one user, most likely (fs.inotify.max_user_instances); or a platform without any.
-            if not self.polling:
-                _log.warning(
-                    "the system gives no notices of changes (%s): looking for them now and then, so that they are "
-                    "heard of later",
-                    error,
-                )
-            self.polling = True
-            return
-        self.polling = False
-
-    def disarm(self) -> None:
-        """End listening."""
-        notify, self._notify = self._notify, None
-        if notify is not None:
-            notify.close()
-
-    def wait(self, *, eager: bool, look_s: float) -> None:
-        """Return when a document may have changed, when `stop` is set, and now and then.
-
-        Args:
-            eager: Whether a change is likely to come soon.
-            look_s: How long the last look took, in seconds.
-        """
-        if self._notify is None:
-            self._stop.wait(max(_POLL_S, _POLL_COSTS * look_s))
-            if time.monotonic() - self._armed_at > _RESCAN_S:
-                self.arm()
-            return
-        step_ms = _EAGER_STEP_MS if eager else _CALM_STEP_MS
-        until = time.monotonic() + (_EAGER_S if eager else max(_RESCAN_S, _RESCAN_COSTS * look_s))
-        while (left_s := until - time.monotonic()) > 0:
-            try:
-                told = self._notify.watch(step_ms, step_ms, max(int(left_s * 1000), 1), self._stop)
-            except WatchfilesRustInternalError as error:  # A name that is no text, for example; it would stay so.
-                _log.debug("watching was interrupted: %s", error)
-                self.arm()
-                return
-            if isinstance(told, str):
-                # Stop or time-out: what was told in the very last moment is dropped with it, so one looks.
-                return
-            names = [os.path.basename(path) for _, path in told]
-            if self._name in names:  # It came, went, or is another.
-                self.arm()
-                return
-            # A filter of our own: the default one is deaf below any directory called .git or node_modules. The store's
-            # temporary names count: a file is written under the name it was made with by who has it open since.
-            if any(name.endswith((".json", ".tmp")) for name in names):
-                return
-        if not self._whole:
-            self.arm()
-
-    def leave(self) -> RustNotify | None:
-        """In a forked child: what listens for the parent, to be kept and never closed."""
-        notify, self._notify = self._notify, None
-        return notify
 
 
 class Waiter:
@@ -175,18 +69,22 @@ class Hub:
     Its thread runs while somebody waits and for a while after; every waiter is woken when it has begun to listen.
 
     Args:
-        root: The store's directory.
         directory: The directory of its documents.
+        listen: Opens a tracker of it; None where the system gives no notices.
         look: What changed after a cursor (None: nothing, but the cursor now), brought up to date; and the
             cursor after that.
         most: How many changes `look` gives at once; when it gives as many there may be more.
     """
 
     def __init__(
-        self, root: str, directory: str, look: Callable[[str | None], tuple[Sequence[Change], str]], most: int
+        self,
+        directory: str,
+        listen: Callable[[], Tracker | None],
+        look: Callable[[str | None], tuple[Sequence[Change], str]],
+        most: int,
     ) -> None:
-        self._root = root
         self._directory = directory
+        self._listen = listen
         self._look_up = look
         self.most = most
         self.closed = False
@@ -195,11 +93,13 @@ class Hub:
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
-        self._stop = threading.Event()
+        self._stopped = False
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._waiting = 0
         self._thread: threading.Thread | None = None
-        self._notices: Notices | None = None
+        #: A pipe: what is written into it ends a wait.
+        self._bell = (-1, -1)
+        self._is_polling = False
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -235,13 +135,13 @@ class Hub:
     def listening(self) -> Iterator[None]:
         """While the body runs somebody waits, and the hub listens."""
         with self._changed:
-            self._waiting += 1
             if self._thread is None and not self.closed:
-                self._stop.clear()
-                # A daemon, as it must not keep the process alive; `_stop_all` ends it before the interpreter does,
-                # which can't end a thread inside watchfiles.
-                self._thread = threading.Thread(target=self._run, name="capsule-watch", daemon=True)
-                self._thread.start()
+                self._stopped = False
+                # A daemon, as it must not keep the process alive; `_stop_all` ends it before the interpreter does.
+                thread = threading.Thread(target=self._run, name="capsule-watch", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._waiting += 1
             self._changed.notify_all()
         changed = self._changed
         try:
@@ -258,11 +158,12 @@ class Hub:
         self._wake(None)
 
     def _end(self) -> None:
-        self._stop.set()
         with self._changed:
+            self._stopped = True
             self._changed.notify_all()
-            thread, pool = self._thread, self._pool
-            self._pool = None
+            thread, pool, self._pool = self._thread, self._pool, None
+            if self._bell[1] >= 0:
+                os.write(self._bell[1], b".")
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         if pool is not None:
@@ -271,50 +172,109 @@ class Hub:
     def _is_wanted(self) -> bool:
         """Wait until somebody waits; False when the thread is to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting > 0 or self._stop.is_set(), _LINGER_S)
-            if self._waiting > 0 and not self._stop.is_set():
+            self._changed.wait_for(lambda: self._waiting > 0 or self._stopped, _LINGER_S)
+            if self._waiting > 0 and not self._stopped:
                 return True
             self._thread = None
             return False
 
     def _run(self) -> None:
-        notices = self._notices = Notices(self._root, self._directory, self._stop)
-        cursor: str | None = None
-        eager_until, look_s = 0.0, 0.0
+        """The hub's thread. Whatever fails in it is logged, wakes all waiters, who look for themselves, and is tried
+        again: nobody would hear of it else."""
+        while True:
+            try:
+                with self._ringing():
+                    self._follow()
+                return
+            except Exception:
+                _log.exception("watching was interrupted, and begins again")
+                self._wake(None)
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._stopped, _POLL_S):
+                        self._thread = None
+                        return
+
+    @contextmanager
+    def _ringing(self) -> Iterator[None]:
+        with self._changed:
+            bell = self._bell = os.pipe()
         try:
-            notices.arm()
+            yield
+        finally:
+            with self._changed:
+                if self._bell is bell:  # Another thread may have begun already.
+                    self._bell = (-1, -1)
+            for end in bell:
+                os.close(end)
+
+    def _follow(self) -> None:
+        """Look whenever a document was touched, until nobody waits any more."""
+        cursor: str | None = None
+        tracker: Tracker | None = None
+        try:
             while True:
+                tracker = tracker or self._tracker()  # Before the look, so that nothing happens in between.
                 began = time.monotonic()
-                cursor, heard = self._look(cursor)
+                cursor = self._look(cursor)
                 look_s = time.monotonic() - began
-                if heard:
-                    eager_until = began + _EAGER_S
                 if not self._is_wanted():
                     return
-                notices.wait(eager=time.monotonic() < eager_until, look_s=look_s)
+                if tracker is None:
+                    self._wait(None, max(_POLL_S, _POLL_COSTS * look_s))
+                else:
+                    self._await_touch(tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
+                    tracker = tracker if tracker.is_open else None
         finally:
-            notices.disarm()
+            if tracker is not None:
+                tracker.close()
 
-    def _look(self, cursor: str | None) -> tuple[str | None, bool]:
-        """Look what changed, and wake whom it matters to; the cursor after it, and whether anything did."""
-        heard = False
-        while not self._stop.is_set():
+    def _tracker(self) -> Tracker | None:
+        tracker = self._listen()
+        # Without a directory there is nothing to be heard of yet.
+        is_polling = tracker is None and os.path.isdir(self._directory)
+        if is_polling and not self._is_polling:
+            _log.warning(
+                "the system gives no notices of changes: looking for them now and then, so that they are heard of later"
+            )
+        self._is_polling = is_polling
+        return tracker
+
+    def _await_touch(self, tracker: Tracker, timeout_s: float) -> None:
+        """Return when a document was touched, when the tracker can't tell, and after `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        while not self._stopped:
+            is_touched = self._wait(tracker, until - time.monotonic())
+            if is_touched:
+                self._wait(None, _GATHER_S)
+            if tracker.changed() != set() or not is_touched:
+                return
+
+    def _wait(self, tracker: Tracker | None, timeout_s: float) -> bool:
+        """Wait until the tracker has something to tell, the hub is to end, or the time is over; whether it has."""
+        poll = select.poll()
+        poll.register(self._bell[0], select.POLLIN)
+        if tracker is not None:
+            poll.register(tracker, select.POLLIN)
+        return any(fd != self._bell[0] for fd, _ in poll.poll(max(0, round(timeout_s * 1000))))
+
+    def _look(self, cursor: str | None) -> str | None:
+        """Look what changed, and wake whom it matters to; the cursor after it."""
+        while not self._stopped:
             try:
                 changes, after = self._look_up(cursor)
             except Exception as error:
-                # Whoever waits looks for itself, and is told what is wrong in its own thread.
+                # Every waiter looks for itself, and gets the error in its own thread.
                 _log.debug("looking for changes failed: %s", error)
                 self._wake(None)
-                return cursor, heard
+                return cursor
             if cursor is None:
                 self._wake(None)  # What happened before it listened may have woken nobody.
             elif changes:
-                heard = True
                 self._wake({change.id for change in changes})
             cursor = after
             if len(changes) < self.most:
                 break
-        return cursor, heard
+        return cursor
 
     def _wake(self, ids: Collection[str] | None) -> None:
         with self._changed:
@@ -325,15 +285,16 @@ class Hub:
             waiter.wake()
 
     def forget_parent(self) -> None:
-        """In a forked child: it has none of the parent's threads, and must not end what listens for the parent."""
-        if self._notices is not None:
-            _left.append(self._notices.leave())
+        """In a forked child: it has none of the parent's threads. Descriptors of its own stand for the parent's."""
         _left.append(self._pool)
+        for end in self._bell:
+            with suppress(OSError):
+                os.close(end)
         self._begin()
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
-#: What a forked child has of its parent's, kept so that nothing is closed.
+#: Pools of a parent process, kept so that nobody waits for their threads.
 _left: list[object] = []
 
 

@@ -122,7 +122,7 @@ class Watching(Reading):
                 if self._hub is None:
                     self._own = Own()
                     directory = os.path.dirname(self.storage.path(KIND, "any"))
-                    self._hub = Hub(self.root, directory, self._look, _MOST)
+                    self._hub = Hub(directory, lambda: self.storage.tracker(KIND), self._look, _MOST)
         return self._hub
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:

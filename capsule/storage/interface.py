@@ -212,6 +212,9 @@ class Tracker(Protocol):
         None when that can't be told: scan. Writes through a mapping or a second name of a file are not seen.
         """
 
+    def fileno(self) -> int:
+        """The descriptor that can be read when there is an answer to be had, for `select.poll`."""
+
     @property
     def is_open(self) -> bool:
         """Whether there will be answers."""

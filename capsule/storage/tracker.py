@@ -5,7 +5,8 @@ the event before the writer's call returns; where that can't be had (another pla
 machine, no instance left) there is no tracker, and whoever wants to know scans. Two things no event tells of: writes
 through a mapping, and through a second name elsewhere; for these a scan now and then is for the caller to do.
 
-watchfiles can't stand in for it: its thread delivers events some milliseconds after they happened.
+It is the only listener of the project. watchfiles can't stand in for it: it looks every few milliseconds for what the
+kernel told it, so that what is heard of soon costs processor time when nothing happens.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _UNMOUNT, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x2000, 0x4000, 0x8000
 _ONLYDIR, _DONT_FOLLOW = 0x01000000, 0x02000000
 _WANTED = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+_NAMED = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE
 _LOST = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
 _EVENT = struct.Struct("iIII")
 _READ = 64 * 1024
@@ -52,11 +54,16 @@ class InotifyTracker:
             raise _failure()
         self._pid = os.getpid()
         self._directory = directory
+        self._name = os.fsencode(os.path.basename(directory))
         self._is_of = _identity(directory)  # Before: if another takes its place now, that shows.
-        if libc.inotify_add_watch(self._fd, os.fsencode(directory), _WANTED | _ONLYDIR | _DONT_FOLLOW) < 0:
-            error = _failure()
-            self.close()
-            raise error
+        # The directory above tells when another one takes the name, and when one goes that somebody has open.
+        for path, wanted in ((directory, _WANTED | _DONT_FOLLOW), (os.path.dirname(directory), _NAMED)):
+            watch = libc.inotify_add_watch(self._fd, os.fsencode(path), wanted | _ONLYDIR)
+            if watch < 0:
+                error = _failure()
+                self.close()
+                raise error
+        self._above = watch
 
     def changed(self) -> set[str] | None:
         """The names touched since the last call, without the suffix; None when that can't be told any more.
@@ -79,10 +86,14 @@ class InotifyTracker:
                 return None
             at = 0
             while at < len(data):
-                _, mask, _, length = _EVENT.unpack_from(data, at)
+                watch, mask, _, length = _EVENT.unpack_from(data, at)
                 at += _EVENT.size
-                touched.add(data[at : at + length].rstrip(b"\0"))
+                name = data[at : at + length].rstrip(b"\0")
                 at += length
+                if watch != self._above:
+                    touched.add(name)
+                elif name == self._name:
+                    mask |= _MOVE_SELF
                 if mask & _LOST:
                     lost = True
                     if mask & (_LOST & ~_OVERFLOW):
@@ -103,6 +114,10 @@ class InotifyTracker:
             # under the first, as the kernel tells it, for as long as its maker has it open.
             return name[1:-4] if name.endswith(b".tmp") else b""
         return name[: -len(self._suffix)] if name.endswith(self._suffix) else b""
+
+    def fileno(self) -> int:
+        """See `Tracker.fileno`."""
+        return self._fd
 
     @property
     def is_open(self) -> bool:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from capsule import Store, watch
+from capsule.errors import StorageFailed
 from capsule.index import refreshing
-from tests.watch.conftest import Follower
+from capsule.storage.interface import Tracker
+from tests.watch.conftest import PATIENCE_S, Follower
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -62,7 +64,6 @@ def test_what_no_notice_tells_of_is_found_by_looking(
     root: Path, store: Store, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_RESCAN_S", 0.1)
-    monkeypatch.setattr(watch, "_EAGER_S", 0.1)
     monkeypatch.setattr(refreshing, "_RESCAN_NS", 100_000_000)
     id = store.create(title="Plan", messages=HELLO).id
     follower.next("created")
@@ -78,6 +79,42 @@ def test_a_name_that_is_no_text_does_not_end_it(root: Path, store: Store, other:
         (Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9%d" % number))).write_bytes(b"")
         id = other.create().id
         assert follower.next("created").id == id
+
+
+def test_what_fails_in_its_thread_is_said_and_it_begins_again(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listen, failures = store.storage.tracker, [KeyError("one"), OSError("other")]
+
+    def fail(kind: str) -> Tracker | None:
+        if failures and threading.current_thread().name == "capsule-watch":
+            raise failures.pop()
+        return listen(kind)
+
+    monkeypatch.setattr(store.storage, "tracker", fail)
+    follower = Follower(store)
+    while failures:
+        follower.cursor = store.wait_for_changes(follower.cursor, timeout_s=0.05).cursor
+    id = other.create().id
+    assert follower.next("created").id == id
+    assert len([record for record in caplog.records if record.exc_info]) == 2
+
+
+def test_a_waiter_gets_the_error_of_a_look_that_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    cursor = store.changes().cursor
+    looks = store.index.changes
+    began = threading.Event()
+
+    def fail(since: str | None, limit: int, *, refresh: bool = True) -> Any:
+        if threading.current_thread().name == "capsule-watch":
+            began.set()
+        if began.is_set():
+            raise StorageFailed("the disk is gone", path="x")
+        return looks(since, limit, refresh=refresh)
+
+    monkeypatch.setattr(store.index, "changes", fail)
+    with pytest.raises(StorageFailed):
+        store.wait_for_changes(cursor, timeout_s=PATIENCE_S)
 
 
 _WITHOUT_NOTICES = """
@@ -192,7 +229,6 @@ def test_its_thread_ends_when_nobody_has_waited_for_a_while(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_LINGER_S", 0.01)
-    monkeypatch.setattr(watch, "_EAGER_S", 0.05)
     monkeypatch.setattr(watch, "_RESCAN_S", 0.05)
     cursor = store.wait_for_changes(timeout_s=0.01).cursor
     for thread in threading.enumerate():
