@@ -7,14 +7,20 @@ What must stay true: this is the only place that turns an error of the store int
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
 
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from pydantic import ValidationError
 
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
-from capsule.mcp_server.fence import visible, word
+from capsule.mcp_server.fence import quoted, visible, word
 
-__all__ = ["explained", "holder", "of_tool"]
+__all__ = ["NOT_AGAIN", "Told", "ensure_known", "explained", "holder", "of_tool"]
+
+#: How much of an argument an error repeats, and how long it is at most, in characters.
+_ECHO, _LONGEST = 80, 2000
+NOT_AGAIN: Final = "Don't ask again unless they bring it up."
 
 #: The ways out that the store's messages name are commands; a model has tools. In this order.
 _INSTEAD = (
@@ -26,6 +32,10 @@ _INSTEAD = (
     (re.compile(r"make one with: capsule new\b"), "make one with create_conversation"),
     (re.compile(r"make one with: capsule init\b.*"), "the user has to make one"),
 )
+
+
+class Told(ToolError):
+    """An error that a tool or a question raises in words for the model."""
 
 
 def holder(lock: dict[str, object]) -> str:
@@ -61,15 +71,51 @@ def explained(error: CapsuleError) -> str:
     return visible(text)
 
 
-def of_tool(name: str, error: ToolError) -> ToolError | None:
-    """The error to raise in place of one that a tool ended in; None: that one."""
+def ensure_known(name: str, arguments: Mapping[str, Any], there: Collection[str]) -> None:
+    """Raise unless a tool has all the arguments that it is called with."""
+    unknown = [argument for argument in arguments if argument not in there]
+    if unknown:
+        told = ", ".join(quoted(argument, _ECHO) for argument in unknown[:5])
+        raise ToolError(f"{name} was not called: it has no argument {told}; its arguments are: {', '.join(there)}")
+
+
+def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolError | None:
+    """The error to raise in place of one that a tool ended in; None: that one.
+
+    Args:
+        name: The tool.
+        error: What it ended in.
+        arguments: What it was called with; an error does not repeat more of that than the beginning.
+    """
     cause = error.__cause__
     if isinstance(cause, CapsuleError):
-        return ToolError(explained(cause))
-    if isinstance(error, UnexpectedToolError):
+        return ToolError(_short(explained(cause), arguments))
+    if isinstance(error, UnexpectedToolError) or cause is None:
         return None
     if isinstance(cause, ValidationError):
         wrong = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in cause.errors(include_url=False)]
-        return ToolError(f"{name} was not called: {visible('; '.join(wrong))}")
-    prefix = f"Error executing tool {name}: "
-    return ToolError(str(error).removeprefix(prefix)) if str(error).startswith(prefix) else None
+        return ToolError(_short(f"{name} was not called: {visible('; '.join(wrong))}", arguments))
+    if isinstance(cause, Told):
+        return ToolError(str(cause))
+    # The SDK's own: the client's answer to a question is none, and the SDK's words for that name what asked.
+    return ToolError(f"Nothing was done: the answer to the question did not fit it, which is a no. {NOT_AGAIN}")
+
+
+def _short(text: str, arguments: Mapping[str, Any]) -> str:
+    """An error with the echoes of long arguments cut, and not longer than a model should have to read."""
+    for value in sorted(_texts(arguments), key=len, reverse=True):
+        if len(value) > _ECHO:
+            text = text.replace(visible(value), visible(value[:_ECHO]) + "\u2026")
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 500]}\u2026 {text[-450:]}"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield key
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)

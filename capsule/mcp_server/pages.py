@@ -8,6 +8,7 @@ doesn't fit is said.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,9 @@ __all__ = ["Asked", "about_message", "page"]
 Entry = dict[str, Any]
 
 _OVERHEAD = 400  # The lines around the messages, the fence's note, the cursors.
-_MARKS = 40
+_MARKS = 10
 _TAKES = 64
+_UTC = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9.]{2,}Z")
 _SHOWN = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
 
 
@@ -41,6 +43,7 @@ class Asked:
         cursor: Where to go on, from an earlier page; empty: nowhere.
         offset: Where to begin in `message`, in characters; 0: at its beginning, with those around it.
         max_tokens: The most the answer may cost.
+        forms: In which forms it is sent; see `forms`.
     """
 
     last: int
@@ -48,6 +51,7 @@ class Asked:
     cursor: str
     offset: int
     max_tokens: int
+    forms: frozenset[str]
 
 
 class _Tail:
@@ -140,7 +144,7 @@ def page(store: Store, head: Head, asked: Asked) -> Page:
     if not asked.cursor and not asked.offset:
         about = {"mcp_servers": servers_of(head), "source": _source(store, head)}
     if any(about.values()):
-        asked = replace(asked, max_tokens=asked.max_tokens - 2 * tokens(json.dumps(about, ensure_ascii=False)))
+        asked = replace(asked, max_tokens=asked.max_tokens - _sent(about, "", asked.forms))
     return _asked(store, head.id, visible(head.title[:200]), asked).model_copy(update=about)
 
 
@@ -184,7 +188,7 @@ def _page(branch: _Branch, id: str, title: str, asked: Asked, *, way: str = "", 
         way: "older" or "newer" than the message there; empty: both, beginning with it.
         only: Whether no other message than that one is wanted.
     """
-    left = asked.max_tokens - _OVERHEAD - tokens(title) * 2
+    left = asked.max_tokens - _OVERHEAD - len(asked.forms) * tokens(title)
     found: dict[int, Message] = {}
     low, high = branch.start, branch.start + bool(way)
     order = [way] if way else ["newer"] if only else ["newer", "older"]
@@ -198,13 +202,13 @@ def _page(branch: _Branch, id: str, title: str, asked: Asked, *, way: str = "", 
         offset = asked.offset if only else 0
         message, text = _shown(branch.entry(at), branch.place(at), offset)
         message.sibling = branch.sibling(at)
-        if not _fits(message, text, left):
+        if not _fits(message, text, left, asked.forms):
             if found:
                 order.remove(direction)
                 continue
-            _cut(message, text, left, offset)
+            _cut(message, text, left, offset, asked.forms)
         found[at] = message
-        left -= _cost(message)
+        left -= _cost(message, asked.forms)
         low, high = (low, at + 1) if direction == "newer" else (at, high)
         turn += 1
     places = sorted(found)
@@ -248,25 +252,31 @@ def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[Message, str]:
     return message, content[offset:]
 
 
-def _cost(message: Message) -> int:
-    """What a message costs in the answer, which has it as text and as data."""
-    data = json.dumps(message.model_dump(by_alias=True, exclude_defaults=True), ensure_ascii=False)
-    return tokens(data) + tokens(json.dumps(message.text + about_message(message), ensure_ascii=False)) + _MARKS
+def _cost(message: Message, forms: frozenset[str]) -> int:
+    """What a message costs in an answer."""
+    data = message.model_dump(by_alias=True, exclude_defaults=True)
+    return _MARKS + _sent(data, message.text + about_message(message), forms)
 
 
-def _fits(message: Message, text: str, budget: int) -> bool:
+def _sent(data: Any, text: str, forms: frozenset[str]) -> int:
+    """What an answer of this costs in these forms; without a text, the data is said in words, at about its length."""
+    costs = {"data": data, "text": text or data}
+    return sum(tokens(json.dumps(costs[form], ensure_ascii=False)) for form in forms)
+
+
+def _fits(message: Message, text: str, budget: int, forms: frozenset[str]) -> bool:
     """Give a message its text; whether it then costs at most `budget`."""
     if len(text) > budget * 4:
         return False
     message.text = visible(text)
-    return _cost(message) <= budget
+    return _cost(message, forms) <= budget
 
 
-def _cut(message: Message, text: str, budget: int, offset: int) -> None:
+def _cut(message: Message, text: str, budget: int, offset: int, forms: frozenset[str]) -> None:
     """Give a message that is too large for a page as much of its text as goes there."""
-    end = _whole(text, within(text, budget // 2))
+    end = _whole(text, within(text, budget // len(forms)))
     message.rest_from = offset + end
-    while not _fits(message, text[:end], budget) and end > 2:
+    while not _fits(message, text[:end], budget, forms) and end > 2:
         end = _whole(text, end * 7 // 8)
         message.rest_from = offset + end
 
@@ -276,17 +286,32 @@ def _whole(text: str, end: int) -> int:
     return max(end + (text[end - 1 : end + 1] == "\r\n"), 1)
 
 
-def about_message(message: Message) -> str:
-    """The line before a message."""
-    said = ["message", f"@{message.at}", word(message.id), word(message.role)]
+def about_message(message: Message, before: str = "") -> str:
+    """What stands in the mark before a message.
+
+    Args:
+        message: The message.
+        before: The time of the one before it: the day is only said where it is another one.
+    """
+    said = [f"@{message.at}", word(message.role)]
     if message.sibling:
         said.append(message.sibling)
     if message.sender:
         said.append(f"from {word(message.sender)}")
     if message.time:
-        said.append(word(message.time))
+        said.append(_minute(message.time, before))
     if message.edited:
         said.append("edited")
     if message.also:
         said.append("has " + ", ".join(map(word, message.also)))
+    if message.rest_from is not None:
+        said.append(f"cut; for the rest: message: @{message.at}, offset: {message.rest_from}")
     return " ".join(said)
+
+
+def _minute(time: str, before: str) -> str:
+    """A time to the minute, in UTC."""
+    if _UTC.fullmatch(time) is None:
+        return word(time)
+    day, minute = time[:10], time[11:16]
+    return minute if before[:10] == day else f"{day} {minute}"

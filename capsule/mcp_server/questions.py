@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from mcp.server.mcpserver import Context, Elicit
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import AcceptedElicitation, ElicitationResult, Resolve
 from mcp_types.version import is_version_at_least
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from capsule.choosing import find_message
 from capsule.errors import InvalidDocument
-from capsule.mcp_server.errors import holder
+from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
 from capsule.mcp_server.fence import many, quoted, word
 from capsule.mcp_server.stores import store_of
 
@@ -43,8 +42,9 @@ _ASKS_IN_ITS_ANSWER = "2026-07-28"
 
 
 class Yes(BaseModel):
-    """What the user answers."""
+    """What the user answers. What doesn't fit it is no yes: `errors` says so."""
 
+    model_config = ConfigDict(extra="forbid", strict=True)
     yes: bool = Field(default=True, title="Do it")
 
 
@@ -62,7 +62,7 @@ def _ask(ctx: Context, question: str, confirm: bool) -> Yes | Elicit[Yes]:
         return Elicit(question, Yes)
     if confirm:
         return Yes()
-    raise ToolError(
+    raise Told(
         f"Nothing was done. This needs the user's consent, and the client can't ask: {question} "
         "If the user agrees, call again with confirm: true."
     )
@@ -76,7 +76,7 @@ def agreed(asked: ElicitationResult[Yes]) -> None:
         said = "said no"
     else:
         said = "declined" if asked.action == "decline" else "closed the question without an answer"
-    raise ToolError(f"Nothing was done: the user {said}. Don't ask again unless they bring it up.")
+    raise Told(f"Nothing was done: the user {said}. {NOT_AGAIN}")
 
 
 def _named(head: Head) -> str:

@@ -15,10 +15,11 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from capsule.errors import CapsuleError
+from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import pages
 from capsule.mcp_server.budget import tokens
 from capsule.mcp_server.fence import Fence, many, quoted, visible, word
+from capsule.mcp_server.forms import forms_of
 from capsule.mcp_server.newest import newest, place
 from capsule.mcp_server.results import (
     Changed,
@@ -102,10 +103,13 @@ def read_conversation(
     maxTokens: Annotated[int, Field(ge=1000, le=100_000)] = BUDGET,
 ) -> Annotated[CallToolResult, Page]:
     """Read messages of the active branch: the newest, or around one."""
+    if cursor and (message or offset):
+        raise InvalidInput("give cursor alone, or message: each says where to read")
     store = store_of(ctx)
-    id = store.resolve(id)
-    head = store.head(id)
-    found = pages.page(store, head, pages.Asked(last, message, cursor, offset, maxTokens))
+    head = store.head(store.resolve(id))
+    found = pages.page(
+        store, head, pages.Asked(last, message, cursor, offset, maxTokens, forms_of(ctx.client_capabilities))
+    )
     return answer(page_text(found, quoted(head.title)), found)
 
 
@@ -125,13 +129,9 @@ def page_text(page: Page, title: str) -> str:
         lines.append("2/3 beside a message: it is the second of 3 that stand in one place; the tool branch switches.")
     if page.messages:
         fence = Fence(message.text for message in page.messages)
-        lines.append(fence.note())
-        for message in page.messages:
-            lines.append(fence.around(pages.about_message(message), message.text))
-            if message.rest_from is not None:
-                lines.append(
-                    f"That message was cut. For the rest: message: {quoted(message.id)}, offset: {message.rest_from}"
-                )
+        before = ["", *(message.time or "" for message in page.messages)]
+        marked = zip(map(pages.about_message, page.messages, before), page.messages, strict=True)
+        lines.append(fence.around((about, message.text) for about, message in marked))
     for way in ("older", "newer"):
         cursor = getattr(page, way)
         if cursor:

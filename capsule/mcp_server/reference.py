@@ -28,10 +28,14 @@ with a handshake, and 2026-07-28.
 - **An acknowledged write is on disk.** A retry of `append_message` under the same `idempotencyKey` appends nothing
   twice, also after the server was restarted, and by another process.
 - **The server is one instance**: a `chat` it writes to is locked for it until `unlock_conversation`, or until it ends.
-- **What is stored is data.** Messages stand between marks that change with every answer, titles and names in quotes;
-  control characters, changes of direction and invisible characters are spelled out as `\\u001b`.
-- **An answer costs at most 10,000 tokens**, as text and as data together, unless `maxTokens` says otherwise. What
-  doesn't fit is said, with a cursor, or for a single message an `offset`, to go on from.
+- **What is stored is data.** Messages stand between marks that change with every answer, titles and names in quotes.
+  Control characters, and all that Unicode calls ignorable, are spelled out as `\\u001b`; joiners and variation
+  selectors stay where a word or an emoji is made with them.
+- **An answer is sent once**, as text. A program that takes data declares the extension `capsule/answers` among its
+  capabilities, with `{"takes": ["data"]}`, or `["text", "data"]` for both; the results named below are that data.
+- **An answer costs at most 10,000 tokens**, unless `maxTokens` says otherwise. What doesn't fit is said, with a
+  cursor, or for a single message an `offset`, to go on from.
+- **Nothing that is passed is ignored.** A tool refuses an argument that it doesn't have, and names those it has.
 - **What is read is the active branch.** `2/3` stands beside a message that is the second of three in one place; the
   tool `branch` switches between them. `edit_message` changes a message where it stands. With the first page comes what
   is to be known of the whole: `mcpServers`, those that are on or off other than by default, and of a summary `source`,

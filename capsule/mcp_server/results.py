@@ -1,12 +1,13 @@
 """What the tools answer: models of the structured content, and how one becomes a result.
 
-What must stay true: an answer says the same twice, as structured content and as text, since hosts show a model the
-one or the other; stored text is marked as such in both (see `fence`); what is absent is left out.
+What must stay true: a tool answers the same as structured content and as text, and the client gets the one or the
+other (see `forms`); stored text is marked as such in the text, and nothing is hidden in either (see `fence`); what is
+absent is left out.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
@@ -154,10 +155,22 @@ def answer(text: str, model: Answer) -> CallToolResult:
 
     Args:
         text: The answer as text; stored text in it fenced or quoted.
-        model: The same as data; stored text in it through `visible`.
+        model: The same as data.
     """
-    data = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=data)
+    data = _seen(model.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    return CallToolResult(content=[TextContent(type="text", text=visible(text))], structured_content=data)
+
+
+def _seen(value: Any) -> Any:
+    """Data with what is hidden in its texts spelled out."""
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(key): _seen(part) for key, part in value.items()}
+        case list():
+            return [_seen(part) for part in value]
+    return value
 
 
 def conversation_of(head: Head, me: str) -> Conversation:

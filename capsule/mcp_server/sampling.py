@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     CreateMessageRequest,
@@ -22,6 +21,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
+from capsule.mcp_server.errors import Told
 from capsule.mcp_server.fence import Fence, quoted, visible, word
 from capsule.mcp_server.stores import store_of
 from capsule.standing import Mark
@@ -55,7 +55,7 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
     related = ServerMessageMetadata(related_request_id=ctx.request_id)
     got = await ctx.session.send_request(request, CreateMessageResult, metadata=related)
     if not isinstance(got.content, TextContent) or not got.content.text.strip():
-        raise ToolError("Nothing was made: the client's model wrote no summary. Give one as content.")
+        raise Told("Nothing was made: the client's model wrote no summary. Give one as content.")
     return Summed(text=got.content.text, mark=mark)
 
 
@@ -84,6 +84,5 @@ def _asked(ctx: Context, conversation: str) -> tuple[Mark, str]:
     fence = Fence([text])
     return Mark.of(document), (
         f"Sum up the conversation {quoted(document['title'])}: what it is about, what was decided, what is open. "
-        f"Answer with the summary alone. {fence.note()}\n\n"
-        + fence.around(f"transcript of {word(document['id'])}", text)
+        "Answer with the summary alone.\n\n" + fence.around([(f"transcript of {word(document['id'])}", text)])
     )

@@ -30,6 +30,7 @@ from mcp_types import (
 )
 
 from capsule.errors import CapsuleError, InvalidInput, NotFound
+from capsule.mcp_server.forms import in_its_form
 from capsule.mcp_server.logs import Logs
 from capsule.mcp_server.subscriptions import Subscriptions
 
@@ -67,6 +68,7 @@ class CapsuleServer(MCPServer[Any]):
         bus = InMemorySubscriptionBus()
         options.setdefault("log_level", "WARNING")
         super().__init__(name, instructions=instructions, version=version, subscriptions=bus, **options)
+        self.middleware.append(in_its_form)
         self.following = Subscriptions(bus, stores)
         self.following.serve(self._lowlevel_server)
         Logs().serve(self._lowlevel_server)
@@ -100,7 +102,7 @@ class CapsuleServer(MCPServer[Any]):
         tool = self._tool_manager.get_tool(fn.__name__)
         assert tool is not None
         tool.description = " ".join(tool.description.split())
-        tool.parameters = lean(tool.parameters)
+        tool.parameters = {**lean(tool.parameters), "additionalProperties": False}
         tool.fn_metadata.output_schema = lean(tool.fn_metadata.output_schema)
 
     # -- Answering -------------------------------------------------------------------------------------------------
@@ -119,12 +121,17 @@ class CapsuleServer(MCPServer[Any]):
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool; an error of the store becomes a `ToolError` that says what to do."""
         self._ready()
+        tool = self._tool_manager.get_tool(name)
+        if tool is not None and tool.parameters.get("additionalProperties") is False:
+            from capsule.mcp_server.errors import ensure_known
+
+            ensure_known(name, arguments, tool.parameters["properties"])
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
             from capsule.mcp_server import errors
 
-            told = errors.of_tool(name, error)
+            told = errors.of_tool(name, error, arguments)
             if told is None:
                 raise
             raise told from error.__cause__

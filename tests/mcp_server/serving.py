@@ -22,7 +22,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 #: How long a test waits for what must come, in seconds.
 PATIENCE_S = 60.0
-HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+#: A client that takes answers as text and as data.
+CAPABILITIES = {"extensions": {"capsule/answers": {"takes": ["text", "data"]}}}
+HANDSHAKE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": CAPABILITIES,
+    "clientInfo": {"name": "test", "version": "1"},
+}
 MODERN = "2026-07-28"
 
 
@@ -223,7 +229,7 @@ def modern_envelope(method: str, name: str | None = None) -> tuple[dict[str, Any
     about: dict[str, Any] = {
         "protocolVersion": MODERN,
         "clientInfo": {"name": "test", "version": "1"},
-        "clientCapabilities": {},
+        "clientCapabilities": CAPABILITIES,
     }
     headers = {
         "content_type": "application/json",

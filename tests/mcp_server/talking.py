@@ -9,9 +9,11 @@ from typing import Any
 
 import anyio
 from mcp import Client
+from mcp.client.extension import advertise
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from capsule import Store
+from capsule.mcp_server.forms import EXTENSION
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import OneStore
 
@@ -22,8 +24,10 @@ def serving(store: Store) -> CapsuleServer:
 
 @asynccontextmanager
 async def talking(store: Store, era: str, **options: Any) -> AsyncIterator[Client]:
-    """A client of a server of this store."""
-    async with Client(serving(store), mode=era, **options) as client:
+    """A client of a server of this store, which takes answers both as text and as data, unless `takes` says less."""
+    takes = options.pop("takes", ["text", "data"])
+    extensions = [advertise(EXTENSION, {"takes": takes})] if takes else []
+    async with Client(serving(store), mode=era, extensions=extensions, **options) as client:
         yield client
 
 
@@ -52,7 +56,7 @@ def text(result: Any) -> str:
     assert len(result.content) == 1
     assert isinstance(result.content[0], TextContent)
     said = result.content[0].text
-    marks = re.search(r"lines \[([0-9a-f]{8,16}) \.\.\.\]", said)
+    marks = re.search(r"lines \[([0-9a-f]{6,16}) \.\.\.\]", said)
     return said.replace(marks[1], "MARK") if marks else said
 
 

@@ -65,6 +65,17 @@ async def test_nothing_is_deleted_when_the_user_does_not_say_yes(
     assert store.ids() == [plan]
 
 
+async def test_an_answer_that_does_not_fit_the_question_is_a_no_and_names_nothing_of_the_server(
+    store: Store, era: str, plan: str
+) -> None:
+    for content in (None, {"yes": "perhaps"}, {"yes": None}, {"yes": 1}, {"no": True}):
+        async with talking(store, era, elicitation_callback=Answering("accept", content)) as client:
+            said = error(await client.call_tool("delete_conversation", {"id": plan}))
+        assert said.startswith("Nothing was done: "), content
+        assert "capsule" not in said and "may_delete" not in said
+        assert store.ids() == [plan]
+
+
 async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: Store, era: str, plan: str) -> None:
     async with talking(store, era) as client:
         said = error(await client.call_tool("delete_conversation", {"id": plan}))
