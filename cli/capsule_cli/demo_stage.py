@@ -154,8 +154,9 @@ class Agent:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._asked = 0
-        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "demo", "version": "1"}}
-        self._ask("initialize", client)
+        takes = {"extensions": {"capsule/answers": {"takes": ["data"]}}}
+        about = {"name": "demo", "version": "1"}
+        self._ask("initialize", {"protocolVersion": "2025-11-25", "capabilities": takes, "clientInfo": about})
         self._write({"method": "notifications/initialized"})
 
     def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def inspector(world: World) -> str:
             listed = ask("--method", "resources/list")["resources"]
             templates = ask("--method", "resources/templates/list")["resourceTemplates"]
             read = ask("--method", "resources/read", "--uri", "capsule://conversations")["contents"]
-            if called["structuredContent"]["total"] != 1 or "A first one" not in read[0]["text"]:
+            if "1 conversation," not in called["content"][0]["text"] or "A first one" not in read[0]["text"]:
                 raise Failed(f"over {name} it was told {called} and {read}")
             told.append(f"{name}: {len(tools)} tools, {len(listed)} resources, {len(templates)} templates")
     return "; ".join(told)

@@ -11,11 +11,14 @@ from typing import Any
 import anyio
 import pytest
 from mcp.client import Client
+from mcp.client.extension import advertise
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from capsule import Store
+from capsule.mcp_server.forms import EXTENSION
 from tests.mcp_server.serving import ROOT, Stdio, environment, over_stdio
 
+TAKES_DATA = advertise(EXTENSION, {"takes": ["data"]})
 #: Prints on every way there is to stdout, as soon as the SDK is being imported.
 NOISE = """
 import os, sys, threading, time
@@ -46,7 +49,7 @@ def parameters(*words: str, **more: str) -> StdioServerParameters:
 @pytest.mark.parametrize(("mode", "version"), [("legacy", "2025-11-25"), ("auto", "2026-07-28")])
 def test_the_client_of_the_sdk_writes_and_reads_in_both_eras(root: Path, mode: Any, version: str) -> None:
     async def talk() -> tuple[str, str]:
-        async with Client(stdio_client(parameters("--store", str(root))), mode=mode) as client:
+        async with Client(stdio_client(parameters("--store", str(root))), mode=mode, extensions=[TAKES_DATA]) as client:
             made = await client.call_tool("create_conversation", {"title": "Made over stdio"})
             assert not made.is_error, made
             assert made.structured_content is not None
@@ -97,7 +100,7 @@ def test_the_server_finds_its_store_as_every_command_does(root: Path, monkeypatc
     async def make(words: tuple[str, ...], more: dict[str, str], cwd: Path) -> None:
         server = parameters(*words, **more)
         server.cwd = str(cwd)
-        async with Client(stdio_client(server)) as client:
+        async with Client(stdio_client(server), extensions=[TAKES_DATA]) as client:
             made = await client.call_tool("create_conversation", {"title": f"T {len(found)}"})
             assert made.structured_content is not None
             found.append(made.structured_content["id"])

@@ -5,10 +5,13 @@ import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
 const eras = { 2025: { mode: "legacy" }, 2026: { mode: { pin: "2026-07-28" } } };
 
+// This program reads the data of an answer as well as its text.
+const takes = { experimental: { "capsule/answers": { takes: ["text", "data"] } } };
+
 export async function connect(server, { name, era, onQuestion, onUpdate }) {
   const client = new Client(
     { name, version: "1" },
-    { capabilities: onQuestion ? { elicitation: { form: {} } } : {}, versionNegotiation: eras[era] },
+    { capabilities: { ...takes, ...(onQuestion ? { elicitation: { form: {} } } : {}) }, versionNegotiation: eras[era] },
   );
   if (onQuestion) client.setRequestHandler("elicitation/create", (request) => onQuestion(request.params));
   client.setNotificationHandler("notifications/resources/updated", ({ params }) => onUpdate?.(params.uri));

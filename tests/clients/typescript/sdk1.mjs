@@ -4,8 +4,11 @@ import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js"
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { ElicitRequestSchema, ResourceUpdatedNotificationSchema } from "@modelcontextprotocol/sdk/types.js";
 
+// This program reads the data of an answer as well as its text.
+const takes = { experimental: { "capsule/answers": { takes: ["text", "data"] } } };
+
 export async function connect(server, { name, onQuestion, onUpdate }) {
-  const client = new Client({ name, version: "1" }, { capabilities: onQuestion ? { elicitation: {} } : {} });
+  const client = new Client({ name, version: "1" }, { capabilities: { ...takes, ...(onQuestion ? { elicitation: {} } : {}) } });
   if (onQuestion) client.setRequestHandler(ElicitRequestSchema, (request) => onQuestion(request.params));
   client.setNotificationHandler(ResourceUpdatedNotificationSchema, ({ params }) => onUpdate?.(params.uri));
   const transport = server.url
