@@ -12,11 +12,12 @@ import atexit
 import logging
 import os
 import select
+import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ class Hub:
     Its thread runs while somebody waits and for a while after; every waiter is woken when it has begun to listen.
 
     Args:
-        directory: The directory of its documents.
-        listen: Opens a tracker of it; None where the system gives no notices.
+        listen: Opens a tracker of the documents; None where the system gives no notices.
         look: What changed after a cursor (None: nothing, but the cursor now), brought up to date; and the
             cursor after that.
         most: How many changes `look` gives at once; when it gives as many there may be more.
@@ -78,12 +78,10 @@ class Hub:
 
     def __init__(
         self,
-        directory: str,
         listen: Callable[[], Tracker | None],
         look: Callable[[str | None], tuple[Sequence[Change], str]],
         most: int,
     ) -> None:
-        self._directory = directory
         self._listen = listen
         self._look_up = look
         self.most = most
@@ -97,8 +95,8 @@ class Hub:
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._waiting = 0
         self._thread: threading.Thread | None = None
-        #: A pipe: what is written into it ends a wait.
-        self._bell = (-1, -1)
+        #: What is sent into the second ends a wait for the first.
+        self._bell: tuple[socket.socket, socket.socket] | None = None
         self._is_polling = False
         self._pool: ThreadPoolExecutor | None = None
 
@@ -162,8 +160,8 @@ class Hub:
             self._stopped = True
             self._changed.notify_all()
             thread, pool, self._pool = self._thread, self._pool, None
-            if self._bell[1] >= 0:
-                os.write(self._bell[1], b".")
+            if self._bell is not None:
+                self._bell[1].send(b".")
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         if pool is not None:
@@ -183,8 +181,8 @@ class Hub:
         again: nobody would hear of it else."""
         while True:
             try:
-                with self._ringing():
-                    self._follow()
+                with self._ringing() as bell:
+                    self._follow(bell)
                 return
             except Exception:
                 _log.exception("watching was interrupted, and begins again")
@@ -195,19 +193,19 @@ class Hub:
                         return
 
     @contextmanager
-    def _ringing(self) -> Iterator[None]:
-        with self._changed:
-            bell = self._bell = os.pipe()
-        try:
-            yield
-        finally:
+    def _ringing(self) -> Iterator[socket.socket]:
+        heard, rung = socket.socketpair()
+        with heard, rung:
             with self._changed:
-                if self._bell is bell:  # Another thread may have begun already.
-                    self._bell = (-1, -1)
-            for end in bell:
-                os.close(end)
+                self._bell = heard, rung
+            try:
+                yield heard
+            finally:
+                with self._changed:
+                    if self._bell == (heard, rung):  # Another thread may have begun already.
+                        self._bell = None
 
-    def _follow(self) -> None:
+    def _follow(self, bell: socket.socket) -> None:
         """Look whenever a document was touched, until nobody waits any more."""
         cursor: str | None = None
         tracker: Tracker | None = None
@@ -220,9 +218,9 @@ class Hub:
                 if not self._is_wanted():
                     return
                 if tracker is None:
-                    self._wait(None, max(_POLL_S, _POLL_COSTS * look_s))
+                    _wait(bell, None, max(_POLL_S, _POLL_COSTS * look_s))
                 else:
-                    self._await_touch(tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
+                    self._await_touch(bell, tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
                     tracker = tracker if tracker.is_open else None
         finally:
             if tracker is not None:
@@ -230,32 +228,22 @@ class Hub:
 
     def _tracker(self) -> Tracker | None:
         tracker = self._listen()
-        # Without a directory there is nothing to be heard of yet.
-        is_polling = tracker is None and os.path.isdir(self._directory)
-        if is_polling and not self._is_polling:
+        if tracker is None and not self._is_polling:
             _log.warning(
                 "the system gives no notices of changes: looking for them now and then, so that they are heard of later"
             )
-        self._is_polling = is_polling
+        self._is_polling = tracker is None
         return tracker
 
-    def _await_touch(self, tracker: Tracker, timeout_s: float) -> None:
+    def _await_touch(self, bell: socket.socket, tracker: Tracker, timeout_s: float) -> None:
         """Return when a document was touched, when the tracker can't tell, and after `timeout_s`."""
         until = time.monotonic() + timeout_s
         while not self._stopped:
-            is_touched = self._wait(tracker, until - time.monotonic())
+            is_touched = _wait(bell, tracker, until - time.monotonic())
             if is_touched:
-                self._wait(None, _GATHER_S)
+                _wait(bell, None, _GATHER_S)
             if tracker.changed() != set() or not is_touched:
                 return
-
-    def _wait(self, tracker: Tracker | None, timeout_s: float) -> bool:
-        """Wait until the tracker has something to tell, the hub is to end, or the time is over; whether it has."""
-        poll = select.poll()
-        poll.register(self._bell[0], select.POLLIN)
-        if tracker is not None:
-            poll.register(tracker, select.POLLIN)
-        return any(fd != self._bell[0] for fd, _ in poll.poll(max(0, round(timeout_s * 1000))))
 
     def _look(self, cursor: str | None) -> str | None:
         """Look what changed, and wake whom it matters to; the cursor after it."""
@@ -287,10 +275,18 @@ class Hub:
     def forget_parent(self) -> None:
         """In a forked child: it has none of the parent's threads. Descriptors of its own stand for the parent's."""
         _left.append(self._pool)
-        for end in self._bell:
-            with suppress(OSError):
-                os.close(end)
+        for end in self._bell or ():
+            end.close()
         self._begin()
+
+
+def _wait(bell: socket.socket, tracker: Tracker | None, timeout_s: float) -> bool:
+    """Wait until the tracker has something to tell, the bell is rung, or the time is over; whether the tracker has."""
+    poll = select.poll()
+    poll.register(bell, select.POLLIN)
+    if tracker is not None:
+        poll.register(tracker, select.POLLIN)
+    return any(fd != bell.fileno() for fd, _ in poll.poll(max(0, round(timeout_s * 1000))))
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()

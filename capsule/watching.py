@@ -6,7 +6,6 @@ buffer, so that who is slow costs no memory; and a store that nobody watches imp
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -121,8 +120,7 @@ class Watching(Reading):
             with self._guard:
                 if self._hub is None:
                     self._own = Own()
-                    directory = os.path.dirname(self.storage.path(KIND, "any"))
-                    self._hub = Hub(directory, lambda: self.storage.tracker(KIND), self._look, _MOST)
+                    self._hub = Hub(lambda: self.storage.tracker(KIND), self._look, _MOST)
         return self._hub
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:

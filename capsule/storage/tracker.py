@@ -39,7 +39,7 @@ class InotifyTracker:
     """Tells which names in one directory were touched.
 
     Args:
-        directory: The directory.
+        directory: The directory, which may come later; the one above it must be there.
         suffix: Of the names that are of interest; it is cut off in the answers.
 
     Raises:
@@ -47,23 +47,26 @@ class InotifyTracker:
     """
 
     def __init__(self, directory: str, suffix: str) -> None:
-        libc = _libc()
         self._suffix = suffix.encode()
-        self._fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd: int = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise _failure()
         self._pid = os.getpid()
         self._directory = directory
         self._name = os.fsencode(os.path.basename(directory))
-        self._is_of = _identity(directory)  # Before: if another takes its place now, that shows.
         # The directory above tells when another one takes the name, and when one goes that somebody has open.
-        for path, wanted in ((directory, _WANTED | _DONT_FOLLOW), (os.path.dirname(directory), _NAMED)):
-            watch = libc.inotify_add_watch(self._fd, os.fsencode(path), wanted | _ONLYDIR)
-            if watch < 0:
-                error = _failure()
-                self.close()
-                raise error
-        self._above = watch
+        self._above = self._watch(os.path.dirname(directory), _NAMED)
+        self._is_of = _identity(directory)
+        if self._is_of is not None:
+            self._watch(directory, _WANTED | _DONT_FOLLOW)
+
+    def _watch(self, directory: str, wanted: int) -> int:
+        watch: int = _libc().inotify_add_watch(self._fd, os.fsencode(directory), wanted | _ONLYDIR)
+        if watch < 0:
+            error = _failure()
+            self.close()
+            raise error
+        return watch
 
     def changed(self) -> set[str] | None:
         """The names touched since the last call, without the suffix; None when that can't be told any more.
@@ -138,7 +141,8 @@ class InotifyTracker:
 
 def open_tracker(directory: str, suffix: str) -> InotifyTracker | None:
     """A tracker of the directory, where the system can tell; else None."""
-    if not sys.platform.startswith("linux") or _file_system(directory) not in _LOCAL:
+    there = directory if os.path.isdir(directory) else os.path.dirname(directory)
+    if not sys.platform.startswith("linux") or _file_system(there) not in _LOCAL:
         return None
     try:
         return InotifyTracker(directory, suffix)

@@ -166,7 +166,7 @@ def test_a_file_system_of_which_not_every_write_is_seen_has_no_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert open_tracker("/proc", ".json") is None
-    assert open_tracker(str(tmp_path / "nowhere"), ".json") is None
+    assert open_tracker(str(tmp_path / "nowhere" / "at all"), ".json") is None
     monkeypatch.setattr(tracker, "_LOCAL", frozenset({"nfs4"}))
     assert open_tracker(str(tmp_path), ".json") is None
 
@@ -186,3 +186,12 @@ def test_a_mount_without_a_device_of_its_own_is_found_by_its_place() -> None:
 def test_the_interface_is_kept(tracked: InotifyTracker) -> None:
     one: Tracker = tracked
     assert one.is_open
+
+
+def test_a_directory_that_comes_later_is_told(tmp_path: Path) -> None:
+    later = tmp_path / "later"
+    early = InotifyTracker(str(later), ".json")
+    (tmp_path / "other").mkdir()
+    assert early.changed() == set()
+    later.mkdir()
+    assert early.changed() is None and not early.is_open
