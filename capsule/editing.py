@@ -61,7 +61,8 @@ class Editing(Reading, ABC):
 
             def change(document: dict[str, Any]) -> None:
                 history = document["history"]
-                history[place] |= {"content": content, "editedAt": document["updatedAt"]}
+                if history[place]["content"] != content:
+                    history[place] |= {"content": content, "editedAt": document["updatedAt"]}
                 encoded_within(history[place], self.settings.message_bytes)
                 retitle(document, conversation.document()["history"], history)
                 if lock is not None:

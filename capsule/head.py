@@ -6,12 +6,13 @@ quick to start and to run; a head that is not as the format says is None here, a
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from capsule.format.servers import switches_in
 
-__all__ = ["Head"]
+__all__ = ["Head", "HeadCache", "ParsedHead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,54 @@ class Head:
             del shown["damaged"]
             return shown
         return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
+
+
+class ParsedHead:
+    """A head and what every write asks of it, worked out once.
+
+    Attributes:
+        tag: The tag of the head in the file.
+        document: All of the capsule but context and history; not to be changed in place.
+        metadata: Its metadata.
+        type: The conversation's type.
+        lock: The lock, when it is active.
+        untitled: Whether the first user message gives it its title.
+        current: The `currentNode`; None: the last message is the end of the active branch.
+    """
+
+    __slots__ = ("current", "document", "lock", "metadata", "tag", "type", "untitled")
+
+    def __init__(self, tag: str, document: dict[str, Any]) -> None:
+        self.tag = tag
+        self.document = document
+        metadata = document.get("metadata")
+        self.metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
+        self.type = str(self.metadata.get("type") or "chat")
+        lock = self.metadata.get("lock")
+        self.lock: dict[str, Any] | None = lock if isinstance(lock, dict) and lock.get("active") is True else None
+        self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
+        current = self.metadata.get("currentNode")
+        self.current: str | None = current if isinstance(current, str) else None
+
+
+class HeadCache:
+    """Parsed heads, so that a run of appends parses one once. Holds the 1,024 latest."""
+
+    def __init__(self) -> None:
+        self._heads: OrderedDict[str, ParsedHead] = OrderedDict()
+
+    def get(self, id: str, tag: str) -> ParsedHead | None:
+        """The head of a conversation, when it is the one with this tag."""
+        found = self._heads.get(id)
+        return found if found is not None and found.tag == tag else None
+
+    def put(self, id: str, tag: str, document: dict[str, Any]) -> ParsedHead:
+        """Keep a head."""
+        parsed = self._heads[id] = ParsedHead(tag, document)
+        self._heads.move_to_end(id)
+        if len(self._heads) > 1024:
+            self._heads.popitem(last=False)
+        return parsed
 
 
 def _fields_in(conflicts: Any) -> tuple[str, ...]:

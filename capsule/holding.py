@@ -179,7 +179,7 @@ class Holder:
             record = self._take()
             if record is None:
                 raise Refused(f"conversation {id} was not locked: this instance is being closed", path="")
-            conversation.change_head(lambda head: head["metadata"].update(lock=record), touch=False)
+            conversation.change_head(lambda head: head["metadata"].update(lock=record))
 
         self._write(id, act)
         with self._guard:
@@ -214,7 +214,7 @@ class Holder:
                     id=id,
                     holder=lock,
                 )
-            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()), touch=False)
+            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
             return True
 
         try:
@@ -227,7 +227,7 @@ class Holder:
         """Delete a conversation that this instance may write."""
         self._admitted(conversation)
         if conversation.head.lock is not None:
-            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()), touch=False)
+            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
         trashed = conversation.held.delete()
         with self._guard:
             self._held.pop(conversation.id, None)

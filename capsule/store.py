@@ -23,7 +23,7 @@ from capsule.forking import Forking
 from capsule.format import anatomy, codec, new, validation
 from capsule.format.message import check_message
 from capsule.format.titles import check_tags, check_title, title_by_rule
-from capsule.head import Head
+from capsule.head import Head, HeadCache
 from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id, new_id
 from capsule.keyed import Keyed, keyed_message
@@ -38,7 +38,7 @@ from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Interfered, Storage
 from capsule.summaries import Summarizing
 from capsule.watching import Watching
-from capsule.writing import Conversation, HeadCache, complete, creation_records, encoded_within
+from capsule.writing import Conversation, complete, creation_records, encoded_within
 
 if TYPE_CHECKING:
     from capsule.format.models import Message

@@ -71,12 +71,7 @@ class Updating(Reading, ABC):
             title: Its title.
             by: `user`, or `auto` for a title made by rule, which a later rule may change.
         """
-        title = check_title(title)
-
-        def change(head: dict[str, Any]) -> None:
-            entitle(head, title, by)
-
-        return self._change_head(id, change)
+        return self.update(id, title=title, by=by)
 
     def tag(self, id: str, *tags: str) -> Head:
         """Add tags; one that is there already stays as it is."""
@@ -92,7 +87,8 @@ class Updating(Reading, ABC):
         """Remove tags; one that isn't there is passed over."""
 
         def change(head: dict[str, Any]) -> None:
-            head["metadata"]["tags"] = [tag for tag in head["metadata"].get("tags") or [] if tag not in tags]
+            if there := head["metadata"].get("tags"):
+                head["metadata"]["tags"] = [tag for tag in there if tag not in tags]
 
         return self._change_head(id, change)
 
@@ -160,7 +156,9 @@ def _head_change(
                 raise InvalidInput(
                     f"nothing was changed: the title is {head['title']!r} by now, which somebody gave it meanwhile"
                 )
-            entitle(head, title, by)
+            was_open = by == "user" and settled(head["metadata"], "title")
+            if was_open or (head["title"], head["metadata"].get("titleSetBy")) != (title, by):
+                entitle(head, title, by)
         head["metadata"].update(metadata)
         if mcp_servers:
             overrides = switched(head["metadata"].get("mcpServers"), mcp_servers)

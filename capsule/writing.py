@@ -1,13 +1,15 @@
 """One write to one conversation: under its mutex, settled, admitted, durable.
 
 What must stay true: everything that changes a conversation goes through `Conversation`, so that the lock rule is
-asked once, for all; times never go back within a file; and the cheapest primitive that does the job is chosen here,
-nowhere else: splice for messages alone, rehead for the head, replace for the rest.
+asked once, for all; what changes nothing writes nothing, and what changes only the lock leaves `updatedAt` as it is;
+times never go back within a file; and the cheapest primitive that does the job is chosen here, nowhere else: splice
+for messages alone, rehead for the head, replace for the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
@@ -17,6 +19,7 @@ from capsule.format.fields import names
 from capsule.format.pruning import removed
 from capsule.format.reconcile import append_record, edit_record, gone_record, head_record, together
 from capsule.format.titles import title_by_rule
+from capsule.head import HeadCache, ParsedHead
 from capsule.ids import new_message_id
 from capsule.settling import decoded
 from capsule.storage.interface import Held, Interfered, Known, Trashed
@@ -24,7 +27,7 @@ from capsule.storage.interface import Held, Interfered, Known, Trashed
 if TYPE_CHECKING:
     from capsule.own import Own
 
-__all__ = ["REMOVED", "Conversation", "HeadCache", "complete", "creation_records", "encoded_within"]
+__all__ = ["REMOVED", "Conversation", "complete", "creation_records", "encoded_within"]
 
 Document = dict[str, Any]
 #: The kind of what the trash keeps of a conversation that is still there.
@@ -33,53 +36,6 @@ REMOVED = "messages"
 _HEAD = frozenset(names("")) - {"context", "history"}
 #: A parent is looked for so far back first, in bytes.
 _NEAR = 64 << 10
-
-
-class ParsedHead:
-    """A head and what every write asks of it, worked out once.
-
-    Attributes:
-        tag: The tag of the head in the file.
-        document: All of the capsule but context and history; not to be changed in place.
-        metadata: Its metadata.
-        type: The conversation's type.
-        lock: The lock, when it is active.
-        untitled: Whether the first user message gives it its title.
-        current: The `currentNode`; None: the last message is the end of the active branch.
-    """
-
-    __slots__ = ("current", "document", "lock", "metadata", "tag", "type", "untitled")
-
-    def __init__(self, tag: str, document: Document) -> None:
-        self.tag = tag
-        self.document = document
-        metadata = document.get("metadata")
-        self.metadata: Document = metadata if isinstance(metadata, dict) else {}
-        self.type = str(self.metadata.get("type") or "chat")
-        lock = self.metadata.get("lock")
-        self.lock: Document | None = lock if isinstance(lock, dict) and lock.get("active") is True else None
-        self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
-        current = self.metadata.get("currentNode")
-        self.current: str | None = current if isinstance(current, str) else None
-
-
-class HeadCache:
-    """Parsed heads, so that a run of appends parses one once. Holds the 1,024 latest."""
-
-    def __init__(self) -> None:
-        self._heads: dict[str, ParsedHead] = {}
-
-    def get(self, id: str, tag: str) -> ParsedHead | None:
-        """The head of a conversation, when it is the one with this tag."""
-        found = self._heads.get(id)
-        return found if found is not None and found.tag == tag else None
-
-    def put(self, id: str, tag: str, document: Document) -> ParsedHead:
-        """Keep a head."""
-        if len(self._heads) >= 1024:
-            self._heads.clear()
-        parsed = self._heads[id] = ParsedHead(tag, document)
-        return parsed
 
 
 def complete(message: Document, stamp: str) -> Document:
@@ -232,18 +188,19 @@ class Conversation:
         self._ends_active(is_last)
         self.change_head(change)
 
-    def change_head(self, change: Callable[[Document], None], *, touch: bool = True) -> Document:
+    def change_head(self, change: Callable[[Document], None]) -> Document:
         """Change title or metadata; no message is parsed.
 
         Args:
             change: Changes the head it is given in place. What it raises is raised, and nothing was written.
-            touch: Whether this modifies the conversation, so that `updatedAt` moves. A lock does not.
 
         Returns:
-            The head as written.
+            The head as it is now.
         """
-        self._rehead(change, self._stamp() if touch else None, [], [])
-        return self.head.document
+        with suppress(_Unchanged):
+            self._rehead(change, self._stamp(), [], [])
+        stamp = {} if self.known.anatomy is None else {"updatedAt": self.known.stamp}
+        return self.head.document | stamp
 
     def set_context(self, context: Callable[[], Iterable[bytes]], change: Callable[[Document], None]) -> Document:
         """Give the conversation another context; no message is parsed.
@@ -261,7 +218,7 @@ class Conversation:
     def _rehead(
         self,
         change: Callable[[Document], None],
-        stamp: str | None,
+        stamp: str,
         entries: list[Document],
         encoded: list[bytes],
         context: Callable[[], Iterable[bytes]] | None = None,
@@ -277,10 +234,13 @@ class Conversation:
             self.rewrite(rewrite, stamp)
             return
         count = self.known.anatomy.entries + len(entries)
-        head = _copied(self.head.document)
-        head["updatedAt"] = stamp or self.known.stamp
+        before = self.head.document | {"updatedAt": self.known.stamp}
+        head = _copied(before)
+        head["updatedAt"] = stamp
         change(head)
         head = _head_in(canonical.in_order(head))
+        if not entries and context is None:
+            head = _stamped(before, head)
         records = [append_record(head["updatedAt"], entries, count)] if entries else []
         records.append(head_record(head["updatedAt"], head, count))
         lines = None if context is None else anatomy.context_lines(context())
@@ -296,12 +256,12 @@ class Conversation:
 
         Args:
             change: Changes the document it is given, in which the new `updatedAt` stands, or returns another.
-            stamp: The new `updatedAt`; empty: now; None: as it is.
+            stamp: The new `updatedAt`; empty: now; None: as it is, and it is written even if nothing changes.
             reason: Why messages go or change, as `removed` takes it: they are kept in the trash first. Empty: none is
                 kept, because the version there is now is kept elsewhere.
 
         Returns:
-            The document as written.
+            The document as it is now.
         """
         before = self.document()
         if stamp == "":
@@ -313,6 +273,11 @@ class Conversation:
             after["updatedAt"] = stamp
         after, _ = migrations.current(after, self.held.path)
         after = canonical.in_order(after)
+        if stamp:
+            try:
+                after = _stamped(before, after)
+            except _Unchanged:
+                return before
         if self._own is not None:
             there = {entry.get("id") for entry in before["history"]}
             self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
@@ -348,10 +313,24 @@ class Conversation:
             self.head = self._parsed()
             return
 
-        def change(head: Document) -> None:
-            head["metadata"]["lock"]["timestamp"] = stamp
+        self.change_head(lambda head: head["metadata"]["lock"].update(timestamp=stamp))
 
-        self.change_head(change, touch=False)
+
+class _Unchanged(Exception):
+    """There is nothing to write."""
+
+
+def _stamped(before: Document, after: Document) -> Document:
+    """What is to be written: with a new `updatedAt` only where more than the lock changed. Raises `_Unchanged`."""
+
+    def told(document: Document, **metadata: Any) -> bytes:
+        return codec.encode(document | {"updatedAt": "", "metadata": document["metadata"] | metadata})
+
+    if told(before, lock=None) != told(after, lock=None):
+        return after
+    if told(before) == told(after):
+        raise _Unchanged
+    return after | {"updatedAt": before["updatedAt"]}
 
 
 def _head_in(document: Document) -> Document:
@@ -371,7 +350,9 @@ def _records_between(before: Document, after: Document) -> list[bytes]:
     stamp = after["updatedAt"]
     old = {entry.get("id"): entry for entry in before["history"]}
     new = {entry.get("id"): entry for entry in after["history"]}
-    records = [edit_record(stamp, old[id], new[id]) for id in old if id in new and _differ(old[id], new[id])]
+    encode = codec.encode_entry
+    both = [id for id in old if id in new]
+    records = [edit_record(stamp, old[id], new[id]) for id in both if encode(old[id]) != encode(new[id])]
     added = [entry for id, entry in new.items() if id not in old]
     gone = [entry for id, entry in old.items() if id not in new]
     count = len(after["history"])
@@ -380,10 +361,6 @@ def _records_between(before: Document, after: Document) -> list[bytes]:
     if gone:
         records.append(gone_record(stamp, gone))
     return together([*records, head_record(stamp, after, count)])
-
-
-def _differ(one: Document, other: Document) -> bool:
-    return codec.encode_entry(one) != codec.encode_entry(other)
 
 
 def _copied(value: Any) -> Any:

@@ -1,0 +1,86 @@
+"""What changes nothing writes nothing, and does not move a conversation up the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule import Store
+
+Act = Callable[[Store], object]
+
+#: What is done twice; the second time there is nothing left to change.
+TWICE: dict[str, Act] = {
+    "tag": lambda store: store.tag("plan", "x"),
+    "untag": lambda store: store.untag("plan", "x"),
+    "rename": lambda store: store.rename("plan", "Named"),
+    "rename by rule": lambda store: store.rename("plan", "Named", by="auto"),
+    "pin": lambda store: store.pin("plan"),
+    "unpin": lambda store: store.pin("plan", False),
+    "archive": lambda store: store.archive("plan"),
+    "update": lambda store: store.update("plan", title="Named", tags=["x"], pinned=True, mcp_servers={"git": False}),
+    "edit a message": lambda store: store.edit_message("plan", "@0", "edited"),
+    "edit the file": lambda store: store.rewrite("plan", store.read("plan"), store.read("plan")),
+    "switch": lambda store: store.switch("plan", "m-1"),
+    "unlock": lambda store: store.unlock("plan"),
+}
+
+
+@pytest.fixture(params=["canonical", "another layout"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        messages = [{"role": "user", "content": text, "id": f"m-{n}"} for n, text in enumerate(("one", "two"))]
+        store.create(id="plan", type="group", messages=messages)
+        store.append("plan", content="three")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_what_changes_nothing_writes_nothing(root: Path, request: pytest.FixtureRequest, name: str) -> None:
+    path = root / "conversations" / "plan.json"
+    with Store.open(root) as store:
+        TWICE[name](store)
+        if "another" in request.node.name:
+            path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes())))
+            store.load("plan")
+        before, found = path.read_bytes(), path.stat()
+        TWICE[name](store)
+        assert path.read_bytes() == before
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == (found.st_ino, found.st_mtime_ns)
+
+
+def test_a_save_that_changes_only_the_lock_records_it_and_leaves_the_time(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path, keep_locks=False) as store:
+        before = store.create(id="chat", tags=["x"])
+    with Store.open(tmp_path) as store:
+        after = store.tag("chat", "x")
+        assert after.lock is not None and after.updated_at == before.updated_at
+        assert store.tag("chat", "y").updated_at >= before.updated_at
+        assert store.head("chat").lock == after.lock
+
+
+def test_an_edit_that_changes_only_how_a_value_is_written_is_written(tmp_path: Path) -> None:
+    """`1` and `true` are equal to Python."""
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        store.create(id="plan", type="group")
+        document = store.document("plan")
+        store.rewrite("plan", orjson.dumps(document | {"x": 1}), store.read("plan"))
+        store.rewrite("plan", orjson.dumps(document | {"x": True}), store.read("plan"))
+        assert store.document("plan")["x"] is True
+
+
+def test_the_latest_heads_are_kept_parsed_and_one_goes_at_a_time() -> None:
+    from capsule.head import HeadCache
+
+    heads = HeadCache()
+    for n in range(1025):
+        heads.put(str(n), "tag", {})
+        heads.put("0", "tag", {})
+    assert heads.get("1", "tag") is None
+    assert all(heads.get(str(n), "tag") for n in (0, 2, 1024))
