@@ -149,7 +149,7 @@ def _tell(id: str, made: Capture, *, written: bool) -> None:
         table(
             ("tokens", "file"),
             [(str(file.tokens), file.path) for file in made.files],
-            wide="file",
+            last="file",
         )
         for finding in made.findings:
             say(f"looks like a secret: {one_line(str(finding))}")
@@ -247,7 +247,7 @@ def show(
             tuple("" if entry.get(name) is None else str(entry[name]) for name in ("bytes", "tokens", "path"))
             for entry in metadata.get("files") or ()
         ]
-        table(("bytes", "tokens", "file"), rows, wide="file")
+        table(("bytes", "tokens", "file"), rows, last="file")
     else:
         text = str(found.get("fullContext") or "").removesuffix("\n")
         out(shown(text) if in_terminal() else text)

@@ -61,7 +61,8 @@ def list_(ctx: typer.Context) -> None:
     if asked(ctx).json:
         out_json([{"name": token.name, "createdAt": token.created_at} for token in found])
     else:
-        table(("name", "created"), [(token.name, short_time(token.created_at)) for token in found], wide="name")
+        rows = [(token.name, short_time(token.created_at)) for token in found]
+        table(("name", "created"), rows, last="name", empty="there is no token; make one with: capsule tokens add NAME")
 
 
 @commands.command("revoke")
