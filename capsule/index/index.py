@@ -51,7 +51,7 @@ class Index(Refreshing):
         """How many messages each conversation has, in all its branches, by id."""
 
         def ask() -> dict[str, int]:
-            rows = self._database.reader().execute("SELECT id, entries FROM capsules WHERE gone = 0 AND damaged = ''")
+            rows = self._database.connection.execute("SELECT id, entries FROM capsules WHERE gone = 0 AND damaged = ''")
             return dict(rows.fetchall())
 
         return self._doing(ask)
