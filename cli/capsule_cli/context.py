@@ -137,9 +137,7 @@ def _as_json(id: str, made: Capture, *, written: bool) -> dict[str, Any]:
         "leftOut": [
             {"path": one.path.encode("utf-8", "backslashreplace").decode(), "why": one.why} for one in made.left_out
         ],
-        "secrets": [
-            {"path": one.path, "line": one.line, "kind": one.kind, "begins": one.begins} for one in made.findings
-        ],
+        "secrets": [{"path": one.path, "line": one.line, "kind": one.kind} for one in made.findings],
     }
 
 
