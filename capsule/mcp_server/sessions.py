@@ -110,7 +110,7 @@ class HttpStores:
                 self._ensure_running()
                 if connection.state.get(_SEEN):
                     raise InvalidInput("the session has ended; begin a new one")
-                session = _Session(Store.open(self._root, user=user), user)
+                session = _Session(Store.open(self._root, keep_locks=False, user=user), user)
                 self._sessions[connection.session_id] = session
                 connection.state[_SEEN] = True
                 connection.exit_stack.push_async_callback(self._ended, connection.session_id)

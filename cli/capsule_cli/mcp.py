@@ -69,7 +69,7 @@ def _over_stdio(ctx: typer.Context) -> None:
     if sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
     stdout = own_stdout()
-    store = Store.open(asked(ctx).store, instance=holder(ctx))
+    store = Store.open(asked(ctx).store, keep_locks=False, instance=holder(ctx))
     lifetime = Lifetime(store.release, store.close)
     lifetime.listen()
     _log_to_stderr(ctx)
