@@ -39,10 +39,11 @@ with a handshake, and 2026-07-28.
   cursor, or for a single message an `offset`, to go on from.
 - **Nothing that is passed is ignored.** A tool refuses an argument that it doesn't have, and names those it has.
 - **What is read is the active branch.** `2/3` stands beside a message that is the second of three in one place; the
-  tool `branch` switches between them, `delete_messages` takes some out. `edit_message` changes a message where it stands. With the first page comes what
-  is to be known of the whole: `mcpServers`, those that are on or off other than by default, and of a summary `source`,
-  whether that has moved on since. The resource of a conversation is its active branch too, each message with its place
-  in the file (`at`) and `sibling`, the 2/3; `omitted` says how many older ones are left out.
+  tool `branch` switches between them, `delete_messages` takes some out. `edit_message` changes a message where it
+  stands. With the first page comes what is to be known of the whole: `mcpServers`, those that are on or off other than
+  by default, and of a summary `source`, whether that has moved on since. The resource of a
+  conversation is its active branch too, each message with its place in the file (`at`) and `sibling`, the 2/3;
+  `omitted` says how many older ones are left out.
 - **The user is asked** before a conversation or messages are deleted, a title that a person gave is replaced, a lock is
   taken from somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`.
 - **An error says what to do**, in terms of tools.
