@@ -32,6 +32,7 @@ class Watching(Reading):
 
     root: str
     _hub: Hub | None = None
+    _main_store: Watching | None = None
     _own: Own | None = None
 
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
@@ -120,7 +121,10 @@ class Watching(Reading):
             with self._guard:
                 if self._hub is None:
                     self._own = Own()
-                    self._hub = Hub(lambda: self.storage.tracker(KIND), self._look, _MOST)
+                    main = self._main_store
+                    self._hub = (
+                        Hub(lambda: self.storage.tracker(KIND), self._look, _MOST) if main is None else main._watched()
+                    )
         return self._hub
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:
@@ -140,7 +144,7 @@ class Watching(Reading):
 
     def _end_watching(self) -> None:
         """Tell everybody who watches the end."""
-        if self._hub is not None:
+        if self._hub is not None and self._main_store is None:
             self._hub.close()
 
 

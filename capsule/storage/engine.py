@@ -254,6 +254,10 @@ class FileStorage:
         with files.naming(self.layout.derived("instances", instance), "make"):
             self._instances.announce(instance)
 
+    def withdraw(self, instance: str) -> None:
+        """See `Storage.withdraw`."""
+        self._instances.withdraw(instance)
+
     def alive(self, instance: str) -> bool:
         """See `Storage.alive`."""
         return self._instances.alive(instance)

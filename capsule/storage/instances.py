@@ -116,16 +116,22 @@ class Instances:
             with suppress(OSError):
                 self._sys.close(fd)
 
-    def close(self) -> None:
-        """Unlink and free this process's instance files, and tidy up those of the dead, when it had one itself."""
+    def withdraw(self, instance: str) -> None:
+        """Unlink and free the file of one instance of this process, when it has one."""
         with self._guard:
-            mine, self._mine = self._mine, {}
-            for instance, fd in mine.items():
+            fd = self._mine.pop(instance, None)
+            if fd is not None:
                 path = f"{self._directory.path}/{instance}"
                 with suppress(OSError):
                     if names_file(self._sys, path, fd):
                         self._sys.unlink(path)
                 self._sys.close(fd)
+
+    def close(self) -> None:
+        """Unlink and free this process's instance files, and tidy up those of the dead, when it had one itself."""
+        mine = list(self._mine)
+        for instance in mine:
+            self.withdraw(instance)
         if mine:
             with suppress(OSError, CapsuleError):
                 for dead in self.dead():

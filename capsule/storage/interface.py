@@ -323,6 +323,9 @@ class Storage(Protocol):
     def announce(self, instance: str) -> None:
         """Make the instance file, locked as long as this process lives; idempotent."""
 
+    def withdraw(self, instance: str) -> None:
+        """Give an instance file of this process back, when there is one."""
+
     def alive(self, instance: str) -> bool:
         """Whether a process on this machine holds that instance file."""
 
