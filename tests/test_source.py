@@ -146,3 +146,31 @@ def test_nothing_is_caught_without_a_name() -> None:
     for module in MODULES:
         for node in nodes(TREES[module]):
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"
+
+
+def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
+    from mcp.server.connection import Connection
+    from mcp.server.lowlevel.server import Server
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.context import Context
+    from mcp.server.session import ServerSession
+
+    server = MCPServer("any")
+    private = {name for kind in (Connection, Server, MCPServer, Context, ServerSession) for name in vars(kind)}
+    private |= {*vars(server), *vars(server._lowlevel_server), "_connection", "_server_instances"}
+    private = {name for name in private if name.startswith("_") and not name.startswith("__")}
+    assert "_lowlevel_server" in private
+    for module, tree in TREES.items():
+        # What a class of ours sets itself is its own.
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        own = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+        own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        found = {node.attr for node in attributes} & private - own
+        imported = {
+            node.module or ""
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("mcp", "mcp_types")
+        }
+        found |= {name for name in imported if "._" in name}
+        if module.startswith("capsule.mcp_server") and module != "capsule.mcp_server.sdk":
+            assert not found, f"{module} uses {found}; use capsule.mcp_server.sdk"

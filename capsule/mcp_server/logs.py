@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_types import EmptyResult, SetLevelRequestParams
 
+from capsule.mcp_server import sdk
 from capsule.mcp_server.fence import visible
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Logs(logging.Handler):
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
 
     async def _set_level(self, ctx: ServerRequestContext[Any], params: SetLevelRequestParams) -> EmptyResult:
-        connection: Connection = ctx.session._connection  # The one of the request; the SDK has no public name for it.
+        connection = sdk.connection_of(ctx.session)
         if connection not in self._levels:
             connection.exit_stack.callback(self._forget, connection)
         self._levels[connection] = _LEVELS[params.level]

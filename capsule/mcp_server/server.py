@@ -30,12 +30,16 @@ from mcp_types import (
 )
 
 from capsule.errors import CapsuleError, InvalidInput, NotFound
+from capsule.mcp_server import sdk
+from capsule.mcp_server.access import access_of, needed_by
+from capsule.mcp_server.fence import visible
 from capsule.mcp_server.forms import in_its_form
 from capsule.mcp_server.logs import Logs
 from capsule.mcp_server.subscriptions import Subscriptions
+from capsule.mcp_server.turns import Turns
 
 if TYPE_CHECKING:
-    from mcp.server.context import ServerRequestContext
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from capsule.mcp_server.stores import Stores
 
@@ -63,15 +67,20 @@ class CapsuleServer(MCPServer[Any]):
         self, stores: Stores, *, version: str, name: str = "capsule", instructions: str | None = None, **options: Any
     ) -> None:
         self.stores = stores
+        self._turns = Turns()
         self._later: list[Callable[[CapsuleServer], None]] = []
         self._listed: Callable[[str | None], tuple[list[Resource], str | None]] | None = None
         bus = InMemorySubscriptionBus()
         options.setdefault("log_level", "WARNING")
         super().__init__(name, instructions=instructions, version=version, subscriptions=bus, **options)
         self.middleware.append(in_its_form)
+        self.middleware.append(self._only_allowed)
+        low = sdk.server_of(self)
+        low.get_tool_input_schema = self._input_schema
+        low.add_request_handler("resources/list", PaginatedRequestParams, self._list_resources)
         self.following = Subscriptions(bus, stores)
-        self.following.serve(self._lowlevel_server)
-        Logs().serve(self._lowlevel_server)
+        self.following.serve(low)
+        Logs().serve(low)
 
     # -- Registering -----------------------------------------------------------------------------------------------
 
@@ -90,7 +99,7 @@ class CapsuleServer(MCPServer[Any]):
     def add_tool(self, fn: Callable[..., Any], name: str | None = None, *args: Any, **options: Any) -> None:
         """Register a tool. Raises ValueError when there is one of that name."""
         name = name or fn.__name__
-        if self._tool_manager.get_tool(name) is not None:
+        if sdk.tool_of(self, name) is not None:
             raise ValueError(f"two tools are called {name}")
         super().add_tool(fn, name, *args, **options)
 
@@ -98,8 +107,8 @@ class CapsuleServer(MCPServer[Any]):
         """Register a tool whose schemas say only what a model needs."""
         from capsule.mcp_server.tools import lean
 
-        self.add_tool(fn, annotations=annotations)
-        tool = self._tool_manager.get_tool(fn.__name__)
+        self.add_tool(fn if annotations.read_only_hint else self._turns.taken(fn), annotations=annotations)
+        tool = sdk.tool_of(self, fn.__name__)
         assert tool is not None
         tool.description = " ".join(tool.description.split())
         tool.parameters = {**lean(tool.parameters), "additionalProperties": False}
@@ -107,9 +116,35 @@ class CapsuleServer(MCPServer[Any]):
 
     # -- Answering -------------------------------------------------------------------------------------------------
 
-    def _tool_input_schema(self, name: str) -> dict[str, Any] | None:
+    def _input_schema(self, name: str) -> dict[str, Any] | None:
         self._ready()
-        return super()._tool_input_schema(name)
+        tool = sdk.tool_of(self, name)
+        return None if tool is None else tool.parameters
+
+    async def _only_allowed(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Offer a client the tools that it may call, and no others."""
+        result = await call_next(ctx)
+        if ctx.method == "tools/list" and isinstance(result, dict):
+            access = self.stores.access(ctx)
+            tools = [(tool, sdk.tool_of(self, tool["name"])) for tool in result["tools"]]
+            result["tools"] = [
+                listed for listed, tool in tools if tool and access.has(needed_by(tool.name, tool.annotations))
+            ]
+        return result
+
+    def _ensure_allowed(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
+    ) -> dict[str, Any]:
+        tool = sdk.tool_of(self, name)
+        if tool is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
+        needed = needed_by(name, tool.annotations, arguments)
+        if context is not None and not access_of(context).has(needed):
+            raise ToolError(
+                f"{name} was not called: this needs the scope {needed!r}, and you have "
+                f"{access_of(context).scope!r}. Tell the user."
+            )
+        return tool.parameters
 
     async def list_tools(self) -> list[Tool]:
         """All tools."""
@@ -121,11 +156,11 @@ class CapsuleServer(MCPServer[Any]):
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool; an error of the store becomes a `ToolError` that says what to do."""
         self._ready()
-        tool = self._tool_manager.get_tool(name)
-        if tool is not None and tool.parameters.get("additionalProperties") is False:
+        schema = self._ensure_allowed(name, arguments, context)
+        if schema.get("additionalProperties") is False:
             from capsule.mcp_server.errors import ensure_known
 
-            ensure_known(name, arguments, tool.parameters["properties"])
+            ensure_known(name, arguments, schema["properties"])
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -157,11 +192,11 @@ class CapsuleServer(MCPServer[Any]):
             kind = ResourceNotFoundError if isinstance(cause, NotFound | InvalidInput) else ResourceError
             raise kind(explained(cause)) from cause
 
-    async def _handle_list_resources(
+    async def _list_resources(
         self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
         self._ready()
-        found = await super()._handle_list_resources(ctx, params)
+        found = ListResourcesResult(resources=await self.list_resources())
         if self._listed is not None:
             import anyio.to_thread
 
@@ -194,14 +229,15 @@ class CapsuleServer(MCPServer[Any]):
             raise MCPError(INVALID_PARAMS, explained(cause)) from cause
 
 
-def build(stores: Stores, *, version: str) -> CapsuleServer:
+def build(stores: Stores, *, version: str, **options: Any) -> CapsuleServer:
     """The server of these stores, ready to be run on a transport.
 
     Args:
         stores: The stores behind it; whoever made them closes them, after the server has stopped.
         version: The version of the product.
+        options: Of the SDK's server, such as those of `http.admitting`.
     """
-    server = CapsuleServer(stores, version=version, instructions=INSTRUCTIONS)
+    server = CapsuleServer(stores, version=version, instructions=INSTRUCTIONS, **options)
     server.add_later(_register)
     completion: Callable[[Callable[..., Any]], Callable[..., Any]] = server.completion()  # type: ignore[no-untyped-call]
     completion(_complete(stores))

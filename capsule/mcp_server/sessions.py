@@ -2,13 +2,12 @@
 
     client                                   its store                        its locks last
     with a session (protocol of 2025)        an instance of its own           to the end of the session
-    without (protocol of 2026), with a       the instance of that name, as    until unlocked, or `lock.ttl` after the
-    token                                    `capsule --instance NAME`        last use; a save alone keeps none
-    without session and token                one that can't lock              -
+    without (protocol of 2026)               the instance of its token's      until unlocked, or `lock.ttl` after the
+                                             name (`capsule --instance`)      last use; a save alone keeps none
 
 What must stay true: two sessions are two instances, also of one holder; a session's locks are released when it ends,
 however it ends (DELETE, idle too long, the server stops), and a request that is still running then locks nothing any
-more; and the module knows of HTTP only that a request has a user and a session.
+more. All of them share the files and the index of one store, so that a session costs little.
 """
 
 from __future__ import annotations
@@ -24,48 +23,33 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from capsule.errors import CapsuleError, InvalidInput
+from capsule.mcp_server import sdk
+from capsule.mcp_server.access import SCOPES, Access, Scope
 from capsule.store import Store
 
 if TYPE_CHECKING:
+    from mcp.server.connection import Connection
+    from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from capsule.holding import HeldLock
+__all__ = ["HttpStores", "log"]
 
-__all__ = ["HttpStores"]
-
-_log = logging.getLogger("capsule")
+log = logging.getLogger("capsule")
 
 _SEEN = "capsule.session"
 
 
-class _Unlocking(Store):
-    """A store for clients that nobody can tell apart: there is nobody who could hold a lock."""
-
-    def lock(self, id: str) -> HeldLock:
-        """Refused."""
-        raise InvalidInput(
-            f"conversation {id} was not locked: without a session and without a token nobody can be told apart, and "
-            f"so nobody can hold a lock; give the client a token (capsule tokens add NAME). Saves need no lock"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Session:
-    """The store of a session, and the holder whose token began it."""
-
-    store: Store
-    user: str | None
-
-
 @dataclass(slots=True)
-class _Named:
-    """The store of a holder.
+class _Opened:
+    """The store of a session or of a holder.
 
     Attributes:
+        holder: Whose token it is for.
         used: When it was asked for last, by the monotonic clock.
     """
 
     store: Store
+    holder: str
     used: float = field(default_factory=time.monotonic)
 
 
@@ -74,17 +58,17 @@ class HttpStores:
 
     Args:
         root: The store's directory.
+        most: The widest scope that any client has.
         idle_s: Seconds after which the store of a holder who asks for nothing is closed. Its locks stay, and are no
             longer refreshed, so that they run out.
     """
 
-    def __init__(self, root: str, *, idle_s: float = 60.0) -> None:
-        self._root = root
+    def __init__(self, root: str, *, most: Scope = "admin", idle_s: float = 60.0) -> None:
+        self._most = most
         self._idle_s = idle_s
         self._guard = threading.Lock()
-        self._sessions: dict[str, _Session] = {}
-        self._named: dict[str, _Named] = {}
-        self._anonymous: Store | None = None
+        self._sessions: dict[str, _Opened] = {}
+        self._holders: dict[str, _Opened] = {}
         self._is_over = False
         self._main = Store.open(root, keep_locks=False)
 
@@ -92,50 +76,38 @@ class HttpStores:
         """The server's own store."""
         return self._main
 
+    def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
+        """What the token of this request says."""
+        user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
+        own = max((scope for scope in SCOPES if scope in user.scopes), key=SCOPES.index)
+        return Access(str(user.username), min(own, self._most, key=SCOPES.index))
+
     def of(self, ctx: Context) -> Store:
         """The store of the client that made this call. A session's is made at its first call."""
-        request: Any = ctx.request_context.request
-        user = request.scope.get("user")
-        name = None if user is None else str(user.username)
-        # The SDK's own record of the session, which it shows to nobody else: what a header says may be made up.
-        connection: Any = ctx.request_context.session._connection
-        if connection.session_id is None:
-            return self._of_nobody() if name is None else self._of_holder(name)
-        return self._of_session(connection, name)
-
-    def _of_session(self, connection: Any, user: str | None) -> Store:
+        holder = self.access(ctx.request_context).name
+        assert holder is not None
+        # The SDK's own record of the session: what a header says may be made up.
+        connection = sdk.connection_of(ctx.session)
         with self._guard:
-            session = self._sessions.get(connection.session_id)
-            if session is None:
-                self._ensure_running()
-                if connection.state.get(_SEEN):
-                    raise InvalidInput("the session has ended; begin a new one")
-                session = _Session(Store.open(self._root, keep_locks=False, user=user), user)
-                self._sessions[connection.session_id] = session
-                connection.state[_SEEN] = True
-                connection.exit_stack.push_async_callback(self._ended, connection.session_id)
-        return session.store
+            if self._is_over:
+                raise InvalidInput("the server is being stopped")
+            if connection.session_id is None:
+                opened = self._holders.get(holder)
+                if opened is None:
+                    opened = _Opened(self._main.beside(keep_locks=False, instance=holder), holder)
+                    self._holders[holder] = opened
+                opened.used = time.monotonic()
+            else:
+                opened = self._sessions.get(connection.session_id) or self._begun(connection, holder)
+        return opened.store
 
-    def _of_holder(self, name: str) -> Store:
-        with self._guard:
-            named = self._named.get(name)
-            if named is None:
-                self._ensure_running()
-                opened = Store.open(self._root, keep_locks=False, instance=name)
-                named = self._named[name] = _Named(opened)
-            named.used = time.monotonic()
-            return named.store
-
-    def _of_nobody(self) -> Store:
-        with self._guard:
-            if self._anonymous is None:
-                self._ensure_running()
-                self._anonymous = _Unlocking.open(self._root, keep_locks=False)
-            return self._anonymous
-
-    def _ensure_running(self) -> None:
-        if self._is_over:
-            raise InvalidInput("the server is being stopped")
+    def _begun(self, connection: Connection, holder: str) -> _Opened:
+        session = str(connection.session_id)
+        if connection.state.get(_SEEN):
+            raise InvalidInput("the session has ended; begin a new one")
+        connection.state[_SEEN] = True
+        connection.exit_stack.push_async_callback(self._ended, session)
+        return self._sessions.setdefault(session, _Opened(self._main.beside(user=holder), holder))
 
     async def _ended(self, session: str) -> None:
         # The SDK waits for a while; a lock that can't be released by then is, when its conversation can be had.
@@ -156,12 +128,11 @@ class HttpStores:
         """
         before = time.monotonic() - self._idle_s
         with self._guard:
-            idle = [name for name, named in self._named.items() if named.used < before or name not in holders]
-            revoked = [id for id, session in self._sessions.items() if session.user not in {None, *holders}]
-            closing = [self._named.pop(name).store for name in idle]
-            closing += [self._sessions.pop(id).store for id in revoked]
-        for store in closing:
-            _let_go(store.close)
+            idle = [name for name, one in self._holders.items() if one.used < before or name not in holders]
+            revoked = [id for id, one in self._sessions.items() if one.holder not in holders]
+            closing = [self._holders.pop(name) for name in idle] + [self._sessions.pop(id) for id in revoked]
+        for one in closing:
+            _let_go(one.store.close)
 
     def release(self) -> None:
         """Release the locks of all sessions at once, each beside the others; no store is opened from here on."""
@@ -174,11 +145,10 @@ class HttpStores:
         """Close all stores."""
         with self._guard:
             self._is_over = True
-            stores = [session.store for session in self._sessions.values()]
-            stores += [*(named.store for named in self._named.values()), self._main]
-            stores += [self._anonymous] if self._anonymous is not None else []
-            self._sessions, self._named, self._anonymous = {}, {}, None
+            stores = [one.store for one in (*self._sessions.values(), *self._holders.values())]
+            self._sessions, self._holders = {}, {}
         _all_at_once([store.close for store in stores])
+        _let_go(self._main.close)
 
 
 def _all_at_once(work: list[Callable[[], None]]) -> None:
@@ -193,4 +163,4 @@ def _let_go(close: Callable[[], None]) -> None:
     try:
         close()
     except CapsuleError as error:
-        _log.warning("a store could not be closed as it should be: %s", error)
+        log.warning("a store could not be closed as it should be: %s", error)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from capsule.mcp_server.access import Access
+
 if TYPE_CHECKING:
+    from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
     from capsule.store import Store
@@ -25,16 +28,21 @@ class Stores(Protocol):
     def main(self) -> Store:
         """The store of the server itself: what resources read, and what is watched."""
 
+    def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
+        """What the client of this request may do, and as whom."""
+
 
 class OneStore:
     """One store for all: the process is the instance, as over stdio, where it has one client.
 
     Args:
         store: The store. It stays the caller's to close.
+        access: What the client may do, and as whom.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, access: Access | None = None) -> None:
         self._store = store
+        self._access = access or Access()
 
     def of(self, ctx: Context) -> Store:
         """The store."""
@@ -43,6 +51,10 @@ class OneStore:
     def main(self) -> Store:
         """The store."""
         return self._store
+
+    def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
+        """What the server was started with."""
+        return self._access
 
 
 def store_of(ctx: Context) -> Store:

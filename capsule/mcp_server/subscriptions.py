@@ -9,14 +9,12 @@ listens; and a client that doesn't read holds up no other for long.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.subscriptions import (
     ListenHandler,
     ResourcesListChanged,
@@ -33,6 +31,7 @@ from mcp_types import (
 )
 
 from capsule.errors import CapsuleError
+from capsule.mcp_server import sdk
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection
@@ -71,13 +70,10 @@ class Subscriptions:
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
         server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self._listen)
-        lists = NotificationOptions(resources_changed=True)
-        told = functools.partial(server.create_initialization_options, notification_options=lists)
-        # The SDK has every transport ask for these options without a word about lists that change.
-        server.create_initialization_options = told  # type: ignore[method-assign]
+        sdk.say_that_lists_change(server)
 
     async def _subscribe(self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams) -> EmptyResult:
-        connection: Connection = ctx.session._connection  # The one of the request; the SDK has no public name for it.
+        connection = sdk.connection_of(ctx.session)
         if connection not in self._connections:
             self._connections[connection] = set()
             connection.exit_stack.callback(self._forget, connection)
@@ -99,7 +95,7 @@ class Subscriptions:
             self._adapt()
 
     async def _unsubscribe(self, ctx: ServerRequestContext[Any], params: UnsubscribeRequestParams) -> EmptyResult:
-        connection: Connection = ctx.session._connection
+        connection = sdk.connection_of(ctx.session)
         self._connections.get(connection, set()).discard(str(params.uri))
         self._adapt()
         return EmptyResult()

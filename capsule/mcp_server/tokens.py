@@ -17,9 +17,11 @@ import hmac
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ import orjson
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
 from capsule.ids import is_id
+from capsule.mcp_server.access import SCOPES, Scope
 from capsule.storage.files import naming, sync_directory, write_new
 from capsule.storage.syscalls import Syscalls
 
@@ -46,11 +49,24 @@ class Token:
         name: The holder's name.
         hash: `sha256:` and the hash of the token, in hex.
         created_at: When it was made.
+        scope: The widest scope that it gives.
+        expires_at: When it is of no use any more; None: it stays.
     """
 
     name: str
     hash: str
     created_at: str
+    scope: Scope
+    expires_at: str | None
+
+    @property
+    def expires_s(self) -> int | None:
+        """When it is of no use any more, in seconds since 1970."""
+        return None if self.expires_at is None else int(datetime.fromisoformat(self.expires_at).timestamp())
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether it is of no use any more."""
+        return self.expires_s is not None and self.expires_s < now_s
 
 
 class Tokens:
@@ -89,11 +105,13 @@ class Tokens:
             )
         return _parsed(data, str(self.path))
 
-    def add(self, name: str) -> str:
-        """Make a token for a holder.
+    def add(self, name: str, *, scope: Scope = "write", expires_in_s: float | None = None) -> str:
+        """Make a token for a holder, who may have had one that expired.
 
         Args:
-            name: The holder's name, as the locks will show it.
+            name: The holder's name: what it writes is from that agent, and its locks show it.
+            scope: The widest scope that the token gives.
+            expires_in_s: Seconds until it is of no use any more; None: it stays.
 
         Returns:
             The token; it can't be had again.
@@ -107,14 +125,17 @@ class Tokens:
                 f"digits and . _ @ -, and has at most 128 bytes"
             )
         token = _PREFIX + secrets.token_urlsafe(32)
+        now = datetime.now(UTC)
+        expires_at = None if expires_in_s is None else timestamps.from_ms(int((now.timestamp() + expires_in_s) * 1000))
 
         def change(there: list[Token]) -> list[Token]:
+            there = [known for known in there if known.name != name or not known.is_over(now.timestamp())]
             if any(known.name == name for known in there):
                 raise InvalidInput(
                     f"{name} has a token already; choose another name, or take that one away first: "
                     f"capsule tokens revoke {name}"
                 )
-            return [*there, Token(name, _hash(token), timestamps.now())]
+            return [*there, Token(name, _hash(token), timestamps.now(), scope, expires_at)]
 
         self._change(change)
         return token
@@ -136,16 +157,17 @@ class Tokens:
         self._change(change)
         return gone[0]
 
-    def holder_of(self, token: str) -> str | None:
-        """The name of the holder of a token; None: it is none, or was revoked. Costs reading a small file.
+    def holder_of(self, token: str) -> Token | None:
+        """What is kept of a token; None: it is none, was revoked, or expired. Costs reading a small file.
 
         Every hash is compared, each in constant time: how long it takes tells nothing of what is stored.
         """
-        given, found = _hash(token), None
+        given = _hash(token)
+        found: Token | None = None
         for known in self.all():
             if hmac.compare_digest(known.hash, given):
-                found = known.name
-        return found
+                found = known
+        return None if found is None or found.is_over(time.time()) else found
 
     def _change(self, change: Callable[[list[Token]], list[Token]]) -> None:
         with naming(str(self.path), "write"), self._alone():
@@ -153,13 +175,13 @@ class Tokens:
             value: dict[str, Any] = {
                 "version": _VERSION,
                 "store": self.root,
-                "tokens": [{"name": t.name, "hash": t.hash, "createdAt": t.created_at} for t in tokens],
+                "tokens": [_written(token) for token in tokens],
             }
             data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
             temporary = f"{self.path}.tmp"
             with suppress(FileNotFoundError):
                 os.unlink(temporary)  # Whoever holds the lock owns that name.
-            os.close(write_new(self._sys, temporary, 0o600, lambda fd: _write(fd, data)))
+            os.close(write_new(self._sys, temporary, 0o600, lambda fd: _write(fd, data), exactly=True))
             os.rename(temporary, self.path)
             sync_directory(self._sys, str(self.path.parent))
 
@@ -184,11 +206,26 @@ def _write(fd: int, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def _written(token: Token) -> dict[str, Any]:
+    value = {"name": token.name, "hash": token.hash, "createdAt": token.created_at, "scope": token.scope}
+    return value if token.expires_at is None else {**value, "expiresAt": token.expires_at}
+
+
+def _token(value: dict[str, Any]) -> Token:
+    # A token that was made before there were scopes may do what it could do then.
+    scope, expires_at = value.get("scope", SCOPES[-1]), value.get("expiresAt")
+    if scope not in SCOPES:
+        raise ValueError(f"{scope!r} is no scope")
+    if expires_at is not None:
+        datetime.fromisoformat(expires_at)
+    return Token(str(value["name"]), str(value["hash"]), str(value["createdAt"]), scope, expires_at)
+
+
 def _parsed(data: bytes, path: str) -> list[Token]:
     try:
         value = orjson.loads(data)
         if value["version"] != _VERSION:
             raise ValueError(f"its version is {value['version']!r}, and this Capsule knows {_VERSION}")
-        return [Token(str(one["name"]), str(one["hash"]), str(one["createdAt"])) for one in value["tokens"]]
+        return [_token(one) for one in value["tokens"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidDocument.of([Problem(path, 0, 0, "", f"is no file of tokens: {error}")]) from error

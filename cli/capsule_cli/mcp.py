@@ -34,9 +34,15 @@ def mcp(
             help="Serve HTTP there, instead of stdin and stdout. Host: 127.0.0.1 when left out; port 0: any free one.",
         ),
     ] = None,
-    require_token: Annotated[
-        bool, typer.Option("--require-token", help="Over HTTP: answer nobody without a token, on loopback too.")
-    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="The agent that the client is, over stdin and stdout: its messages are from it.",
+        ),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let clients read, and nothing else.")] = False,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,42 +54,46 @@ def mcp(
 ) -> None:
     """Serve the store to AI agents, by the Model Context Protocol, until the client goes away or SIGTERM comes."""
     if ctx.invoked_subcommand is not None:
-        if http is not None or require_token or allow_host:
+        if http is not None or allow_host or name is not None or read_only:
             raise usage("these options are for serving, which `mcp` does without a further command", "--http")
         return
     # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some among them takes a
     # tenth of the start.
     gc.disable()
     if http is None:
-        if require_token or allow_host:
-            raise usage("this option is for --http: over stdin and stdout the client is who started the server")
-        _over_stdio(ctx)
+        if allow_host:
+            raise usage("is for --http: over stdin and stdout the client is who started the server", "--allow-host")
+        _over_stdio(ctx, name, read_only)
     else:
-        _over_http(ctx, http, require_token, tuple(allow_host or ()))
+        if name is not None:
+            raise usage("is for stdin and stdout: over HTTP the token says who the client is", "--as")
+        _over_http(ctx, http, read_only, tuple(allow_host or ()))
 
 
-def _over_stdio(ctx: typer.Context) -> None:
+def _over_stdio(ctx: typer.Context, name: str | None, read_only: bool) -> None:
     from capsule import Store, __version__
-    from capsule.mcp_server.lifetime import Lifetime, own_stdout
+    from capsule.ids import check_id
+    from capsule.mcp_server.lifetime import own_streams
 
-    if sys.stdin.isatty():
+    if name is not None:
+        check_id(name)
+    if sys.stdin is not None and sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
-    stdout = own_stdout()
-    store = Store.open(asked(ctx).store, keep_locks=False, instance=holder(ctx))
-    lifetime = Lifetime(store.release, store.close)
-    lifetime.listen()
+    stdin, stdout = own_streams()
+    store = Store.open(asked(ctx).store, instance=holder(ctx))
     _log_to_stderr(ctx)
     from capsule.mcp_server import stdio
+    from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
     from capsule.mcp_server.stores import OneStore
 
-    server = build(OneStore(store), version=__version__)
+    access = Access(name, "read" if read_only else "admin")
+    server = build(OneStore(store, access), version=__version__)
     _look_for_garbage()
-    stdio.serve(server, stdout, lifetime)
-    lifetime.finish()
+    stdio.serve(server, store, stdin, stdout)
 
 
-def _over_http(ctx: typer.Context, where: str, require_token: bool, hosts: tuple[str, ...]) -> None:
+def _over_http(ctx: typer.Context, where: str, read_only: bool, hosts: tuple[str, ...]) -> None:
     if asked(ctx).instance is not None:
         raise usage("over HTTP each client is an instance of its own, named by its token", "--instance")
     from capsule import __version__, discovery
@@ -91,33 +101,30 @@ def _over_http(ctx: typer.Context, where: str, require_token: bool, hosts: tuple
 
     root = discovery.find_store(asked(ctx).store)
     tokens = tokens_of(root)
-    is_open = not (tokens.all() or require_token)
+    if not tokens.all():
+        raise Refused(
+            f"{where}: nobody is served without a token, and there is none; make one for each client with: "
+            "capsule tokens add NAME",
+            path=where,
+        )
     _log_to_stderr(ctx)
-    from capsule.mcp_server import http
+    from capsule.mcp_server import address, http
     from capsule.mcp_server.server import build
     from capsule.mcp_server.sessions import HttpStores
 
-    listener = http.listen(http.parse(where))
-    if not tokens.all() and (require_token or not listener.is_loopback):
-        raise Refused(
-            f"{where}: will not serve without a token {'there' if require_token else 'beyond this machine'}, and there "
-            f"is none; make one for each holder with: capsule tokens add NAME",
-            path=where,
-        )
+    listener = address.listen(address.parse(where))
 
     def ready() -> None:
         if asked(ctx).json:
-            sys.stderr.write(orjson.dumps({"serving": root, "url": listener.url, "open": is_open}).decode() + "\n")
+            sys.stderr.write(orjson.dumps({"serving": root, "url": listener.url}).decode() + "\n")
             sys.stderr.flush()
             return
         say(f"serving {shown(root)} at {listener.url}")
-        if is_open:
-            say("whoever can log in on this machine can use it; to demand a token: capsule tokens add NAME")
 
-    stores = HttpStores(root)
-    server = build(stores, version=__version__)
+    stores = HttpStores(root, most="read" if read_only else "admin")
+    server = build(stores, version=__version__, **http.admitting(tokens))
     _look_for_garbage()
-    http.serve(server, stores, listener, tokens=tokens, require_token=require_token, hosts=hosts, ready=ready)
+    http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)
 
 
 def _look_for_garbage() -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsule_cli.options import asked
+from capsule.mcp_server.access import Scope
+from capsule_cli.options import asked, seconds
 from capsule_cli.output import out, out_json, say, short_time, table
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["commands", "group", "tokens_of"]
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The holder: whom the token is for.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent that the token is for.")]
 
 
 def tokens_of(root: str) -> Tokens:
@@ -44,11 +45,22 @@ def tokens() -> None:
 
 
 @commands.command("add")
-def add(ctx: typer.Context, name: Name) -> None:
-    """Make a token for a holder and print it: this once, only its hash is kept."""
-    token = _tokens(ctx).add(name)
+def add(
+    ctx: typer.Context,
+    name: Name,
+    scope: Annotated[
+        Scope,
+        typer.Option(help="What it allows: to read; also to write; also to delete and to take locks from others."),
+    ] = "write",
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="DURATION", help="Make it of no use after that time, like 30d.")
+    ] = None,
+) -> None:
+    """Make a token for an agent and print it: this once, only its hash is kept."""
+    expires_in_s = None if expires is None else seconds(expires, "--expires")
+    token = _tokens(ctx).add(name, scope=scope, expires_in_s=expires_in_s)
     if asked(ctx).json:
-        out_json({"name": name, "token": token})
+        out_json({"name": name, "token": token, "scope": scope})
     else:
         out(token)
         say(f"this is the one time it is shown; clients send it as: Authorization: Bearer {token[:12]}...")
@@ -56,18 +68,23 @@ def add(ctx: typer.Context, name: Name) -> None:
 
 @commands.command("list")
 def list_(ctx: typer.Context) -> None:
-    """List the holders that have a token."""
+    """List the agents that have a token, and what it allows."""
     found = _tokens(ctx).all()
     if asked(ctx).json:
-        out_json([{"name": token.name, "createdAt": token.created_at} for token in found])
+        out_json(
+            [
+                {"name": one.name, "scope": one.scope, "createdAt": one.created_at, "expiresAt": one.expires_at}
+                for one in found
+            ]
+        )
     else:
-        rows = [(token.name, short_time(token.created_at)) for token in found]
-        table(("name", "created"), rows, last="name", empty="there is no token; make one with: capsule tokens add NAME")
+        rows = [(one.name, one.scope, short_time(one.created_at), short_time(one.expires_at or "")) for one in found]
+        table(("name", "scope", "created", "expires"), rows, wide="name")
 
 
 @commands.command("revoke")
 def revoke(ctx: typer.Context, name: Name) -> None:
-    """Take a holder's token away; a running server refuses it from the next request on."""
+    """Take an agent's token away; a running server refuses it from the next request on."""
     gone = _tokens(ctx).revoke(name)
     if asked(ctx).json:
         out_json({"name": gone.name, "revoked": True})

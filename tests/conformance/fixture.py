@@ -3,7 +3,9 @@
 What must stay true: everything below the tools is the product's: `CapsuleServer`, its handlers, and its HTTP. Nothing
 here goes round them, since a suite that is passed by something else proves nothing.
 
-    python -m tests.conformance.fixture     serves on a free port of 127.0.0.1, and prints its address
+    python -m tests.conformance.fixture DIRECTORY
+
+serves on a free port of 127.0.0.1, prints its address, and leaves a token in DIRECTORY/token.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import base64
 import functools
 import json
 import struct
-import tempfile
+import sys
 import zlib
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +41,7 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 import capsule
-from capsule.mcp_server import http
+from capsule.mcp_server import address, http, sdk
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.sessions import HttpStores
 from capsule.mcp_server.stores import Stores
@@ -127,7 +129,7 @@ def add_content(server: CapsuleServer) -> None:
         return "ok"
 
     # The SDK derives a schema from a signature, and has no public way to give one.
-    described = server._tool_manager.get_tool("json_schema_2020_12_tool")
+    described = sdk.tool_of(server, "json_schema_2020_12_tool")
     assert described is not None
     described.parameters = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -270,9 +272,9 @@ def add_prompts(server: CapsuleServer) -> None:
         return [UserMessage(IMAGE), UserMessage("Please analyze the image above.")]
 
 
-def build(stores: Stores) -> CapsuleServer:
+def build(stores: Stores, tokens: Tokens) -> CapsuleServer:
     """Our server class, with what the suite asks for in place of the product's tools."""
-    server = CapsuleServer(stores, version=capsule.__version__, name="capsule-conformance")
+    server = CapsuleServer(stores, version=capsule.__version__, name="capsule-conformance", **http.admitting(tokens))
     for add in (add_content, add_asking, add_resources, add_prompts, questions.add):
         add(server)
     return server
@@ -280,14 +282,15 @@ def build(stores: Stores) -> CapsuleServer:
 
 def main() -> None:
     """Serve it as the product is served, and say where."""
-    with tempfile.TemporaryDirectory(prefix="capsule fixture ") as place:
-        store = Path(place) / "store"
-        Store.init(store)
-        stores = HttpStores(str(store))
-        listener = http.listen(http.parse("127.0.0.1:0"))
-        tokens = Tokens(Path(place) / "config", str(store))
-        ready = functools.partial(print, listener.url, flush=True)
-        http.serve(build(stores), stores, listener, tokens=tokens, require_token=False, ready=ready)
+    place = Path(sys.argv[1])
+    store = place / "store"
+    Store.init(store)
+    stores = HttpStores(str(store))
+    listener = address.listen(address.parse("127.0.0.1:0"))
+    tokens = Tokens(place / "config", str(store))
+    (place / "token").write_text(tokens.add("suite", scope="admin"))
+    ready = functools.partial(print, listener.url, flush=True)
+    http.serve(build(stores, tokens), stores, listener, tokens=tokens, ready=ready)
 
 
 if __name__ == "__main__":

@@ -180,6 +180,14 @@ def _add_capable(server: CapsuleServer) -> None:
         return "it can"
 
     @server.tool()
+    async def test_streaming_elicitation(ctx: Context) -> str | InputRequiredResult:
+        """Tells of its progress, and asks a person in its answer, never beside it."""
+        await ctx.report_progress(1, 2)
+        if (name := _filled(ctx, "user_name", "name")) is None:
+            return _ask(user_name=_form("What is your name?", "name"))
+        return f"Hello, {name}!"
+
+    @server.tool()
     async def test_logging_tool(ctx: Context) -> str:
         """Says something to the client's log, which a 2026 client hears only if it asked for it."""
         await ctx.info("said to the log")

@@ -82,28 +82,31 @@ class Verdict:
 
 def _command(server: str, place: Path) -> list[str]:
     if server == "fixture":
-        return [sys.executable, "-m", "tests.conformance.fixture"]
+        return [sys.executable, "-m", "tests.conformance.fixture", str(place)]
     store = place / "store"
-    program = capsule(store)
-    subprocess.run([*program, "init", str(store)], check=True, stdout=subprocess.DEVNULL, env=environment(place))
+    program, env = capsule(store), environment(place)
+    subprocess.run([*program, "init", str(store)], check=True, stdout=subprocess.DEVNULL, env=env)
     shutil.copytree(ROOT / "conversations", store / "conversations", dirs_exist_ok=True)
+    added = [*program, "tokens", "add", "suite", "--scope", "admin"]
+    (place / "token").write_bytes(subprocess.run(added, check=True, stdout=subprocess.PIPE, env=env).stdout)
     return [*program, "mcp", "--http", "127.0.0.1:0"]
 
 
-def run(suite: str, url: str, node: Installed, results: Path) -> tuple[list[Scenario], int]:
+def run(suite: str, url: str, token: str, node: Installed, results: Path) -> tuple[list[Scenario], int]:
     """Run a suite against a server: what each scenario found, and the suite's own exit code.
 
     Raises:
         RuntimeError: The suite itself did not run.
     """
     script = node.modules / SUITES[suite].package / "dist" / "index.js"
+    words = ["server", "--url", url, "--output-dir", str(results), *SUITES[suite].options]
     done = subprocess.run(
-        [str(node.node), str(script), "server", "--url", url, "--output-dir", str(results), *SUITES[suite].options],
+        node.command(script, *words, token=token),
         capture_output=True,
         text=True,
         check=False,
         timeout=TIMEOUT_S,
-        env=node.environment(),
+        env=node.environment(token),
     )
     begun = {name: Scenario(name) for name in _RUN.findall(done.stdout)}
     if not begun:
@@ -201,8 +204,9 @@ def conformance(servers: Sequence[str]) -> int:
             place = Path(name) / server
             place.mkdir()
             with serving(_command(server, place), place / "log", environment(place)) as url:
+                token = (place / "token").read_text().strip()
                 for suite in SUITES:
-                    scenarios, code = run(suite, url, node, place / f"results-{suite}")
+                    scenarios, code = run(suite, url, token, node, place / f"results-{suite}")
                     verdict = judge(server, suite, scenarios, expected)
                     if server == "fixture" and code:
                         verdict.wrong.append(f"the suite itself is not content: exit code {code}")

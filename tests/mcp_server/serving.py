@@ -19,6 +19,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
+from capsule.errors import NotFound
+from capsule.mcp_server.access import Scope
+from capsule.mcp_server.tokens import Tokens
+
 ROOT = Path(__file__).resolve().parents[2]
 #: How long a test waits for what must come, in seconds.
 PATIENCE_S = 60.0
@@ -145,6 +151,7 @@ class Http(Process):
     """A server over HTTP on a free port of loopback."""
 
     def __init__(self, *words: str, root: Path, where: str = "127.0.0.1:0", **settings: Any) -> None:
+        self.token = admit(root, "tester", "admin")
         super().__init__("--http", where, *words, root=root, **settings)
         eventually(lambda: "/mcp" in self.said or self.process.poll() is not None, "the server says where it is")
         found = re.search(r"http://(\S+):(\d+)/mcp", self.said)
@@ -157,6 +164,8 @@ class Http(Process):
         """The status, the headers and the body of an answer."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)
         try:
+            # An empty token stands for none.
+            headers = {name: value for name, value in (bearer(self.token) | headers).items() if value}
             told = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, told)
             answer = connection.getresponse()
@@ -207,7 +216,7 @@ class Session:
             "accept": "application/json, text/event-stream",
             "mcp_session_id": id,
             "mcp_protocol_version": HANDSHAKE["protocolVersion"],
-            **bearer(token),
+            **bearer(server.token if token is None else token),
         }
 
     def call(self, tool: str, **arguments: Any) -> Any:
@@ -242,7 +251,15 @@ def modern_envelope(method: str, name: str | None = None) -> tuple[dict[str, Any
 
 
 def bearer(token: str | None) -> dict[str, str]:
-    return {} if token is None else {"authorization": f"Bearer {token}"}
+    return {} if token is None else {"authorization": token and f"Bearer {token}"}
+
+
+def admit(root: Path, name: str, scope: Scope = "write") -> str:
+    """A new token for the store, in the place of the one that the name had."""
+    tokens = Tokens(platformdirs.user_config_path("capsule", appauthor=False), str(root))
+    with suppress(NotFound):
+        tokens.revoke(name)
+    return tokens.add(name, scope=scope)
 
 
 def _json(headers: dict[str, str], body: bytes) -> Any:

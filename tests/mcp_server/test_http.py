@@ -13,13 +13,15 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.mcp_server.http import Address, parse
+from capsule.mcp_server.access import SCOPES
+from capsule.mcp_server.address import Address, parse
 from tests.cli.conftest import Program
 from tests.mcp_server.serving import (
     HANDSHAKE,
     PATIENCE_S,
     Http,
     Process,
+    admit,
     bearer,
     eventually,
     modern_envelope,
@@ -39,8 +41,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def token(root: Path, name: str) -> str:
-    return Program(root)("--store", str(root), "tokens", "add", name).line
+def text(result: Any) -> str:
+    return str(result["content"][0]["text"])
 
 
 def refuses(root: Path, *words: str, code: int) -> str:
@@ -63,38 +65,31 @@ def error_of(answer: tuple[int, dict[str, str], Any]) -> tuple[int, str]:
     return status, told["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
+def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
+    for text, address in (
         ("8765", Address("127.0.0.1", 8765)),
         (":8765", Address("127.0.0.1", 8765)),
         ("localhost:0", Address("localhost", 0)),
         ("0.0.0.0:80", Address("0.0.0.0", 80)),
         ("[::1]:8765", Address("::1", 8765)),
-    ],
-)
-def test_an_address_is_loopback_unless_it_says_otherwise(text: str, address: Address) -> None:
-    assert parse(text) == address
+    ):
+        assert parse(text) == address
+    for text in ("", "localhost", "::1:8765", "a:b", "1:99999", "http://localhost:1", "[x]:1", "-1"):
+        with pytest.raises(InvalidInput, match="no address"):
+            parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "localhost", "::1:8765", "a:b", "1:99999", "http://localhost:1", "[x]:1", "-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="no address"):
-        parse(text)
-
-
-@pytest.mark.parametrize("where", ["127.0.0.1:0", "localhost:0", "[::1]:0", "0"])
-def test_the_server_says_where_it_is_and_that_it_is_well(root: Path, where: str) -> None:
-    if "::1" in where and not socket.has_ipv6:
-        pytest.skip("there is no IPv6 here")
-    with over_http(root, where=where) as server:
-        status, headers, body = server.request("GET", "/health")
-        assert (status, headers["content-type"], json.loads(body)) == (200, "application/json", {"status": "ok"})
-        assert str(root) in server.said
-        assert server.post("initialize", HANDSHAKE)[0] == 200
+def test_the_server_says_where_it_is_and_that_it_is_well(root: Path) -> None:
+    for where in ("localhost:0", *(["[::1]:0"] if socket.has_ipv6 else [])):
+        with over_http(root, where=where) as server:
+            status, headers, body = server.request("GET", "/health", authorization="")
+            assert (status, headers["content-type"], json.loads(body)) == (200, "application/json", {"status": "ok"})
+            assert str(root) in server.said
+            assert server.post("initialize", HANDSHAKE)[0] == 200
 
 
 def test_a_taken_port_and_an_address_of_others_are_told(root: Path) -> None:
+    admit(root, "anna")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port} of 127.0.0.1 is taken" in refuses(root, "--http", str(port), code=6)
@@ -103,58 +98,61 @@ def test_a_taken_port_and_an_address_of_others_are_told(root: Path) -> None:
     assert "no address" in refuses(root, "--http", "everywhere", code=2)
 
 
-def test_beyond_this_machine_nothing_is_served_without_a_token(root: Path) -> None:
-    for words in (("--http", "0.0.0.0:0"), ("--http", "0", "--require-token")):
-        assert "capsule tokens add" in refuses(root, *words, code=6)
-    anna = token(root, "anna")
+def test_nobody_is_served_without_a_token_that_is_known_and_still_good(root: Path) -> None:
+    for where in ("0", "0.0.0.0:0"):
+        assert "capsule tokens add" in refuses(root, "--http", where, code=6)
     with over_http(root, where="0.0.0.0:0") as server:
-        assert server.post("initialize", HANDSHAKE)[0] == 401
-        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 200
-        # Its names are not known to it: the token is what keeps others out.
-        assert server.post("initialize", HANDSHAKE, host="capsule.example.org", **bearer(anna))[0] == 200
-        Program(root)("--store", str(root), "tokens", "revoke", "anna")
-        # The last token gone does not open the door.
-        assert server.post("initialize", HANDSHAKE)[0] == 401
-        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 401
-
-
-def test_on_loopback_a_token_is_demanded_as_soon_as_there_is_one(root: Path) -> None:
-    with over_http(root) as server:
-        assert server.post("initialize", HANDSHAKE)[0] == 200
-        eventually(lambda: "capsule tokens add" in server.said, "a word on who can use it")
-        anna = token(root, "anna")
-        status, headers, body = server.post("initialize", HANDSHAKE)
+        anna = server.token
+        status, headers, body = server.post("initialize", HANDSHAKE, authorization="")
         assert error_of((status, headers, body))[0] == 401
-        assert headers["www-authenticate"].startswith("Bearer realm=")
-        assert "error=" not in headers["www-authenticate"]
+        assert headers["www-authenticate"].startswith("Bearer ")
         for wrong in ("Bearer", "Bearer x", f"Bearer {anna}x", f"Basic {anna}", anna, f"Bearer {anna} {anna}"):
-            status, headers, _ = server.post("initialize", HANDSHAKE, authorization=wrong)
-            assert status == 401, wrong
-        assert 'error="invalid_token"' in server.post("initialize", HANDSHAKE, **bearer("x"))[1]["www-authenticate"]
-        assert server.post("initialize", HANDSHAKE, authorization=f"bearer  {anna}")[0] == 200
-        # For who watches over it: whether it lives, and nothing else.
-        assert server.request("GET", "/health")[0] == 200
-        Program(root)("--store", str(root), "tokens", "revoke", "anna")
-        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 401
+            assert error_of(server.post("initialize", HANDSHAKE, authorization=wrong))[0] == 401, wrong
+        assert server.post("initialize", HANDSHAKE, authorization=f"bearer {anna}")[0] == 200
+        # Its names are not known to it: the token is what keeps others out.
+        assert server.post("initialize", HANDSHAKE, host="capsule.example.org")[0] == 200
+        expired = Program(root)("--store", str(root), "tokens", "add", "bert", "--expires", "0s").line
+        assert server.post("initialize", HANDSHAKE, **bearer(expired))[0] == 401
+        # The last token gone does not open the door, and neither does a file that can't be read.
+        Program(root)("--store", str(root), "tokens", "revoke", "tester")
         assert server.post("initialize", HANDSHAKE)[0] == 401
-
-
-def test_a_file_of_tokens_that_can_not_be_read_lets_nobody_in(root: Path) -> None:
-    anna = token(root, "anna")
-    with over_http(root) as server:
-        assert server.post("initialize", HANDSHAKE, **bearer(anna))[0] == 200
         (file,) = (Path.home() / ".config" / "capsule" / "tokens").glob("*.json")
         file.write_text("{", encoding="utf-8")
-        assert error_of(server.post("initialize", HANDSHAKE, **bearer(anna)))[0] == 503
-        assert server.post("initialize", HANDSHAKE)[0] == 401
+        assert error_of(server.post("initialize", HANDSHAKE))[0] == 401
+        eventually(lambda: "no file of tokens" in server.said, "why nobody is let in")
     assert "no file of tokens" in refuses(root, "--http", "0", code=5)
+
+
+def test_a_token_says_who_writes_and_what_it_may(root: Path) -> None:
+    tokens: dict[str, str] = {name: admit(root, name, name) for name in SCOPES}
+    with over_http(root) as server:
+
+        def tools(token: str) -> set[str]:
+            return {tool["name"] for tool in server.modern("tools/list", **bearer(token))[2]["result"]["tools"]}
+
+        narrow, wide, widest = (tools(tokens[name]) for name in SCOPES)
+        assert narrow < wide < widest
+        assert "delete_conversation" in widest - wide
+        for call in (server.modern_call, lambda tool, token, **more: server.session(token).call(tool, **more)):
+            assert "'write'" in text(call("append_message", tokens["read"], id=ID, content="x"))
+            assert not call("read_conversation", tokens["read"], id=ID).get("isError")
+            assert not call("append_message", tokens["write"], id=ID, content="x", role="user").get("isError")
+            assert call("append_message", tokens["write"], id=ID, content="x", sender="admin")["isError"]
+            assert "'admin'" in text(call("unlock_conversation", tokens["write"], id=ID, force=True))
+            assert not call("unlock_conversation", tokens["write"], id=ID).get("isError")
+            assert not call("unlock_conversation", tokens["admin"], id=ID, force=True, confirm=True).get("isError")
+        assert server.modern("tools/call", {"name": "nothing", "arguments": {}})[2]["error"]["code"] == -32602
+    with Store.open(root) as store:
+        assert [message.from_ for message in store.load(ID).history] == ["write", "write"]
+    with over_http(root, "--read-only") as server:
+        assert "'write'" in text(server.modern_call("append_message", id=ID, content="x"))
 
 
 def test_a_page_whose_name_was_made_to_point_here_is_kept_out(root: Path) -> None:
     with over_http(root) as server:
         good = f"localhost:{server.port}"
-        assert server.post("initialize", HANDSHAKE, host=good)[0] == 200
-        assert server.post("initialize", HANDSHAKE, host=good, origin=f"http://{good}")[0] == 200
+        for host, origin in ((good, ""), (good.upper(), f"http://{good}"), (good, f"HTTP://{good.title()}")):
+            assert server.post("initialize", HANDSHAKE, host=host, origin=origin)[0] == 200
         for host in (
             "evil.example.org",
             f"evil.example.org:{server.port}",
@@ -164,7 +162,6 @@ def test_a_page_whose_name_was_made_to_point_here_is_kept_out(root: Path) -> Non
             status, told = error_of(server.post("initialize", HANDSHAKE, host=host))
             assert status == 421, host
             assert "--allow-host" in told
-            assert server.request("GET", "/health", host=host)[0] == 421
         for origin in (
             "http://evil.example.org",
             "null",
@@ -172,9 +169,49 @@ def test_a_page_whose_name_was_made_to_point_here_is_kept_out(root: Path) -> Non
             "http://localhost:1",
         ):
             assert error_of(server.post("initialize", HANDSHAKE, origin=origin))[0] == 403, origin
-        # Also in the protocol without sessions, and whatever path is asked for.
-        assert server.modern("tools/list", host="evil.example.org")[0] == 421
-        assert server.request("GET", "/nowhere", host="evil.example.org")[0] == 421
+        # Also in the protocol without sessions.
+        assert error_of(server.modern("tools/list", host="evil.example.org"))[0] == 421
+
+
+def test_every_refusal_is_an_error_of_json_rpc(root: Path) -> None:
+    kind = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
+    with over_http(root) as server:
+        for method, path, body, headers, status in (
+            ("GET", "/nowhere", None, {}, 404),
+            ("POST", "/health", b"{}", {}, 405),
+            ("PUT", "/mcp", b"{}", kind, 405),
+            ("POST", "/mcp", b"{", kind, 400),
+            ("POST", "/mcp", b"3", kind, 400),
+            ("POST", "/mcp", b"{}", {"content_type": "text/plain"}, 400),
+            ("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', kind | {"mcp_session_id": "x"}, 404),
+        ):
+            assert error_of(server.request(method, path, body, **headers))[0] == status, (method, path, body)
+
+
+def test_a_stream_that_can_not_be_resumed_begins_anew(root: Path) -> None:
+    with over_http(root) as server:
+        session = server.session()
+        stream = _begin(server, "GET", None, session.headers | {"last_event_id": "42"})
+        answer = stream.getresponse()
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+        stream.close()
+
+
+def test_calls_that_wait_for_one_conversation_do_not_hold_up_the_others(root: Path) -> None:
+    with over_http(root) as server, Store.open(root, keep_locks=False) as store:
+        session = server.session()
+        with store.storage.mutex("conversations", ID):
+            waiting = [
+                _begin(server, "POST", _call(n, "append_message", id=ID, content=str(n)), session.headers)
+                for n in range(100, 160)
+            ]
+            assert not session.call("create_conversation", title="Another", type="group").get("isError")
+            assert not session.call("list_conversations").get("isError")
+        for connection in waiting:
+            assert b'"isError":true' not in connection.getresponse().read()
+            connection.close()
+    with Store.open(root) as store:
+        assert len(store.load(ID).history) == 60
 
 
 def test_the_name_of_a_proxy_can_be_allowed(root: Path) -> None:
@@ -189,6 +226,7 @@ def test_a_body_beyond_the_limit_is_refused_in_json_whether_its_size_is_told_or_
     head = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
     large = b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "' + b"x" * (2 << 20) + b'"}}'
     with over_http(root) as server:
+        head |= bearer(server.token)
         assert error_of(server.request("POST", "/mcp", large, **head))[0] == 413
         connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
         parts = (large[at : at + 65536] for at in range(0, len(large), 65536))
@@ -231,8 +269,7 @@ def test_a_stop_ends_long_polls_and_streams_as_http_ends_them(root: Path, number
 
 
 def test_a_subscription_without_a_session_ends_with_the_server_and_with_the_token(root: Path) -> None:
-    anna = token(root, "anna")
-    token(root, "bert")
+    anna = admit(root, "anna")
 
     def subscribe() -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         meta, headers = modern_envelope("subscriptions/listen")
@@ -253,7 +290,7 @@ def test_a_subscription_without_a_session_ends_with_the_server_and_with_the_toke
         # To its end, which is one of HTTP's: a connection that is cut would raise IncompleteRead here.
         stream.read()
         connection.close()
-        anna = token(root, "anna")
+        anna = admit(root, "anna")
         connection, stream = subscribe()
         server.signal(signal.SIGTERM)
         stream.read()

@@ -15,7 +15,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from capsule import Store
 from capsule.errors import Locked
 from tests.cli.conftest import Program
-from tests.mcp_server.serving import Http, eventually, over_http
+from tests.mcp_server.serving import Http, admit, eventually, over_http
 
 pytestmark = pytest.mark.slow
 
@@ -28,10 +28,6 @@ def root(tmp_path: Path) -> Path:
     with Store.open(tmp_path / "store", keep_locks=False) as store:
         store.create(id=ID, title="The one")
     return tmp_path / "store"
-
-
-def token(root: Path, name: str) -> str:
-    return Program(root)("--store", str(root), "tokens", "add", name).line
 
 
 def locks(root: Path) -> list[tuple[str, str | None, str]]:
@@ -47,7 +43,7 @@ def text(result: Any) -> str:
 def test_two_sessions_are_two_instances_and_a_delete_releases_the_locks_of_one(root: Path) -> None:
     with over_http(root) as server:
         one, other = server.session(), server.session()
-        assert not one.call("lock_conversation", id=ID).get("isError")
+        assert not one.call("append_message", id=ID, content="one").get("isError")
         assert [state for _, _, state in locks(root)] == ["held"]
         refused = other.call("append_message", id=ID, content="other")
         assert refused["isError"]
@@ -62,17 +58,17 @@ def test_a_session_without_requests_ends_with_its_lease_and_its_locks_with_it(ro
     (root / "capsule.toml").write_text('[lock]\nttl = "1s"\n', encoding="utf-8")
     with over_http(root) as server:
         session = server.session()
-        session.call("lock_conversation", id=ID)
+        session.call("append_message", id=ID, content="one")
         with Store.open(root, keep_locks=False) as store:
             eventually(lambda: not list(store.locks()), "the lease runs out")
         eventually(session.is_over, "the session is gone")
 
 
 def test_a_session_is_of_use_to_the_holder_who_began_it_only(root: Path) -> None:
-    anna, bert = token(root, "anna"), token(root, "bert")
+    anna, bert = admit(root, "anna"), admit(root, "bert")
     with over_http(root) as server:
         session = server.session(anna)
-        session.call("lock_conversation", id=ID)
+        session.call("append_message", id=ID, content="one")
         # Her locks say who she is.
         assert locks(root) == [("anna", None, "held")]
         stolen = session.headers | {"authorization": f"Bearer {bert}"}
@@ -88,18 +84,8 @@ def test_a_session_is_of_use_to_the_holder_who_began_it_only(root: Path) -> None
         assert "locked by anna" in text(told["result"])
 
 
-def test_without_a_session_a_save_keeps_no_lock_and_nobody_can_hold_one(root: Path) -> None:
-    with over_http(root) as server:
-        assert not server.modern_call("append_message", id=ID, content="one").get("isError")
-        assert locks(root) == []
-        refused = server.modern_call("lock_conversation", id=ID)
-        assert refused["isError"]
-        assert "capsule tokens add" in text(refused)
-        assert locks(root) == []
-
-
 def test_without_a_session_a_token_makes_a_holder_whose_lock_outlives_the_server(root: Path) -> None:
-    anna, bert = token(root, "anna"), token(root, "bert")
+    anna, bert = admit(root, "anna"), admit(root, "bert")
     with over_http(root) as server:
         assert not server.modern_call("append_message", anna, id=ID, content="free").get("isError")
         assert locks(root) == []
@@ -119,11 +105,10 @@ def test_without_a_session_a_token_makes_a_holder_whose_lock_outlives_the_server
 
 
 def test_a_revoked_token_is_refused_at_the_next_request_and_its_locks_are_released(root: Path) -> None:
-    anna = token(root, "anna")
-    token(root, "bert")
+    anna = admit(root, "anna")
     with over_http(root) as server:
         session = server.session(anna)
-        session.call("lock_conversation", id=ID)
+        session.call("append_message", id=ID, content="one")
         Program(root)("--store", str(root), "tokens", "revoke", "anna")
         assert server.post("ping", **session.headers)[0] == 401
         eventually(lambda: locks(root) == [], "her locks are released")
@@ -134,7 +119,7 @@ def test_a_stop_releases_the_locks_of_all_sessions(root: Path) -> None:
         ids = [store.create(title=f"T {n}").id for n in range(20)]
     with over_http(root) as server:
         for id in ids:
-            assert not server.session().call("lock_conversation", id=id).get("isError")
+            assert not server.session().call("append_message", id=id, content="x").get("isError")
         assert len(locks(root)) == 20
         server.signal(15)
         assert server.ended() == 0
@@ -143,7 +128,7 @@ def test_a_stop_releases_the_locks_of_all_sessions(root: Path) -> None:
 
 def test_a_server_that_is_killed_leaves_no_lock_that_counts(root: Path) -> None:
     with over_http(root) as server:
-        server.session().call("lock_conversation", id=ID)
+        server.session().call("append_message", id=ID, content="one")
         server.signal(9)
         server.ended()
     with Store.open(root) as store:
@@ -152,7 +137,7 @@ def test_a_server_that_is_killed_leaves_no_lock_that_counts(root: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "version"), [("legacy", "2025-11-25"), ("auto", "2026-07-28")])
 def test_the_client_of_the_sdk_writes_and_reads_with_a_token_in_both_eras(root: Path, mode: Any, version: str) -> None:
-    anna = token(root, "anna")
+    anna = admit(root, "anna")
 
     async def talk(url: str) -> None:
         own = create_mcp_http_client(headers={"Authorization": f"Bearer {anna}"})
@@ -185,6 +170,27 @@ def test_many_sessions_come_and_go_and_leave_no_file_open(root: Path) -> None:
         for _ in range(20):
             _use(server)
         eventually(lambda: open_files() <= before + 3, "the files of ended sessions are closed")
+
+
+def test_a_session_costs_little_memory(root: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("there is no /proc here")
+    with over_http(root) as server:
+
+        def resident_kb() -> int:
+            status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="utf-8")
+            return int(status.partition("VmRSS:")[2].split()[0])
+
+        def begin(n: int) -> None:
+            for _ in range(n):
+                session = server.session()
+                for tool, asked in (("list_conversations", {}), ("search", {"query": "one"})):
+                    assert not session.call(tool, **asked).get("isError")
+
+        begin(10)
+        before = resident_kb()
+        begin(40)
+        assert (resident_kb() - before) / 40 < 400
 
 
 def _use(server: Http) -> None:

@@ -14,9 +14,9 @@ from mcp.client import Client
 from mcp.client.extension import advertise
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from capsule import Locked, Store
+from capsule import Store
 from capsule.mcp_server.forms import EXTENSION
-from tests.mcp_server.serving import ROOT, Stdio, environment, over_stdio
+from tests.mcp_server.serving import HANDSHAKE, ROOT, Stdio, environment, over_stdio
 
 TAKES_DATA = advertise(EXTENSION, {"takes": ["data"]})
 #: Prints on every way there is to stdout, as soon as the SDK is being imported.
@@ -116,7 +116,6 @@ def test_the_server_finds_its_store_as_every_command_does(root: Path, monkeypatc
 def test_a_named_server_writes_as_that_holder(root: Path) -> None:
     with over_stdio(root, "--instance", "anna") as client:
         id = client.call("create_conversation", title="T")["id"]
-        client.call("lock_conversation", id=id)
         with Store.open(root) as other:
             assert [(lock.id, lock.name) for lock in other.locks()] == [(id, "anna")]
 
@@ -131,25 +130,92 @@ def test_a_store_that_is_none_is_told_on_stderr_with_its_exit_code(tmp_path: Pat
         client.close()
 
 
-def test_options_for_http_are_refused_over_stdio(root: Path) -> None:
-    for words in (("--require-token",), ("--allow-host", "example.org")):
+def test_options_for_the_other_transport_are_refused(root: Path) -> None:
+    for words in (("--allow-host", "example.org"), ("--http", "0", "--as", "anna")):
         client = Stdio(*words, root=root)
         try:
             assert client.ended() == 2
-            assert "--http" in client.said
+            assert "--as" in client.said or "--allow-host" in client.said
         finally:
             client.close()
 
 
-def test_a_save_keeps_nobody_else_out_and_a_lock_does(root: Path) -> None:
-    with over_stdio(root) as one, Store.open(root, keep_locks=False) as other:
-        id = one.call("create_conversation", title="Chat", content="Hello")["id"]
-        one.call("append_message", id=id, content="Hi")
-        assert other.head(id).lock is None
-        other.append(id, content="Me too")
-        one.call("lock_conversation", id=id)
-        with pytest.raises(Locked):
-            other.append(id, content="Locked out")
-        one.call("append_message", id=id, content="Still mine")
-        one.call("unlock_conversation", id=id)
-        other.append(id, content="Free")
+def test_whatever_comes_is_answered_with_its_id_and_the_server_goes_on(root: Path) -> None:
+    cut = rb'{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"append_message","arguments":{"id":"%s"}}}'
+    answers: list[tuple[bytes, object, int]] = [
+        # A JavaScript client that cut an emoji in two, and one that sends other bytes than UTF-8.
+        (cut % (b"7", rb"\ud83d"), 7, -32602),
+        (cut % (b'"\\udc00"', b"x"), "?", -32602),
+        (cut % (b"8", b"\xff\xfe"), 8, -32602),
+        (b"{", None, -32700),
+        (b"\x00\x01", None, -32700),
+        (b"[" * 100_000, None, -32700),
+        (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', None, -32700),
+        (b"[]", None, -32600),
+        (b"3", None, -32600),
+        (b'[{"jsonrpc":"2.0","id":9,"method":"ping"}]', None, -32600),
+        (b'{"jsonrpc":"2.0","id":10}', 10, -32600),
+        (b'{"id":11,"method":"ping"}', 11, -32600),
+        (b'{"jsonrpc":"1.0","id":12,"method":"ping"}', 12, -32600),
+        (b'{"jsonrpc":"2.0","id":13,"method":7}', 13, -32600),
+        (b'{"jsonrpc":"2.0","id":14,"method":"ping","params":[1]}', 14, -32600),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', 1.5, -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None, -32600),
+        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', None, -32600),
+        (b'{"jsonrpc":"2.0","id":15,"method":"nothing/there"}', 15, -32601),
+        (b'{"jsonrpc":"2.0","id":16,"method":"tools/call"}', 16, -32602),
+        (b'{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":["a"]}}', 17, -32602),
+        (b'{"jsonrpc":"2.0","id":18,"method":"tools/call","params":{"name":"nothing"}}', 18, -32602),
+        (b'{"jsonrpc":"2.0","id":19,"method":"resources/read","params":{"uri":8}}', 19, -32602),
+        (b'{"jsonrpc":"2.0","id":20,"method":"logging/setLevel","params":{"level":"loud"}}', 20, -32602),
+        # An answer to nothing: its id is none of the client's requests.
+        (b'{"jsonrpc":"2.0","id":21,"result":7}', None, -32600),
+    ]
+    with over_stdio(root) as client:
+        assert client.process.stdin is not None
+        for line, id, code in answers:
+            client.process.stdin.write(b"\n" + line + b"\r\n")
+            client.process.stdin.flush()
+            said = next(client.answers())
+            assert (said["id"], said["error"]["code"]) == (id, code), (line[:80], said)
+            assert len(said["error"]["message"]) < 1000
+            assert client.answer(client.send("ping"))["result"] == {}
+        client.leave()
+        assert client.ended() == 0, client.said
+
+
+def test_a_batch_is_answered_as_one_where_the_protocol_has_batches(root: Path) -> None:
+    client = Stdio(root=root)
+    try:
+        client.answer(client.send("initialize", {**HANDSHAKE, "protocolVersion": "2025-03-26"}))
+        assert client.process.stdin is not None
+        ping = {"jsonrpc": "2.0", "method": "ping"}
+        for batch, answered in (
+            ([{**ping, "id": 1}, {"id": 2}, {**ping, "id": "3"}], {1, 2, "3"}),
+            ([{"id": 4}], {4}),
+            ([{"jsonrpc": "2.0", "method": "notifications/initialized"}, {**ping, "id": 5}], {5}),
+        ):
+            client.process.stdin.write(json.dumps(batch).encode() + b"\n")
+            client.process.stdin.flush()
+            assert {one["id"] for one in next(client.answers())} == answered
+    finally:
+        client.close()
+
+
+def test_a_started_identity_says_who_writes_and_a_read_only_server_lets_nobody_write(root: Path) -> None:
+    with over_stdio(root, "--as", "anna") as client:
+        id = client.call("create_conversation", title="T", content="first", type="group")["id"]
+        client.call("append_message", id=id, content="second", role="user")
+        client.call("append_message", id=id, content="third", sender="anna")
+        refused = client.answer(client.send_call("append_message", id=id, content="x", role="user", sender="bert"))
+        assert refused["result"]["isError"]
+        client.call("branch", id=id, action="edit", message="@1", content="second, better")
+    with Store.open(root) as store:
+        assert store.document(id)["metadata"]["createdBy"] == "anna"
+        assert {message["from"] for message in store.document(id)["history"]} == {"anna"}
+    with over_stdio(root, "--read-only") as client:
+        listed = client.answer(client.send("tools/list"))["result"]["tools"]
+        assert all(tool["annotations"].get("readOnlyHint") for tool in listed)
+        assert client.call("read_conversation", id=id)
+        refused = client.answer(client.send_call("append_message", id=id, content="x"))
+        assert "append_message was not called" in refused["result"]["content"][0]["text"]

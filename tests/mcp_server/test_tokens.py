@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,20 +35,40 @@ def run(root: Path, *words: str, expect: int = 0) -> Any:
     return result
 
 
+def holder(tokens: Tokens, token: str) -> str | None:
+    found = tokens.holder_of(token)
+    return found and found.name
+
+
 def test_a_token_opens_for_its_holder_until_it_is_revoked(tokens: Tokens) -> None:
     anna, bert = tokens.add("anna"), tokens.add("bert")
     assert anna != bert
-    assert [tokens.holder_of(token) for token in (anna, bert, anna[:-1], "", "ü\udcff")] == [
-        "anna",
-        "bert",
-        None,
-        None,
-        None,
-    ]
+    assert [holder(tokens, token) for token in (anna, bert)] == ["anna", "bert"]
+    assert [holder(tokens, token) for token in (anna[:-1], "", "ü\udcff")] == [None] * 3
     tokens.revoke("anna")
-    assert [tokens.holder_of(token) for token in (anna, bert)] == [None, "bert"]
-    assert tokens.holder_of(tokens.add("anna")) == "anna"
-    assert tokens.holder_of(anna) is None
+    assert [holder(tokens, token) for token in (anna, bert)] == [None, "bert"]
+    assert holder(tokens, tokens.add("anna")) == "anna"
+    assert holder(tokens, anna) is None
+
+
+def test_a_token_has_a_scope_and_may_expire(tokens: Tokens) -> None:
+    tokens.add("anna", scope="read", expires_in_s=3600)
+    old = tokens.add("bert", expires_in_s=-2)
+    assert [(one.name, one.scope, one.is_over(time.time())) for one in tokens.all()] == [
+        ("anna", "read", False),
+        ("bert", "write", True),
+    ]
+    assert holder(tokens, old) is None
+    # A new one takes its place.
+    assert holder(tokens, tokens.add("bert", scope="admin")) == "bert"
+    with pytest.raises(InvalidInput):
+        tokens.add("anna")
+    # Before there were scopes, a token allowed everything.
+    value = json.loads(tokens.path.read_bytes())
+    for one in value["tokens"]:
+        del one["scope"]
+    tokens.path.write_text(json.dumps(value), encoding="utf-8")
+    assert [one.scope for one in tokens.all()] == ["admin", "admin"]
 
 
 def test_what_is_stored_is_a_hash_that_only_its_owner_may_read_and_not_in_the_store(tokens: Tokens, root: Path) -> None:
@@ -65,7 +86,7 @@ def test_a_token_is_of_use_to_one_store_only(tmp_path: Path, tokens: Tokens, roo
     assert Tokens(tmp_path / "config", str(tmp_path / "other")).holder_of(token) is None
     link = tmp_path / "link"
     link.symlink_to(root)
-    assert Tokens(tmp_path / "config", str(link)).holder_of(token) == "anna"
+    assert holder(Tokens(tmp_path / "config", str(link)), token) == "anna"
 
 
 def test_a_holder_has_one_token_and_a_name_that_a_lock_can_show(tokens: Tokens) -> None:
@@ -84,7 +105,7 @@ def test_many_who_add_at_once_all_have_their_token(tokens: Tokens) -> None:
     names = [f"agent-{n}" for n in range(40)]
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(tokens.add, names))
-    assert [tokens.holder_of(token) for token in made] == names
+    assert [holder(tokens, token) for token in made] == names
 
 
 def test_a_file_that_others_may_write_is_not_trusted(tokens: Tokens) -> None:

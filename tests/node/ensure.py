@@ -55,14 +55,20 @@ class Installed:
     def modules(self) -> Path:
         return self.folder / "node_modules"
 
-    def command(self, script: Path | str, *arguments: str) -> list[str]:
-        """The command line that runs a script, from anywhere, with these packages to import."""
-        return [str(self.node), "--import", (HERE / "resolve.mjs").as_uri(), str(script), *arguments]
+    def command(self, script: Path | str, *arguments: str, token: str = "") -> list[str]:
+        """The command line that runs a script, from anywhere, with these packages to import.
 
-    def environment(self) -> dict[str, str]:
+        Args:
+            token: What each of its requests is to carry; `environment` takes it too.
+        """
+        first = ["resolve.mjs", *(["bearer.mjs"] if token else [])]
+        imports = [word for name in first for word in ("--import", (HERE / name).as_uri())]
+        return [str(self.node), *imports, str(script), *arguments]
+
+    def environment(self, token: str = "") -> dict[str, str]:
         """The caller's environment, with this Node first, and what `command` needs."""
         path = os.pathsep.join([str(self.node.parent), str(self.modules / ".bin"), os.environ.get("PATH", "")])
-        return {**os.environ, "PATH": path, "CAPSULE_NODE_MODULES": str(self.modules)}
+        return {**os.environ, "PATH": path, "CAPSULE_NODE_MODULES": str(self.modules), "CAPSULE_TOKEN": token}
 
 
 def ensure(folder: Path = HERE) -> Installed:

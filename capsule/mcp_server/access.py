@@ -1,0 +1,88 @@
+"""What a client may do, and as whom: the identity and the scope of a call.
+
+What must stay true: both come from how the server was started or from the token, never from an argument; and every
+tool has a scope. `read` changes nothing. `write` adds and changes. `admin` also takes away what others wrote or hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from capsule.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context
+    from mcp_types import ToolAnnotations
+
+__all__ = ["SCOPES", "Access", "Scope", "access_of", "author", "needed_by", "written_by"]
+
+Scope = Literal["read", "write", "admin"]
+#: From the narrowest to the widest; each holds those before it.
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+#: The calls that need `admin`: a tool, an argument, and its values that do; no argument: any call.
+_ADMIN: dict[str, tuple[str, frozenset[object]] | None] = {
+    "delete_conversation": None,
+    "delete_messages": None,
+    "branch": ("action", frozenset({"delete", "delete_one", "prune"})),
+    "unlock_conversation": ("force", frozenset({True})),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client may do, and as whom.
+
+    Attributes:
+        name: The agent that its writes come from; None: nobody said, so an argument may.
+        scope: The widest scope that it has.
+    """
+
+    name: str | None = None
+    scope: Scope = "admin"
+
+    def has(self, scope: Scope) -> bool:
+        """Whether it has this scope."""
+        return SCOPES.index(scope) <= SCOPES.index(self.scope)
+
+
+def needed_by(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, Any] | None = None) -> Scope:
+    """The scope that a call needs; without arguments, the narrowest with which the tool is of use."""
+    if hints is not None and hints.read_only_hint:
+        return "read"
+    if tool in _ADMIN:
+        only = _ADMIN[tool]
+        if only is None or (arguments is not None and arguments.get(only[0]) in only[1]):
+            return "admin"
+    return "write"
+
+
+def access_of(ctx: Context) -> Access:
+    """What the client of a call may do, and as whom."""
+    server: Any = ctx.mcp_server
+    access: Access = server.stores.access(ctx.request_context)
+    return access
+
+
+def author(ctx: Context, sender: str = "") -> str | None:
+    """The agent that a message of this call is from.
+
+    Args:
+        sender: Whom the call names, when it does.
+
+    Raises:
+        InvalidInput: It names somebody else than the one it acts for.
+    """
+    name = access_of(ctx).name
+    if name is None:
+        return sender or None
+    if sender and sender != name:
+        raise InvalidInput(f"sender: you write as {name}, and as nobody else; leave sender out")
+    return name
+
+
+def written_by(ctx: Context, sender: str = "") -> dict[str, str]:
+    """The field that says whom a message of this call is from, when that is known. Raises as `author`."""
+    name = author(ctx, sender)
+    return {} if name is None else {"from": name}
