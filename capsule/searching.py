@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from capsule import timestamps
-from capsule.errors import InvalidInput
+from capsule.moments import moment
 from capsule.reading import Reading
 
 if TYPE_CHECKING:
+    from capsule.head import Head
     from capsule.index.hits import Found
+    from capsule.index.pages import Listed
     from capsule.index.stats import Stats
 
 __all__ = ["Searching"]
@@ -39,7 +41,7 @@ class Searching(Reading):
         since: str | None = None,
         until: str | None = None,
         title_only: bool = False,
-        branch: str = "active",
+        branch: str = "all",
         in_tools: bool = False,
         profile: str = "balanced",
         limit: int = 20,
@@ -49,16 +51,17 @@ class Searching(Reading):
         """The messages, and the conversations by their titles and tags, that fit a query, best first.
 
         Args:
-            query: Words, "phrases", prefix*, AND, OR, NOT; any text is a query (docs/search.md).
+            query: Words, "phrases", prefix*, AND, OR, NOT; any text is a query (docs/search.md). Where nothing has all
+                words, what has the most of them is found, and `Found.having` says so. An empty one finds every message.
             roles: Only messages of these roles; empty: of all. With it, or `senders`, titles are not looked at.
             senders: Only messages from these agents.
             ids: Only these conversations, by their full ids.
             tags: Only conversations with all of these tags.
             mode: Only conversations of this mode.
-            since: Only what was said at this time or later (ISO 8601).
-            until: Only what was said before this time.
+            since: Only what was said at this time or later; a text as `moment` takes it (`2025-01-31`, `24h`).
+            until: Only what was said before this time, or up to the end of this day.
             title_only: Look at titles and tags only.
-            branch: `active`: messages of the active branch; `all`: of every branch.
+            branch: `all`: messages of every branch; `active`: of the active one.
             in_tools: Look at tool calls and reasoning too.
             profile: How age counts: `recent`, `balanced` or `exact`.
             limit: The most hits of a page.
@@ -77,8 +80,8 @@ class Searching(Reading):
             ids=_sorted(ids),
             tags=_sorted(tags),
             mode=mode,
-            since_ms=_ms(since, "since"),
-            until_ms=_ms(until, "until"),
+            since_ms=_ms(since, until=False),
+            until_ms=_ms(until, until=True),
             title_only=title_only,
             branch=branch,
             in_tools=in_tools,
@@ -88,6 +91,25 @@ class Searching(Reading):
         )
         check(asked)
         return self.index.query(lambda db: search(db, asked, time.time_ns() // 1_000_000), progress)
+
+    def newest(
+        self, *, limit: int, fits: Callable[[Head], bool] | None = None, cursor: str = "", view: str = ""
+    ) -> Listed:
+        """A page of the conversations, changed last first, damaged ones at the end.
+
+        Args:
+            limit: The most conversations of a page.
+            fits: Only those for which it is true; None: all.
+            cursor: `Listed.cursor` of the page before. Pages repeat none and miss none, whatever is written meanwhile.
+            view: What was asked for, in any words: a cursor of another view is refused.
+
+        Raises:
+            InvalidInput: The cursor is none, or of another view or store.
+        """
+        from capsule.index.pages import Listed
+
+        heads = [head for head in self.heads() if fits is None or fits(head)]
+        return self.index.query(lambda db: Listed.of(db, heads, limit, cursor, f"newest {view}"))
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
         """What is in the store, counted. Costs a pass over the messages in the index.
@@ -105,10 +127,7 @@ def _sorted(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(texts)))
 
 
-def _ms(text: str | None, name: str) -> int | None:
+def _ms(text: str | None, *, until: bool) -> int | None:
     if text is None:
         return None
-    try:
-        return (timestamps.parse(text) - _EPOCH) // timedelta(milliseconds=1)
-    except ValueError:
-        raise InvalidInput(f"{name}: {text!r} is no ISO 8601 time") from None
+    return (timestamps.parse(moment(text, until=until)) - _EPOCH) // timedelta(milliseconds=1)

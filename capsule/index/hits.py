@@ -23,6 +23,7 @@ class Hit:
         time: When it was said; of a title, when the conversation was changed last. As the format writes times.
         where: What was found: `content`, `tools` (tool calls and reasoning) or `title` (tags too).
         snippet: The piece of it that was found.
+        active: Whether the message is on the active branch.
         score: How well it fits, by the ranking profile; to be compared within one search only.
     """
 
@@ -36,6 +37,7 @@ class Hit:
     where: str
     snippet: Snippet
     score: float
+    active: bool = True
 
     @property
     def open(self) -> str:
@@ -55,6 +57,7 @@ class Hit:
             "where": self.where,
             "snippet": self.snippet.as_json(),
             "score": self.score,
+            "active": self.active,
             "open": self.open,
         }
 
@@ -66,12 +69,18 @@ class Found:
     Attributes:
         cursor: To be given to the same search for what comes next; None: that was all.
         total: How many hits there are in all; None when they are too many to have been counted.
+        having, words: Nothing has all the words of the query, of which there are `words`: the hits have `having` of
+            them. Both 0: the hits have all.
     """
 
     hits: list[Hit]
     cursor: str | None = None
     total: int | None = None
+    having: int = 0
+    words: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return {"hits": [hit.as_json() for hit in self.hits], "cursor": self.cursor, "total": self.total}
+        hits = [hit.as_json() for hit in self.hits]
+        weaker = {"having": self.having, "words": self.words} if self.having else {}
+        return {"hits": hits, "cursor": self.cursor, "total": self.total, **weaker}

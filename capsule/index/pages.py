@@ -1,27 +1,38 @@
-"""The cursor of a search: where its next page begins.
+"""The cursor of a search, or of a list: where its next page begins.
 
 What must stay true: pages of one search never repeat a message and skip none, whatever is appended meanwhile. A
 score can change with every message that is indexed, so a cursor holds no score: it holds the time that ages are
 counted from, the newest message that counts, and which ones were given already.
 
-A cursor is base64url of: version (1 byte), generation of the index (8 bytes), digest of what was asked (4), and
-numbers of 7 bits a byte: time, top, top of the titles, count and numbers of the titles given, those of the messages
-given; each number of a list as its distance from the one before.
+A cursor is base64url of: version (1 byte), generation of the index (8 bytes), digest of what was asked (4), and,
+deflated, numbers of 7 bits a byte: time, top, top of the titles, count of words, count and numbers of the titles
+given, those of the messages given; each number of a list as its distance from the one before.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from heapq import nlargest
+from typing import TYPE_CHECKING
+from zlib import MAX_WBITS, compressobj, decompressobj
+from zlib import error as DeflateError
 
+from capsule import timestamps
 from capsule.errors import InvalidInput
 
-__all__ = ["Page"]
+if TYPE_CHECKING:
+    import sqlite3
 
-_VERSION = 1
+    from capsule.head import Head
+
+__all__ = ["Listed", "Page", "by_change"]
+
+_VERSION = 2
 _HEAD = 1 + 8 + 4
+_LONGEST = 1 << 20
 
 
 @dataclass(slots=True)
@@ -32,6 +43,7 @@ class Page:
         now_ms: The time that ages are counted from.
         top: The number of the newest message that is looked at.
         top_title: The number of the newest conversation.
+        having: How many words of the query a hit has; 0: all of them.
         given: The numbers of the messages that were given already.
         given_titles: Those of the conversations that were.
     """
@@ -39,6 +51,7 @@ class Page:
     now_ms: int
     top: int
     top_title: int
+    having: int = 0
     given: set[int] = field(default_factory=set)
     given_titles: set[int] = field(default_factory=set)
 
@@ -49,9 +62,10 @@ class Page:
             generation: Of the index (16 hexadecimal digits): the numbers are good for no other.
             asked: What was asked, in any words: another search can't go on here.
         """
-        numbers = [self.now_ms, self.top, self.top_title, len(self.given_titles)]
+        numbers = [self.now_ms, self.top, self.top_title, self.having, len(self.given_titles)]
         numbers += [*_steps(self.given_titles), *_steps(self.given)]
-        data = _head(generation, asked) + b"".join(map(_packed, numbers))
+        deflate = compressobj(wbits=-MAX_WBITS)
+        data = _head(generation, asked) + deflate.compress(b"".join(map(_packed, numbers))) + deflate.flush()
         return urlsafe_b64encode(data).rstrip(b"=").decode()
 
     @classmethod
@@ -63,16 +77,59 @@ class Page:
         """
         try:
             data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
-            head, numbers = data[:_HEAD], list(_unpacked(data[_HEAD:]))
-            now_ms, top, top_title, titles = numbers[:4]
-        except ValueError:
-            raise InvalidInput("that is no cursor of a search; take the one of its last page") from None
+            inflate = decompressobj(wbits=-MAX_WBITS)
+            head, numbers = data[:_HEAD], list(_unpacked(inflate.decompress(data[_HEAD:], _LONGEST)))
+            now_ms, top, top_title, having, titles = numbers[:5]
+        except (ValueError, DeflateError):
+            raise InvalidInput("that is no cursor; take the one of the last page, or none to begin anew") from None
         if head[:1] != bytes([_VERSION]) or head[9:] != _head(generation, asked)[9:]:
-            raise InvalidInput("the cursor is that of another search; give the query and the options of that one")
+            raise InvalidInput("the cursor belongs to another question; give it with what was asked on the first page")
         if head != _head(generation, asked):
-            raise InvalidInput("the index was built anew since the cursor was made; search again from the start")
-        given_titles, given = numbers[4 : 4 + titles], numbers[4 + titles :]
-        return cls(now_ms, top, top_title, set(_sums(given)), set(_sums(given_titles)))
+            raise InvalidInput(
+                "the cursor is of another store, or of an index that was built anew since; begin again without a cursor"
+            )
+        given_titles, given = numbers[5 : 5 + titles], numbers[5 + titles :]
+        return cls(now_ms, top, top_title, having, set(_sums(given)), set(_sums(given_titles)))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of conversations.
+
+    Attributes:
+        heads: The conversations, changed last first.
+        total: How many there are on all pages.
+    """
+
+    heads: list[Head]
+    total: int
+    _left: int
+    _numbers: list[int]
+    _page: Page
+    _words: tuple[str, str]
+
+    @classmethod
+    def of(cls, db: sqlite3.Connection, heads: list[Head], limit: int, cursor: str, view: str) -> Listed:
+        """The first page of these conversations, or what a cursor of the same view leaves of them."""
+        generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+        page = Page.of(cursor, generation, view) if cursor else Page(0, 0, 0)
+        numbers = dict(db.execute("SELECT id, num FROM capsules WHERE gone = 0"))
+        left = [head for head in heads if numbers.get(head.id, 0) not in page.given_titles]
+        shown = nlargest(limit, left, key=by_change)
+        return cls(shown, len(heads), len(left), [numbers.get(head.id, 0) for head in shown], page, (generation, view))
+
+    def cursor(self, shown: int | None = None) -> str | None:
+        """What the next page begins with, when `shown` of the conversations were shown (None: all); None: no more."""
+        count = len(self.heads) if shown is None else shown
+        if count >= self._left:
+            return None
+        given = self._page.given_titles | set(self._numbers[:count])
+        return replace(self._page, given_titles=given).cursor(*self._words)
+
+
+def by_change(head: Head) -> tuple[str, str]:
+    """What the conversations are sorted by: the time of the last change."""
+    return timestamps.sortable(head.updated_at), head.id
 
 
 def _head(generation: str, asked: str) -> bytes:

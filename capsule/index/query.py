@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import combinations
+from math import comb
 
 from capsule.index.folding import tokens
 
@@ -23,6 +25,8 @@ __all__ = ["MOST_WORDS", "Phrase", "Query", "parse"]
 MOST_WORDS = 64
 _MOST_CHARACTERS = 50_000
 _DEEPEST = 16
+#: The most choices of some words among all that FTS5 is asked for at once: each is a condition of its own.
+_MOST_CHOICES = 100
 
 _CHUNK = re.compile(r'\s+|"[^"]*"\**|(?:[^\s"]|"(?![^"]*"))+')
 _OPERATORS = ("AND", "OR", "NOT")
@@ -53,12 +57,23 @@ class Query:
         phrases: What a message that is found may hold, to be marked in it; not what is behind a NOT.
         literal: The text, when it has no words: it is looked for as it is.
         single: Whether it is one phrase and nothing else.
+        parts: What FTS5 is asked for each phrase, when all of several are wanted and nothing else is said.
     """
 
     match: str
     phrases: tuple[Phrase, ...]
     literal: str = ""
     single: bool = False
+    parts: tuple[str, ...] = ()
+
+    def having(self, count: int) -> str:
+        """What FTS5 is asked for texts that have so many of the parts."""
+        return " OR ".join(f"({' AND '.join(some)})" for some in combinations(self.parts, count))
+
+    def weaker(self) -> list[int]:
+        """How many of the parts a text may have instead of all: most first, as far as that can be asked."""
+        many = len(self.parts)
+        return [count for count in range(many - 1, 0, -1) if comb(many, count) <= _MOST_CHOICES]
 
 
 def parse(text: str) -> Query:
@@ -74,7 +89,8 @@ def parse(text: str) -> Query:
     parser = _Parser(items)
     match = parser.whole()
     found = tuple(dict.fromkeys(parser.phrases))
-    return Query(match, found, single=match == str(found[0]))
+    parts = tuple(map(str, found)) if len(found) > 1 and all(isinstance(item, Phrase) for item in items) else ()
+    return Query(match, found, single=match == str(found[0]), parts=parts)
 
 
 #: A phrase, an operator, or a parenthesis.

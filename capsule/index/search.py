@@ -50,7 +50,7 @@ class Asked:
     since_ms: int | None = None
     until_ms: int | None = None
     title_only: bool = False
-    branch: str = "active"
+    branch: str = "all"
     in_tools: bool = False
     profile: str = "balanced"
     limit: int = 20
@@ -82,8 +82,8 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int) -> Found:
     """
     profile = profile_of(asked.profile)
     query = parse(asked.query)
-    if not query.match and not _can_stand_in_a_text(query.literal):
-        return Found([], None, 0)
+    if any("\ud800" <= character <= "\udfff" for character in query.literal):
+        return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     own = not db.in_transaction
     if own:
         db.execute("BEGIN")
@@ -96,15 +96,15 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int) -> Found:
                 "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
             ).fetchone()
             page = Page(now_ms, *top)
-        return _Search(db, asked, query, profile, page).found(generation)
+        found = _Search(db, asked, query, profile, page).found(generation)
+        for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
+            found = _Search(db, asked, query, profile, page).found(generation)
+            if found.hits:
+                break
+        return found
     finally:
         if own:
             db.execute("COMMIT")
-
-
-def _can_stand_in_a_text(literal: str) -> bool:
-    """Whether a file can hold it at all: half a surrogate pair can't be written, or asked for."""
-    return bool(literal) and not any("\ud800" <= character <= "\udfff" for character in literal)
 
 
 class _Search:
@@ -114,6 +114,7 @@ class _Search:
         self._db = db
         self._asked = asked
         self._query = query
+        self._words = query.having(page.having) if page.having else query.match
         self._profile = profile
         self._page = page
         #: The conversations that may be found, by number; None: all.
@@ -140,7 +141,10 @@ class _Search:
             page.top_title, page.given_titles = min(num for _, _, num in titles) - 1, set()
         more = more or more_titles
         total = None if more or asked.cursor is not None else len(scored)
-        return Found(hits, page.cursor(generation, asked.words) if left or more else None, total)
+        cursor = page.cursor(generation, asked.words) if left or more else None
+        if not page.having or not hits:
+            return Found(hits, cursor, total)
+        return Found(hits, cursor, total, page.having, len(self._query.parts))
 
     # -- What narrows ---------------------------------------------------------------------------------------------
 
@@ -241,25 +245,27 @@ class _Search:
         return rows, len(rows) == wanted
 
     def _literally(self) -> tuple[list[_Match], bool]:
-        """The newest messages that hold a text without words, which no index has."""
+        """The newest messages that hold a text without words, which no index has; all of them when it is empty."""
         conditions, values = self._conditions()
         column = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
+        if self._query.literal:
+            conditions += f" AND instr({column}, ?) > 0"
+            values.append(self._query.literal)
         rows = self._db.execute(
-            f"""SELECT 1.0, m.time_ms, m.num FROM messages AS m
-            WHERE m.num BETWEEN ? AND ? AND {conditions} AND instr({column}, ?) > 0
+            f"""SELECT 1.0, m.time_ms, m.num FROM messages AS m WHERE m.num BETWEEN ? AND ? AND {conditions}
             ORDER BY m.num DESC LIMIT {WINDOW + 1}""",
-            (*self._reach(), *values, self._query.literal),
+            (*self._reach(), *values),
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
     @property
     def _match(self) -> str:
-        return self._query.match if self._asked.in_tools else f"{{content}} : ({self._query.match})"
+        return self._words if self._asked.in_tools else f"{{content}} : ({self._words})"
 
     def _titles(self) -> tuple[list[_Match], bool]:
         """The matches among titles and tags that are to be ranked, and whether there are others."""
         asked = self._asked
-        if asked.roles or asked.senders or self._capsules == []:
+        if asked.roles or asked.senders or self._capsules == [] or not (asked.query.strip() or asked.title_only):
             return [], False
         limit = -1 if self._profile.ranks_all else WINDOW + 1
         conditions = ["c.num <= ?", "c.gone = 0", "c.damaged = ''"]
@@ -274,7 +280,7 @@ class _Search:
                 f"""SELECT -bm25(names, {_TITLE_WEIGHT}, {_TAG_WEIGHT}), c.updated_ms, c.num
                 FROM names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ? AND {narrowed}
                 ORDER BY names.rowid DESC LIMIT {limit}""",
-                (self._query.match, *values),
+                (self._words, *values),
             )
         else:
             found = self._db.execute(
@@ -319,20 +325,20 @@ class _Search:
     def _message_hit(self, num: int, score: float) -> Hit | None:
         """The hit of a message; None when its file can't be opened at the moment."""
         row = self._db.execute(
-            "SELECT c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools"
+            "SELECT c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
             " FROM messages AS m JOIN capsules AS c ON c.num = m.capsule WHERE m.num = ? AND c.damaged = ''",
             (num,),
         ).fetchone()
         if row is None:
             return None
-        id, title, message, at, role, sender, time_ms, content, tools = row
+        id, title, message, at, role, sender, time_ms, content, tools, active = row
         where, shown = "content", self._snippet(content)
         if tools and self._asked.in_tools and not shown.marks:
             in_tools = self._snippet(tools)
             if in_tools.marks:
                 where, shown = "tools", in_tools
         time = timestamps.from_ms(time_ms)
-        return Hit(id, title, message, at, role, sender, time, where, shown, _rounded(score))
+        return Hit(id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active))
 
     def _title_hit(self, num: int, score: float) -> Hit | None:
         id, title, updated_at, tags = self._db.execute(

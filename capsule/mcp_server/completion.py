@@ -12,8 +12,8 @@ import anyio.to_thread
 from mcp_types import Completion, CompletionArgument, PromptReference, ResourceTemplateReference
 
 from capsule.format import schema
+from capsule.index.pages import by_change
 from capsule.mcp_server.fence import visible
-from capsule.mcp_server.newest import place
 
 if TYPE_CHECKING:
     from capsule.head import Head
@@ -44,7 +44,7 @@ def _values(store: Store, ref: object, name: str, typed: str) -> list[str] | Non
         return ["@last"] if "@last".startswith(typed) else []
     if name not in ("id", "conversation", "title", "tag"):
         return None
-    heads = sorted((head for head in store.heads() if not head.damaged), key=place, reverse=True)
+    heads = sorted((head for head in store.heads() if not head.damaged), key=by_change, reverse=True)
     wanted = typed.casefold()
     if name == "tag":
         return _offered((tag for head in heads for tag in head.tags), wanted)

@@ -17,7 +17,6 @@ from mcp_types import Resource
 from capsule.choosing import find_message
 from capsule.format import schema as schemas
 from capsule.mcp_server.fence import escaped, visible
-from capsule.mcp_server.newest import newest
 from capsule.mcp_server.stores import Stores, server_store
 
 if TYPE_CHECKING:
@@ -50,15 +49,11 @@ def _json(value: Any) -> str:
 
 def _listing(store: Store, tag: str = "", title: str = "") -> str:
     wanted = title.casefold()
-    fitting = [
-        head
-        for head in store.heads()
-        if (not tag or tag in head.tags) and (not wanted or wanted in head.title.casefold())
-    ]
-    shown = [
-        {name: value for name, value in head.as_json().items() if name != "path"} for head in newest(fitting, _PAGE)[0]
-    ]
-    return _json({"total": len(fitting), "conversations": shown})
+    page = store.newest(
+        limit=_PAGE, fits=lambda head: (not tag or tag in head.tags) and wanted in head.title.casefold()
+    )
+    shown = [{name: value for name, value in head.as_json().items() if name != "path"} for head in page.heads]
+    return _json({"total": page.total, "conversations": shown})
 
 
 def conversations_with(ctx: Context, tag: str = "", title: str = "") -> str:
@@ -131,9 +126,10 @@ def schema(ctx: Context, kind: str) -> str:
 
 
 def _page(stores: Stores, cursor: str | None) -> tuple[list[Resource], str | None]:
-    heads = (head for head in stores.main().heads() if not head.damaged and not head.archived)
-    shown, more = newest(heads, _PAGE, cursor)
-    return [_resource(head) for head in shown], more
+    page = stores.main().newest(
+        limit=_PAGE, fits=lambda head: not head.damaged and not head.archived, cursor=cursor or "", view="resources"
+    )
+    return list(map(_resource, page.heads)), page.cursor()
 
 
 def _resource(head: Head) -> Resource:

@@ -104,10 +104,13 @@ class Hit(Answer):
     at: int | None = None
     role: str | None = None
     time: str | None = None
+    inactive: bool = False
 
 
 class Found(Answer):
     hits: list[Hit]
+    having: int = 0
+    words: int = 0
     cursor: str | None = None
 
 
@@ -141,6 +144,7 @@ class Changed(Answer):
     kind: str
     id: str
     messages: list[str] = []
+    earlier: int = 0
     fields: list[str] = []
     own: bool = False
 

@@ -61,7 +61,8 @@ def list_(
     locked: Annotated[bool, typer.Option("--locked", help="That are locked.")] = False,
     archived: Annotated[bool, typer.Option("--archived", help="The archived ones too.")] = False,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Changed since: a date (UTC), or 2h, 3d, 1w ago.")
+        str | None,
+        typer.Option(metavar="WHEN", help="Changed since: a day (UTC), a time, yesterday, or 2h, 3d ago."),
     ] = None,
     sort: Annotated[Sort, typer.Option(help="Latest first, or by title; pinned ones stand above.")] = "updated",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many at most.")] = None,

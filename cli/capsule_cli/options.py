@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
-from capsule import timestamps
+from capsule.errors import InvalidInput
 from capsule_cli.completion import complete_id
 
 __all__ = [
@@ -208,20 +208,15 @@ def seconds(text: str, option: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
-def moment(text: str, option: str) -> str:
-    """A point in time, as the format writes it: an ISO 8601 date or time, or a duration before now.
+def moment(text: str, option: str, *, until: bool = False) -> str:
+    """A point in time, as the format writes it; see `capsule.moments`.
 
     Raises:
-        typer.BadParameter: It is neither.
+        typer.BadParameter: It is none.
     """
-    from datetime import UTC, datetime, timedelta
+    from capsule import moments
 
     try:
-        if _DURATION.fullmatch(text) is None:
-            return timestamps.canonical(text)
-        before = datetime.now(UTC) - timedelta(seconds=seconds(text, option))
-        return timestamps.canonical(before.isoformat())
-    except (ValueError, OverflowError):
-        raise usage(
-            f"{text!r} is no time: give a date like 2025-01-31, or a duration like 2h, 3d, 1w", option
-        ) from None
+        return moments.moment(text, until=until)
+    except InvalidInput as error:
+        raise usage(error.message, option) from None

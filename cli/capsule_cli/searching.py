@@ -47,9 +47,9 @@ _BAR = 40
 def search(
     ctx: typer.Context,
     query: Annotated[
-        list[str],
-        typer.Argument(metavar="QUERY", help='Words, "phrases", prefix*, AND, OR, NOT. Any text is a query.'),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[QUERY]", help='Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'),
+    ] = None,
     role: Annotated[
         list[str] | None,
         typer.Option(metavar="ROLE", help=f"Messages of this role ({', '.join(_ROLES)}); may be repeated."),
@@ -64,11 +64,13 @@ def search(
     tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="With this tag; repeated: with all.")] = None,
     mode: Annotated[Mode | None, typer.Option(help="In conversations of this mode.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Said since: a date (UTC), or 2h, 3d, 1w ago.")
+        str | None, typer.Option(metavar="WHEN", help="Said since: a day (UTC), a time, yesterday, or 2h, 3d, 1w ago.")
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Said before: likewise.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Said before: likewise; a day belongs to it.")
+    ] = None,
     title_only: Annotated[bool, typer.Option("--title-only", help="Look at titles and tags only.")] = False,
-    branch: Annotated[Branch, typer.Option(help="Messages of the active branch, or of all.")] = "active",
+    branch: Annotated[Branch, typer.Option(help="Messages of all branches, or of the active one.")] = "all",
     in_tools: Annotated[bool, typer.Option("--in-tools", help="Look at tool calls and reasoning too.")] = False,
     profile: Annotated[
         Profile, typer.Option(help="What age counts: half of it is gone after 24 hours, after a week, or none at all.")
@@ -80,15 +82,16 @@ def search(
 ) -> None:
     """Find messages, and conversations by title and tags: the best first.
 
-    Open one where it stands with: capsule show ID --around MESSAGE
+    Where nothing has all the words, what has the most of them is found. Open a message where it stands with: capsule
+    show ID --around MESSAGE
     """
-    text = " ".join(query)
+    text = " ".join(query or ())
     for name in role or ():
         if name not in _ROLES:
             raise usage(f"{name!r} is no role; there are: {', '.join(_ROLES)}", "--role")
     with store_of(ctx) as store:
         after = moment(since, "--since") if since else None
-        before = moment(until, "--until") if until else None
+        before = moment(until, "--until", until=True) if until else None
         with progress(_INDEXING, _A_WHILE_S) as told:
             found = store.search(
                 text,
@@ -107,6 +110,8 @@ def search(
                 cursor=cursor,
                 progress=told,
             )
+        if found.having:
+            say(f"nothing has all {found.words} words; these have {found.having} of them")
         if asked(ctx).json:
             out_json(found.as_json())
         elif in_terminal():
@@ -137,7 +142,8 @@ def _draw(found: Found, short: dict[str, str]) -> None:
             what = _marked(hit, "bold")
         else:
             what = Text.assemble(what, "\n", _marked(hit, ""))
-        about = (short.get(hit.id, hit.id), place, short_time(hit.time), hit.role or "title")
+        who = (hit.role or "title") + ("" if hit.active else ", other branch")
+        about = (short.get(hit.id, hit.id), place, short_time(hit.time), who)
         drawn.add_row(*(Text(one_line(cell)) for cell in about), what)
     screen = console()
     screen.print(drawn)

@@ -54,6 +54,7 @@ def test_search_json_has_everything_there_is_to_know(capsule: Any) -> None:
         "where": "content",
         "snippet": {"text": "No plan yet", "marks": [[3, 7]]},
         "score": hit["score"],
+        "active": True,
         "open": f"capsule show {id} --around {messages[1]}",
     }
     assert isinstance(hit["score"], float)
@@ -114,7 +115,7 @@ def test_any_text_is_searched_for(capsule: Any, query: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["a", "--role", "boss"], ["a", "--branch", "left"], ["a", "--profile", "best"], ["a", "--limit", "0"],
+    [["a", "--role", "boss"], ["a", "--branch", "left"], ["a", "--profile", "best"], ["a", "--limit", "0"],
      ["a", "--since", "once"], ["a", "--until", "x"], ["a", "--cursor", "x"]],
 )  # fmt: skip
 def test_options_that_can_not_be_are_a_usage_error(capsule: Any, words: list[str]) -> None:

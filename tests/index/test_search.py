@@ -102,7 +102,7 @@ def test_any_text_is_a_query(shared: Store, text: str) -> None:
         assert shared.search(text, in_tools=in_tools).hits is not None
 
 
-@pytest.mark.parametrize("query", ["\ud800", "\ud83d \udc4d", "", "   ", "\x00"])
+@pytest.mark.parametrize("query", ["\ud800", "\ud83d \udc4d", "\x00"])
 def test_what_can_stand_in_no_file_finds_nothing(store: Store, query: str) -> None:
     store.create(title="A", messages=[{"role": "user", "content": "text"}])
     assert store.search(query).as_json() == {"hits": [], "cursor": None, "total": 0}
@@ -134,6 +134,7 @@ def test_a_hit_says_where_it_stands_and_how_to_open_it(store: Store) -> None:
         "where": "content",
         "snippet": {"text": "the second word", "marks": [[4, 10]]},
         "score": hit.score,
+        "active": True,
         "open": f"capsule show c --around {written.id}",
     }
     (hit,) = store.search("garden").hits
@@ -209,13 +210,53 @@ def test_a_tag_without_words_narrows_too(store: Store) -> None:
     assert found(store, "word", tags=["++"]) == ["a@0"]
 
 
-def test_other_branches_are_searched_when_asked(store: Store) -> None:
+def test_all_branches_are_searched_unless_the_active_one_is_asked_for(store: Store) -> None:
     store.create(id="c", title="C", type="group", messages=[{"role": "user", "content": "root"}])
     root = store.tail("c", 1)[0].id
     store.append("c", content="left branch", parent=root)
     store.append("c", content="right branch", parent=root)
-    assert found(store, "branch") == ["c@2"]
-    assert found(store, "branch", branch="all") == ["c@1", "c@2"]
+    assert found(store, "branch") == ["c@1", "c@2"]
+    assert found(store, "branch", branch="active") == ["c@2"]
+    assert [(hit.at, hit.active) for hit in store.search("branch").hits] == [(2, True), (1, False)]
+
+
+def test_where_nothing_has_all_words_what_has_the_most_of_them_is_offered(store: Store) -> None:
+    texts = ["one two other", "two three", "two three one", "one", "nothing"]
+    store.create(id="c", title="one", messages=[{"role": "user", "content": text} for text in texts])
+    for query, hits, having in (
+        ("one two three", ["c@2"], 0),
+        ("one two three four", ["c@2"], 3),
+        ("four one two five", ["c@0", "c@2"], 2),
+        ("one four five six", ["c@0", "c@2", "c@3", "c@None"], 1),
+        ('"three two" four two', ["c@0", "c@1", "c@2"], 1),
+        ("one AND four", [], 0),
+        ("seven", [], 0),
+        (" ".join(f"w{number}" for number in range(60)) + " three", ["c@1", "c@2"], 1),
+    ):
+        answer = store.search(query)
+        assert sorted(f"{hit.id}@{hit.at}" for hit in answer.hits) == hits, query
+        assert answer.having == having, query
+    (many, one) = (store.search("one two four five", limit=limit) for limit in (9, 1))
+    rest = store.search("one two four five", limit=1, cursor=one.cursor)
+    assert [hit.at for hit in (*one.hits, *rest.hits)] == [hit.at for hit in many.hits]
+    assert rest.having == 2 and rest.cursor is None
+    assert store.search("one four", roles=["assistant"]).having == 0
+
+
+def test_an_empty_query_lists_messages_by_what_narrows_it(store: Store) -> None:
+    message = {"role": "user", "content": "text"}
+    early, late = ({**message, "timestamp": f"2025-01-{day}T12:00:00.000Z"} for day in (10, 20))
+    store.create(id="c", title="C", tags=["t"], messages=[early, late])
+    store.create(id="d", title="D", messages=[{"role": "assistant", "content": "now"}])
+    assert [f"{hit.id}@{hit.at}" for hit in store.search("").hits] == ["d@0", "c@1", "c@0"]
+    assert found(store, " ", tags=["t"]) == ["c@0", "c@1"]
+    assert found(store, "", tags=["t"], title_only=True) == ["c@None"]
+    assert found(store, "", roles=["assistant"]) == ["d@0"]
+    assert found(store, "", since="2025-01-10", until="2025-01-10") == ["c@0"]
+    assert found(store, "", until="2025-01-20T12:00Z") == ["c@0"]
+    assert found(store, "", since="24h") == found(store, "", since="yesterday", until="today") == ["d@0"]
+    assert found(store, "", until="24h") == ["c@0", "c@1"]
+    assert found(store, "", since="99999999w") == ["c@0", "c@1", "d@0"]
 
 
 def test_tool_calls_and_reasoning_are_searched_when_asked(store: Store) -> None:
@@ -233,7 +274,7 @@ def test_tool_calls_and_reasoning_are_searched_when_asked(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"profile": "best"}, {"branch": "left"}, {"limit": 0}, {"since": "yesterday"}, {"until": "x"}, {"cursor": "x"},
+    [{"profile": "best"}, {"branch": "left"}, {"limit": 0}, {"since": "once"}, {"until": "x"}, {"cursor": "x"},
      {"cursor": "é"}, {"cursor": ""}, {"cursor": "A" * 99}],
 )  # fmt: skip
 def test_an_option_that_can_not_be_is_refused(store: Store, options: Any) -> None:
@@ -289,7 +330,7 @@ def test_a_cursor_is_good_for_its_own_search_only(store: Store) -> None:
     store.create(title="word", messages=[{"role": "user", "content": "word"}])
     cursor = store.search("word", limit=1).cursor
     for options in ({"query": "other"}, {"query": "word", "roles": ["user"]}, {"query": "word", "profile": "exact"}):
-        with pytest.raises(InvalidInput, match="another search"):
+        with pytest.raises(InvalidInput, match="another question"):
             store.search(cursor=cursor, **options)
     store.reindex()
     with pytest.raises(InvalidInput, match="built anew"):
