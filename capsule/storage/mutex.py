@@ -136,6 +136,14 @@ class Mutexes:
                 mutex = self._kept.pop(name)
                 self._close(mutex)
 
+    def give_up_idle(self) -> bool:
+        """Close the descriptors that nobody uses just now; whether there were any."""
+        with self._registry:
+            idle = [name for name, mutex in self._kept.items() if not mutex.users]
+            for name in idle:
+                self._close(self._kept.pop(name))
+        return bool(idle)
+
     def _close(self, mutex: Mutex) -> None:
         for fd in (mutex.fd, mutex.document_fd):
             if fd >= 0:

@@ -146,6 +146,23 @@ def test_many_mutexes_do_not_keep_as_many_files_open(storage: FileStorage) -> No
             take(storage, "held")
 
 
+def test_idle_descriptors_are_given_up_where_the_system_has_no_more(tmp_path: Path, child: Start) -> None:
+    said = child(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        Store.init(sys.argv[1])
+        with Store.open(sys.argv[1]) as store:
+            ids = [store.create(type="group").id for _ in range(80)]
+            for id in ids * 2:
+                store.append(id, content="x")
+            say(len(list(store.heads())))
+        """,
+        tmp_path / "store",
+    )
+    assert said.hear() == 80
+
+
 def test_a_forked_child_shares_no_mutex_with_its_parent(tmp_path: Path, child: Start) -> None:
     said = child(
         """
