@@ -6,6 +6,7 @@ The one module below the doors that reads the environment, so that every door fi
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from capsule.storage.layout import SETTINGS_NAME, Directory, Layout
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["ensure_store", "find_store", "load_settings"]
+
+_log = logging.getLogger("capsule")
 
 CONVERSATIONS = "conversations"
 
@@ -90,4 +93,7 @@ def load_settings(root: str) -> settings.Settings:
     """
     path = os.path.join(root, SETTINGS_NAME)
     with naming(path, "read"), open(path, "rb") as file:
-        return settings.parse(file.read(), path)
+        found = settings.parse(file.read(), path)
+    for problem in found.unknown:
+        _log.warning("%s", problem)
+    return found

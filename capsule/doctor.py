@@ -78,8 +78,9 @@ def examine(
 
     Cost: a read and a parse of every file.
     """
-    for name in store.settings.unknown:
-        yield Finding("", f"{store.root}/capsule.toml", 0, 0, "settings", f"unknown setting {name}")
+    for problem in store.settings.unknown:
+        what = f"{problem.where} {problem.what}"
+        yield Finding("", problem.path, problem.line, problem.column, "settings", what)
     scanned = sorted(store.storage.scan(KIND), key=lambda found: found.id)
     claimed: dict[str, list[str]] = {}
     for done, found in enumerate(scanned):

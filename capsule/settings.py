@@ -2,7 +2,8 @@
 
 What must stay true: a store without a word in its `capsule.toml` has the defaults below; a value that can't be
 accepted is an error that names the file and the setting, never a silent default; a setting this version doesn't
-know is left alone (`doctor` tells of it), so that an older Capsule opens a newer store.
+know is named in a warning, with its line and the one that was meant most likely, and is no error, so that an older
+Capsule opens a newer store.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ TEMPLATE = """\
 [limits]
 # The largest message, in bytes, that is accepted.
 # message_bytes = 10_000_000
+# The largest file of a conversation, in bytes, that is read; a larger one is reported as damaged.
+# document_bytes = 500_000_000
 """
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -59,7 +62,7 @@ class Settings:
     """What a store's `capsule.toml` says; durations in seconds, sizes in bytes.
 
     Attributes:
-        unknown: Names of settings this version doesn't know.
+        unknown: What is wrong with each setting that this version doesn't know.
     """
 
     shared: bool = False
@@ -67,7 +70,8 @@ class Settings:
     mutex_timeout_s: float = 10.0
     lock_ttl_s: float = 1800.0
     message_bytes: int = 10_000_000
-    unknown: tuple[str, ...] = field(default=())
+    document_bytes: int = 500_000_000
+    unknown: tuple[Problem, ...] = field(default=())
 
 
 def _duration(value: Any) -> float:
@@ -100,6 +104,7 @@ _KNOWN = {
     "storage.mutex_timeout": ("mutex_timeout_s", _duration),
     "lock.ttl": ("lock_ttl_s", _duration),
     "limits.message_bytes": ("message_bytes", _bytes),
+    "limits.document_bytes": ("document_bytes", _bytes),
 }
 
 
@@ -133,4 +138,17 @@ def parse(data: bytes, path: str) -> Settings:
                 values[attribute] = check(value)
             except InvalidInput as error:
                 raise InvalidDocument.of([Problem(path, 0, 0, name, str(error))]) from error
-    return Settings(**values, unknown=tuple(name for name in told if name not in _KNOWN))
+    return Settings(**values, unknown=tuple(_unknown(name, data, path) for name in told if name not in _KNOWN))
+
+
+def _unknown(name: str, data: bytes, path: str) -> Problem:
+    """What to say of a setting that this version doesn't know."""
+    from difflib import get_close_matches
+
+    last = name.rpartition(".")[2]
+    key = re.compile(rf"""^\s*(?:[\w."'-]+\.\s*)?["']?{re.escape(last)}["']?\s*=""")
+    line = next((n for n, line in enumerate(data.decode().splitlines(), 1) if key.match(line)), 0)
+    by_last = {known.rpartition(".")[2]: known for known in _KNOWN}
+    near = get_close_matches(name, _KNOWN, 1) or [by_last[one] for one in get_close_matches(last, by_last, 1)]
+    meant = f"; did you mean {near[0]}?" if near else f"; the settings are: {', '.join(_KNOWN)}"
+    return Problem(path, line, 1, name, f"is no setting that this version of Capsule knows{meant}")

@@ -117,7 +117,11 @@ class Store(
         root = discovery.find_store(path)
         settings = discovery.load_settings(root)
         storage = FileStorage(
-            root, shared=settings.shared, append=settings.append, mutex_timeout_s=settings.mutex_timeout_s
+            root,
+            shared=settings.shared,
+            append=settings.append,
+            mutex_timeout_s=settings.mutex_timeout_s,
+            document_bytes=settings.document_bytes,
         )
         return cls(root, settings, storage, keep_locks=keep_locks, instance=instance, user=user)
 
@@ -173,7 +177,7 @@ class Store(
             try:
                 with self.storage.mutex(KIND, id) as held:
                     own = self._own
-                    conversation = Conversation(held, settle(held), self._heads, self.settings.message_bytes, own)
+                    conversation = Conversation(held, settle(held), self._heads, self.settings, own)
                     if own is None:
                         return action(conversation)
                     with own.writing(conversation):

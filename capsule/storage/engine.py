@@ -42,6 +42,8 @@ class FileStorage:
         shared: See `Layout`.
         append: "splice", or "replace" for a store where even the microseconds of a splice matter.
         mutex_timeout_s: How long to wait for a mutex, in seconds, when the caller doesn't say.
+        document_bytes: The largest document that is opened; one that is larger is a damaged one, so that it is not
+            read into memory.
         sys: The seam to the system.
     """
 
@@ -52,6 +54,7 @@ class FileStorage:
         shared: bool = False,
         append: str = "splice",
         mutex_timeout_s: float = 10.0,
+        document_bytes: int = 500_000_000,
         sys: Syscalls | None = None,
     ) -> None:
         self.sys = sys or Syscalls()
@@ -62,8 +65,10 @@ class FileStorage:
         self.derived = Derived(self.layout, self.sys)
         self.boot = self.sys.boot() or "unknown"
         self._timeout_s = mutex_timeout_s
+        self._document_bytes = document_bytes
         self._mutex_files = Directory(self.layout, self.sys, "mutex")
         self.mutexes = Mutexes(self.sys, self._mutex_files)
+        self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self._instances = Instances(self.sys, Directory(self.layout, self.sys, "instances"))
         self._checked: set[str] = set()
         _open_storages.add(self)
@@ -125,6 +130,10 @@ class FileStorage:
             return None
         return known if files.signature(found) == known.signature else None
 
+    def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
+        """Open a document. Raises as `files.open_document`."""
+        return files.open_document(self.sys, path, flags, self._document_bytes)
+
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
         """See `Storage.read`."""
         return self.read_from(kind, id, 0)
@@ -134,7 +143,7 @@ class FileStorage:
         path = self.layout.document(kind, id)
         with files.naming(path, "read"):
             try:
-                fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+                fd, found = self.open(path)
             except FileNotFoundError:
                 return None
             try:
@@ -149,7 +158,7 @@ class FileStorage:
         """See `Storage.beginning`. Costs an open and two reads, when the head is of a usual size."""
         with files.naming(path, "read"):
             try:
-                fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+                fd, found = self.open(path)
             except FileNotFoundError:
                 raise NotFound(f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)) from None
             try:
@@ -183,7 +192,7 @@ class FileStorage:
         path = self.layout.document(kind, id)
         with files.naming(path, "read"):
             try:
-                fd, found = files.open_document(self.sys, path, os.O_RDONLY)
+                fd, found = self.open(path)
             except FileNotFoundError:
                 return None
             try:
@@ -240,7 +249,7 @@ class FileStorage:
         """See `Storage.read_trashed`."""
         with files.naming(self.layout.derived("trash", token), "read"):
             try:
-                return self.keeping.read(token)
+                return self.keeping.read(token, self._document_bytes)
             except FileNotFoundError:
                 raise NotFound(f"{token} is not in the trash any more; see what is: capsule trash", id=token) from None
 
@@ -279,7 +288,7 @@ class FileStorage:
         if found is None or not found.regular:
             return None
         with files.naming(found.path, "read"), suppress(FileNotFoundError):
-            fd, status = files.open_document(self.sys, found.path, os.O_RDONLY)
+            fd, status = self.open(found.path)
             try:
                 return files.pread_all(self.sys, fd, status.st_size)
             finally:

@@ -72,12 +72,12 @@ def not_a_file(path: str, what: str) -> InvalidDocument:
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a symlink"}
 
 
-def open_document(sys: Syscalls, path: str, flags: int) -> tuple[int, os.stat_result]:
-    """Open a regular file, following no symlink and never blocking.
+def open_document(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, os.stat_result]:
+    """Open a regular file of at most so many bytes, following no symlink and never blocking.
 
     Raises:
         FileNotFoundError: There is none.
-        InvalidDocument: Something else is in its place.
+        InvalidDocument: Something else is in its place, or it is larger.
         OSError: The system refused.
     """
     try:
@@ -92,6 +92,13 @@ def open_document(sys: Syscalls, path: str, flags: int) -> tuple[int, os.stat_re
     if not stat.S_ISREG(found.st_mode):
         sys.close(fd)
         raise _other(path, found)
+    if found.st_size > most:
+        sys.close(fd)
+        what = (
+            f"has {found.st_size:,} bytes, and a document may have {most:,}; move it out of the way, "
+            "or raise limits.document_bytes in capsule.toml"
+        )
+        raise InvalidDocument.of([Problem(path, 0, 0, "", what)])
     return fd, found
 
 

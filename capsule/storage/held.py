@@ -54,7 +54,7 @@ class HeldDocument:
 
     def _open(self) -> os.stat_result:
         self.close()
-        self._mutex.document_fd, found = files.open_document(self._sys, self.path, self._storage.document_flags)
+        self._mutex.document_fd, found = self._storage.open(self.path, self._storage.document_flags)
         self._links = found.st_nlink
         return found
 

@@ -98,8 +98,9 @@ class Keeping:
     def _in_trash(self, token: str) -> str:
         return self._directories[TRASH].file(os.path.basename(token))
 
-    def read(self, token: str) -> bytes:
-        fd, found = open_document(self._sys, self._in_trash(token), os.O_RDONLY)
+    def read(self, token: str, most: int) -> bytes:
+        """The bytes of a file in the trash. Raises InvalidDocument for one of more than `most`."""
+        fd, found = open_document(self._sys, self._in_trash(token), os.O_RDONLY, most)
         try:
             return pread_all(self._sys, fd, found.st_size)
         finally:
