@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from capsule.choosing import find_message, one_of
-from capsule.errors import NotFound, Refused, StorageFailed, StoreBusy
+from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.copynames import original_of
 from capsule.head import Head
@@ -118,16 +119,44 @@ class Reading:
 
         return self._again(look)
 
+    def _parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
+        """What `parse` makes of the file's bytes, and of whether they are canonical.
+
+        Where it fails, the signature has vouched for a file that somebody wrote through a mapping: the file is settled
+        anew, which says what is wrong with it, or takes it in.
+        """
+        data, is_canonical = self._bytes(id)
+        try:
+            return parse(data, is_canonical)
+        except (InvalidDocument, ValueError, TypeError, LookupError, AttributeError):
+            from capsule.settling import decoded, settle
+
+            try:
+                self._again(lambda: self._settle(id, partial(settle, trust=False)))
+            except (Refused, StorageFailed):
+                decoded(data, self.storage.path(KIND, id), id)
+        return parse(*self._bytes(id))
+
     def read(self, id: str) -> bytes:
         """The bytes of a conversation's file, as they are, validated. Raises as `load`."""
-        return self._bytes(id)[0]
+        from capsule.settling import decoded
+
+        def parse(data: bytes, is_canonical: bool) -> bytes:
+            decoded(data, self.storage.path(KIND, id), id)
+            return data
+
+        return self._parsed(id, parse)
 
     def document(self, id: str) -> dict[str, Any]:
         """The conversation as this version writes it, in canonical order; a number that JSON libraries would
         change is an `orjson.Fragment`. Raises as `load`."""
         path = self.storage.path(KIND, id)
-        document, _ = migrations.current(codec.decode(self.read(id), path), path)
-        return canonical.in_order(document)
+
+        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
+            document, _ = migrations.current(codec.decode(data, path), path)
+            return canonical.in_order(document)
+
+        return self._parsed(id, parse)
 
     def load(self, id: str) -> Capsule:
         """The whole conversation, unknown fields kept.
@@ -138,12 +167,14 @@ class Reading:
         """
         from capsule.format.models import Capsule
 
-        data, is_canonical = self._bytes(id)
-        if not is_canonical:
-            path = self.storage.path(KIND, id)
-            document, _ = migrations.current(codec.decode(data, path), path)
-            data = codec.encode(document)
-        return Capsule.model_validate_json(data)
+        def parse(data: bytes, is_canonical: bool) -> Capsule:
+            if not is_canonical:
+                path = self.storage.path(KIND, id)
+                document, _ = migrations.current(codec.decode(data, path), path)
+                data = codec.encode(document)
+            return Capsule.model_validate_json(data)
+
+        return self._parsed(id, parse)
 
     def tail(self, id: str, n: int) -> list[Message]:
         """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, not the file."""
@@ -160,7 +191,10 @@ class Reading:
     def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
         """As `tail`, but as they stand in the file, numbers as in `document`; and the position of the first."""
         entries, count = self._tail(id, n)
-        found = codec.decode(b'{"history":' + entries + b"}", self.storage.path(KIND, id))["history"]
+        try:
+            found = codec.decode(b'{"history":' + entries + b"}", self.storage.path(KIND, id))["history"]
+        except InvalidDocument:
+            found = self.document(id)["history"][-n:]
         return count - len(found), found
 
     def _tail(self, id: str, n: int) -> tuple[bytes, int]:
@@ -185,7 +219,7 @@ class Reading:
         path = self.storage.path(KIND, id)
         found = self._quick(path, *self.storage.beginning(path), size)
         if found is None or found.id != id:
-            document = self.document(id)
+            document, _ = migrations.current(codec.decode(self.read(id), path), path)
             found = Head.of(document, path, size)
             assert found is not None  # It was validated.
         return found

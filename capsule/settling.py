@@ -60,13 +60,15 @@ def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
     return document
 
 
-def settle(held: Held, *, mend: bool = False) -> Known:
+def settle(held: Held, *, mend: bool = False, trust: bool = True) -> Known:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
         held: The document, under its mutex.
         mend: Whether to cut back also a torn file that no crash of a write left so. What the store remembers comes
             back then; it is for a person to ask for, as what an editor was about to save doesn't.
+        trust: Whether a file of the signature that the store left is as the store left it. A write through a mapping
+            may leave that as it is.
 
     Raises:
         NotFound: There is none.
@@ -76,7 +78,7 @@ def settle(held: Held, *, mend: bool = False) -> Known:
     Cost: nothing when the file is as the store left it; else a read and a parse of the whole, once.
     """
     known = held.look()
-    if known is not None:
+    if known is not None and trust:
         return known
     deliberate = None
     while True:
