@@ -77,9 +77,10 @@ class Discarding(Reading, ABC):
             return self._write(id, discard)
         except InvalidDocument:
             with self.storage.mutex(KIND, id) as held:
+                trashed = self._holder.discard_damaged(held)
                 if self._own is not None:
                     self._own.wrote(id, "deleted")
-                return held.delete()
+                return trashed
 
     def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
         """Move every conversation to the trash, as the caller goes on; each is told with what became of it.
@@ -102,8 +103,9 @@ class Discarding(Reading, ABC):
 
     def trashed_head(self, trashed: Trashed) -> Head:
         """The head of a deleted conversation, as far as it can be read."""
-        data = self.storage.read_trashed(trashed.token)
+        data = b""
         try:
+            data = self.storage.read_trashed(trashed.token)
             document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
             head = Head.of(document, trashed.path, len(data))
         except CapsuleError as error:

@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from capsule import locks, timestamps
-from capsule.errors import CapsuleError, Locked, LockLost, Refused
+from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused
 from capsule.format.new import inactive_lock
 from capsule.head import Head
 from capsule.ids import named_instance_id, new_id
 from capsule.leases import Leases
 from capsule.locks import Identity, LockState
 from capsule.settings import Settings
-from capsule.storage.interface import Storage, Trashed
+from capsule.storage.interface import Held, Storage, Trashed
 from capsule.writing import Conversation
 
 __all__ = ["HeldLock", "Holder"]
@@ -123,10 +123,13 @@ class Holder:
         return inactive_lock() if self._admitted(conversation) else None
 
     def _admitted(self, conversation: Conversation) -> dict[str, Any] | None:
+        return self._admitted_to(conversation.id, conversation.head.lock)
+
+    def _admitted_to(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
         """As `locks.admit`, for this store; a takeover is said."""
-        me, id = self.me(), conversation.id
+        me = self.me()
         try:
-            orphan = locks.admit(id, conversation.head.lock, me, held=id in self._held, state=self._state)
+            orphan = locks.admit(id, lock, me, held=id in self._held, state=self._state)
         except LockLost:
             with self._guard:
                 self._held.pop(id, None)
@@ -228,9 +231,21 @@ class Holder:
         self._admitted(conversation)
         if conversation.head.lock is not None:
             conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
-        trashed = conversation.held.delete()
+        return self._gone(conversation.held)
+
+    def discard_damaged(self, held: Held) -> Trashed:
+        """Delete a document that doesn't parse, unless another instance holds it as far as its bytes show."""
+        try:
+            got = held.read()
+        except InvalidDocument:  # Too large to be read, or no file.
+            got = None
+        self._admitted_to(held.id, locks.in_damaged(got[0]) if got else None)
+        return self._gone(held)
+
+    def _gone(self, held: Held) -> Trashed:
+        trashed = held.delete()
         with self._guard:
-            self._held.pop(conversation.id, None)
+            self._held.pop(held.id, None)
         return trashed
 
     def _refresh(self, id: str) -> None:

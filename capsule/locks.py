@@ -7,14 +7,20 @@ whether its instance lives, never from a pid; nothing here touches a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from capsule import timestamps
 from capsule.errors import Locked, LockLost
 
-__all__ = ["Identity", "LockState", "admit", "describe", "is_exclusive", "state_of", "taken"]
+__all__ = ["Identity", "LockState", "admit", "describe", "in_damaged", "is_exclusive", "state_of", "taken"]
+
+#: The lock is the first object of that name: a quote in a text has a backslash before it.
+_IN_DAMAGED = re.compile(rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,16 @@ class LockState:
     name: str | None
     since: str
     state: str
+
+
+def in_damaged(data: bytes) -> dict[str, Any] | None:
+    """The active lock in a file that doesn't parse, as far as it can be found there; None: there is none."""
+    match = _IN_DAMAGED.search(data)
+    try:
+        lock = orjson.loads(match[1]) if match else None
+    except orjson.JSONDecodeError:
+        return None
+    return lock if isinstance(lock, dict) and lock.get("active") is True else None
 
 
 def is_exclusive(type: str) -> bool:

@@ -26,6 +26,7 @@ from capsule.storage.interface import Held, Interfered, Known, Trashed
 
 if TYPE_CHECKING:
     from capsule.own import Own
+    from capsule.settings import Settings
 
 __all__ = ["REMOVED", "Conversation", "complete", "creation_records", "encoded_within"]
 
@@ -34,6 +35,7 @@ Document = dict[str, Any]
 REMOVED = "messages"
 #: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
 _HEAD = frozenset(names("")) - {"context", "history"}
+_LOCK = frozenset(names("metadata.lock"))
 #: A parent is looked for so far back first, in bytes.
 _NEAR = 64 << 10
 
@@ -66,16 +68,16 @@ class Conversation:
         held: The document under its mutex.
         known: The document as settled.
         heads: Parsed heads.
-        message_bytes: The largest entry that is accepted, in bytes.
+        limits: The largest message and the largest document that are accepted, in bytes.
         own: What remembers the messages that are written, while somebody watches; else None.
     """
 
-    def __init__(self, held: Held, known: Known, heads: HeadCache, message_bytes: int, own: Own | None = None) -> None:
+    def __init__(self, held: Held, known: Known, heads: HeadCache, limits: Settings, own: Own | None = None) -> None:
         self.held = held
         self.known = known
         self.id = held.id
         self._heads = heads
-        self._message_bytes = message_bytes
+        self._limits = limits
         self._own = own
         self._whole: Document | None = None
         self.head = heads.get(self.id, known.tag) or self._parsed()
@@ -134,7 +136,12 @@ class Conversation:
             self._ends_active(is_active or move)
         else:
             move = False
-        encoded = [encoded_within(entry, self._message_bytes) for entry in entries]
+        encoded = [encoded_within(entry, self._limits.message_bytes) for entry in entries]
+        if self.known.signature.size + sum(map(len, encoded)) > self._limits.document_bytes:
+            raise InvalidInput(
+                f"conversation {self.id} would have more than {self._limits.document_bytes:,} bytes; "
+                "go on in a new one, or raise limits.document_bytes in capsule.toml"
+            )
         if self._own is not None:
             self._own.appended(self.id, entries)
         at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
@@ -238,6 +245,7 @@ class Conversation:
         head = _copied(before)
         head["updatedAt"] = stamp
         change(head)
+        _keep_lock_fields(before, head)
         head = _head_in(canonical.in_order(head))
         if not entries and context is None:
             head = _stamped(before, head)
@@ -269,6 +277,7 @@ class Conversation:
         after = _copied(before)
         after["updatedAt"] = stamp or before["updatedAt"]
         after = change(after) or after
+        _keep_lock_fields(before, after)
         if stamp:
             after["updatedAt"] = stamp
         after, _ = migrations.current(after, self.held.path)
@@ -314,6 +323,13 @@ class Conversation:
             return
 
         self.change_head(lambda head: head["metadata"]["lock"].update(timestamp=stamp))
+
+
+def _keep_lock_fields(before: Document, after: Document) -> None:
+    """Have a lock that is taken or let go say what else the one before it said: fields this version doesn't know."""
+    there, lock = before["metadata"].get("lock"), after["metadata"].get("lock")
+    if isinstance(there, dict) and isinstance(lock, dict):
+        after["metadata"]["lock"] = {key: there[key] for key in there if key not in _LOCK} | lock
 
 
 class _Unchanged(Exception):

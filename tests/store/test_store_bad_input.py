@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.doctor import examine
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound, Refused
 from tests.processes import Child
 
 BAD_IDS = [
@@ -169,6 +171,90 @@ def test_settings_that_are_none_are_refused_by_name(root: Path, text: str) -> No
     (root / "capsule.toml").write_text(text)
     with pytest.raises(InvalidDocument, match=r"capsule\.toml"):
         Store.open(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[lock]\nttI = '1h'", r"capsule\.toml:2:1: lock\.ttI: .*lock\.ttl"),
+        ("[limit]\nmessage_bytes = 9", r"capsule\.toml:2:1: limit\.message_bytes: .*limits\.message_bytes"),
+        ("mutex_timeout = '1s'", r"capsule\.toml:1:1: mutex_timeout: .*storage\.mutex_timeout"),
+        ("storage.colour = 1", r"capsule\.toml:1:1: storage\.colour: .*storage\.append"),
+    ],
+)
+def test_a_setting_that_is_misspelt_is_named_with_its_line_and_the_one_that_was_meant(
+    root: Path, caplog: pytest.LogCaptureFixture, text: str, said: str
+) -> None:
+    (root / "capsule.toml").write_text(text)
+    Store.open(root).close()
+    assert re.search(said, caplog.text)
+
+
+def test_a_file_too_large_to_be_read_is_damage_of_that_one_alone(root: Path, store: Store) -> None:
+    good, large = store.create(title="Good", type="group").id, store.create(title="Large", type="group").id
+    (root / "capsule.toml").write_text("[limits]\ndocument_bytes = 100_000\n")
+    os.truncate(root / "conversations" / f"{large}.json", 8 << 30)
+    with Store.open(root) as store:
+        damaged = {head.id: head.damaged for head in store.heads()}
+        assert damaged[good] == "" and "limits.document_bytes" in damaged[large]
+        assert [finding.id for finding in examine(store)] == [large]
+        assert [hit.id for hit in store.search("good").hits] == [good]
+        for act in (store.load, store.read, store.head, lambda id: store.append(id, content="x"), store.tail):
+            with pytest.raises(InvalidDocument, match=r"limits\.document_bytes"):
+                act(*(large, 1)[: 2 if act == store.tail else 1])
+        store.delete(large)
+        assert "limits.document_bytes" in store.trashed_head(store.trash()[0]).damaged
+        with pytest.raises(InvalidInput, match=r"limits\.document_bytes"):
+            store.append(good, content="x" * 100_000)
+
+
+def test_a_write_through_a_mapping_is_told_as_damage_or_taken_in(root: Path, store: Store) -> None:
+    """It may leave the signature as it is."""
+    id = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "hello"}]).id
+    path = root / "conversations" / f"{id}.json"
+    whole = path.read_bytes()
+    reads = (store.load, store.read, store.document, store.head, lambda id: store.tail(id, 1),
+             lambda id: store.tail_entries(id, 1))  # fmt: skip
+
+    def through_a_mapping(old: bytes, new: bytes) -> None:
+        """As `mmap` does it, and the system has not yet written the time."""
+        found = path.stat()
+        with path.open("r+b") as file:
+            file.write(whole.replace(old, new))
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        known = store.storage.noted("conversations", id)
+        assert known is not None
+        signature = known.signature._replace(ctime_ns=path.stat().st_ctime_ns)
+        with store.storage.mutex("conversations", id) as held:
+            held._write_note(known._replace(signature=signature), [], keep=True)  # type: ignore[attr-defined]
+
+    for read in reads[:-2]:
+        through_a_mapping(b'"title": "Plan"', b'"title": 123456')
+        if read != store.document:
+            with pytest.raises(InvalidDocument, match="title"):
+                read(id)
+    for read in reads:
+        if read == store.head:
+            continue  # It reads no message.
+        through_a_mapping(b'"content": "hello"', b'"content": "hello,')
+        with pytest.raises(InvalidDocument):
+            read(id)
+    for read in reads:
+        through_a_mapping(b"hello", b"HELLO")
+        read(id)
+    assert store.load(id).history[0].content == "HELLO"
+
+
+def test_a_damaged_file_that_another_instance_holds_is_not_deleted(root: Path, store: Store) -> None:
+    id = store.create(title="Plan").id
+    path = root / "conversations" / f"{id}.json"
+    store.append(id, content="x")
+    path.write_bytes(path.read_bytes().replace(b'"content": "x"', b'"content": "x'))
+    with Store.open(root) as other, pytest.raises(Locked):
+        other.delete(id)
+    assert path.exists()
+    store.delete(id)
+    assert not path.exists()
 
 
 def _symlink(path: Path) -> None:

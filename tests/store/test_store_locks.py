@@ -338,3 +338,17 @@ def test_a_forked_child_is_an_instance_of_its_own_and_holds_nothing(root: Path, 
     assert said.hear() != instance_of_child
     assert said.hear() == [["parent", "parent again"], ["child", "parent"]]
     assert said.end() == 0
+
+
+def test_what_a_lock_says_that_this_version_does_not_know_survives_taking_and_letting_it_go(root: Path) -> None:
+    for layout in (0, orjson.OPT_INDENT_2):
+        with Store.open(root) as store:
+            id = store.create(type="group").id
+            document = orjson.loads(file_of(root, id).read_bytes())
+            document["metadata"]["lock"]["note"] = {"of": "another tool"}
+            file_of(root, id).write_bytes(orjson.dumps(document, option=layout | orjson.OPT_APPEND_NEWLINE))
+            with store.lock(id):
+                assert store.document(id)["metadata"]["lock"]["note"] == {"of": "another tool"}
+                store.append(id, content="x")
+            lock = store.document(id)["metadata"]["lock"]
+            assert lock["active"] is False and lock["note"] == {"of": "another tool"}
