@@ -42,8 +42,9 @@ class Change:
         lock: The lock as it stands now (kind `locked`), or as it stood (kind `unlocked`).
         damaged: What is wrong with the file (kind `damaged`).
         count: How many messages the conversation has now.
-        tag: The tag of the version that was read (`Known.tag`), when a store wrote it: by it `own` is found out. It is
-            told to nobody.
+        tag, was: The tags of the version that was read and of the one before (`Known.tag`), when a store wrote them: by
+            them `own` is found out. They are told to nobody.
+        before: The cursor from which this change comes next, so that a part of it can have a cursor of its own.
     """
 
     kind: str
@@ -59,6 +60,8 @@ class Change:
     damaged: str = ""
     count: int = 0
     tag: str = field(default="", repr=False, compare=False)
+    was: str = field(default="", repr=False, compare=False)
+    before: str = field(default="", repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints: what is empty is left out, but for what every change has."""

@@ -1,7 +1,8 @@
 """What an open store wrote itself, so that its watchers can tell it from what others wrote.
 
-What must stay true: a write counts as own by what was written, never by when; nobody is told of a write that is under
-way before it is known whose it is; and a store that nobody watches remembers nothing.
+What must stay true: a write counts as own by what was written, never by when; a change that is told is of one author:
+own, or news; nobody is told of a write that is under way before it is known whose it is; and a store that nobody
+watches remembers nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule.changes import Change
+from capsule.index.journal import behind
 
 if TYPE_CHECKING:
     from capsule.writing import Conversation
@@ -36,7 +38,8 @@ class Own:
 
     def forget_all(self) -> None:
         """Begin anew: a forked child writes as an instance of its own, and has not the threads that hold the guard."""
-        self._written: dict[tuple[str, str], None] = {}
+        #: What was written; of a version, by its tag, the tag of the one before (None: whatever it was).
+        self._written: dict[tuple[str, str], str | None] = {}
         self._under_way: dict[str, int] = {}
         self._done = threading.Condition()
 
@@ -49,7 +52,8 @@ class Own:
                 yield
             finally:
                 if conversation.known.tag != before:
-                    self.wrote(conversation.id, conversation.known.tag)
+                    with self._done:
+                        self._remember(conversation.id, conversation.known.tag, before)
 
     @contextmanager
     def under_way(self, id: str) -> Iterator[None]:
@@ -77,25 +81,57 @@ class Own:
         """Remember appended messages."""
         self.wrote(id, *(str(entry.get("id")) for entry in entries))
 
-    def _remember(self, id: str, what: str) -> None:
+    def _remember(self, id: str, what: str, before: str | None = None) -> None:
         self._written.pop((id, what), None)
-        self._written[id, what] = None
+        self._written[id, what] = before
         while len(self._written) > _MOST:
             del self._written[next(iter(self._written))]
 
     def marked(self, changes: list[Change]) -> list[Change]:
-        """The changes, own ones marked; they are a store's, whatever could be told by the file alone."""
-        return [replace(change, own=True, source="store") if self._is_own(change) else change for change in changes]
+        """The changes, own ones marked; one that several authors made together comes as a change for each.
 
-    def _is_own(self, change: Change) -> bool:
+        Own ones are a store's, whatever could be told by the file alone.
+        """
+        return [part for change in changes for part in self._parts(change)]
+
+    def _parts(self, change: Change) -> list[Change]:
         with self._done:
             self._done.wait_for(lambda: change.id not in self._under_way, _PATIENCE_S)
-            what = change.kind if change.kind in ("created", "deleted", "restored") else change.tag
-            if change.kind != "appended" and (change.id, what) not in self._written:
-                return False
-            # What one noticed at once, several may have written: then it is news.
-            parts = change.messages if change.kind in ("created", "appended") else ()
-            return all((change.id, message) in self._written for message in parts)
+            if change.kind == "appended":
+                runs: list[tuple[bool, list[str]]] = []
+            elif change.kind == "created":
+                runs = [((change.id, "created") in self._written, [])]
+            else:
+                return [_of(change, own=self._is_own(change))]
+            for message in change.messages:
+                own = (change.id, message) in self._written
+                if not runs or runs[-1][0] != own:
+                    runs.append((own, []))
+                runs[-1][1].append(message)
+        if len(runs) < 2:
+            return [_of(change, own=bool(runs) and runs[0][0])]
+        parts, given = [], 0
+        for number, (own, messages) in enumerate(runs):
+            given += len(messages)
+            kind = change.kind if number == 0 else "appended"
+            cursor = behind(change.before, given) if number < len(runs) - 1 else change.cursor
+            parts.append(replace(_of(change, own=own), kind=kind, messages=tuple(messages), cursor=cursor))
+        return parts
+
+    def _is_own(self, change: Change) -> bool:
+        """Whether this store alone wrote all that lies between the version before and the one that was read."""
+        if change.kind in ("deleted", "restored"):
+            return (change.id, change.kind) in self._written
+        tag: str | None = change.tag
+        while tag is not None and (change.id, tag) in self._written:
+            tag = self._written[change.id, tag]
+            if tag == change.was or not change.was:
+                return True
+        return tag is None
+
+
+def _of(change: Change, *, own: bool) -> Change:
+    return replace(change, own=True, source="store") if own else change
 
 
 _all: weakref.WeakSet[Own] = weakref.WeakSet()

@@ -17,7 +17,7 @@ from capsule.timestamps import from_ms
 if TYPE_CHECKING:
     from capsule.changes import Change  # Only who asks what changed loads it: a list does not.
 
-__all__ = ["KEPT", "Cursor", "add", "newest", "read", "since_time"]
+__all__ = ["KEPT", "Cursor", "add", "behind", "newest", "read", "since_time"]
 
 #: So many of the newest changes are kept.
 KEPT = 100_000
@@ -34,23 +34,29 @@ class Cursor(NamedTuple):
         generation: Of the index.
         seq: The last change that was heard of.
         time_ms: Everything before this time was heard of.
+        skip: How many messages of the next change were heard of, too.
     """
 
     generation: str
     seq: int
     time_ms: int
+    skip: int = 0
 
     def __str__(self) -> str:
-        return f"{self.generation}.{self.seq}.{self.time_ms}"
+        return f"{self.generation}.{self.seq}.{self.time_ms}" + (f".{self.skip}" if self.skip else "")
 
     @classmethod
     def of(cls, text: str) -> Cursor:
         """Read a cursor. Raises InvalidInput when `text` is none."""
         parts = text.split(".")
-        if len(parts) == 3 and parts[0].isalnum() and all(part.isascii() and part.isdigit() for part in parts[1:]):
-            seq, time_ms = int(parts[1]), int(parts[2])
+        if (
+            len(parts) in (3, 4)
+            and parts[0].isalnum()
+            and all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:])
+        ):
+            seq, time_ms, *skip = map(int, parts[1:])
             if seq < 2**62 and time_ms < 2**46:
-                return cls(parts[0], seq, time_ms)
+                return cls(parts[0], seq, time_ms, *skip)
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(f"{shown!r} is no cursor of changes; give one that was printed with a change, or none")
 
@@ -82,10 +88,22 @@ def read(db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int) ->
     ).fetchall()
     if not rows or rows[0][0] != cursor.seq + 1:
         return None
-    return [
-        _change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), orjson.loads(told))
-        for seq, at_ms, since_ms, id, kind, told in rows
-    ]
+    found = []
+    for seq, at_ms, since_ms, id, kind, text in rows:
+        told = orjson.loads(text)
+        skip = cursor.skip if seq == cursor.seq + 1 else 0
+        if skip and "messages" in told:
+            # The rest of a change whose beginning was told by itself.
+            kind, told["messages"] = "appended", told["messages"][skip:]
+        told["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
+        found.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), told))
+    return found
+
+
+def behind(cursor: str, messages: int) -> str:
+    """The cursor behind so many messages of the change that comes next from a cursor."""
+    found = Cursor.of(cursor)
+    return str(found._replace(skip=found.skip + messages))
 
 
 def _change(kind: str, id: str, at_ms: int, cursor: str, told: dict[str, Any]) -> Change:
@@ -113,7 +131,7 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
     again = str(Cursor(cursor.generation, cursor.seq, cursor.time_ms))
     for num, id, latest_ns, created_at, damaged, entries in rows:
         at_ms = latest_ns // 1_000_000
-        told: dict[str, Any] = {"source": "outside", "count": entries}
+        told: dict[str, Any] = {"source": "outside", "count": entries, "before": again}
         if damaged:
             found.append(_change("damaged", id, at_ms, again, told | {"damaged": damaged}))
             continue

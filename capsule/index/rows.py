@@ -114,10 +114,10 @@ class Rows:
             row["damaged"],
         )
 
-    def _tell(self, kind: str, id: str, found: Found | None, **told: Any) -> None:
-        source = "store" if found is None or found.by_store else "outside"
-        if found is not None and found.tag and kind != "appended":
-            told["tag"] = found.tag
+    def _tell(self, kind: str, id: str, found: Found, was: str = "", **told: Any) -> None:
+        source = "store" if found.by_store else "outside"
+        if found.tag and kind != "appended":
+            told |= {"tag": found.tag, "was": was}
         self.changes.append((kind, id, {**told, "source": source}))
 
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
@@ -316,7 +316,7 @@ class Rows:
         self._title(row["num"], (row["title"], row["tags"]), (values[7], values[14]))
         if not (linear and row["linear"]) and (any(changed) or found.current != row["current"]):
             self._mark_active(row["num"], found.current)
-        self._tell_messages(id, found, *changed)
+        self._tell_messages(id, row, found, *changed)
         self._tell_head(id, row, found, found.head)
 
     def _counted(self, row: Row, found: Found) -> tuple[int, int]:
@@ -407,9 +407,11 @@ class Rows:
         words.remove(self._db, [self._old_text(num)])
         self._db.execute("DELETE FROM messages WHERE num = ?", (num,))
 
-    def _tell_messages(self, id: str, found: Found, appended: list[str], edited: list[str], removed: list[str]) -> None:
+    def _tell_messages(
+        self, id: str, row: Row, found: Found, appended: list[str], edited: list[str], removed: list[str]
+    ) -> None:
         if edited or removed:
-            self._tell("edited", id, found, messages=edited, removed=removed, count=found.entries)
+            self._tell("edited", id, found, row["tag"], messages=edited, removed=removed, count=found.entries)
         if appended:
             self._tell("appended", id, found, messages=appended, count=found.entries)
 
@@ -424,13 +426,13 @@ class Rows:
         if found.rest[1] != row["context"]:
             fields.append("context")
         if fields:
-            self._tell("head", id, found, fields=fields, count=found.entries)
+            self._tell("head", id, found, row["tag"], fields=fields, count=found.entries)
         old_lock = orjson.loads(row["lock"]) if row["lock"] else None
         if _owner(old_lock) != _owner(head.lock):
             if head.lock is not None:
-                self._tell("locked", id, found, lock=head.lock, count=found.entries)
+                self._tell("locked", id, found, row["tag"], lock=head.lock, count=found.entries)
             else:
-                self._tell("unlocked", id, found, lock=old_lock, count=found.entries)
+                self._tell("unlocked", id, found, row["tag"], lock=old_lock, count=found.entries)
 
     def write_journal(self, at_ms: int, since_ms: int) -> None:
         """Put what was changed into the journal."""

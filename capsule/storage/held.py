@@ -135,6 +135,10 @@ class HeldDocument:
             anatomy = None  # So that the next write writes every byte anew.
         stamp = self._sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii", "replace") if anatomy else ""
         doubt = "bytes" if before is not None and before.doubt == "bytes" else "name"
+        if before is not None and before.doubt == "restored":
+            with files.naming(self.path, "flush"):
+                files.sync_directory(self._sys, os.path.dirname(self.path))
+            doubt = ""
         known = Known(signature, anatomy, note.new_tag(), stamp, self._storage.boot, doubt)
         return self._write_note(known, records, keep=False)
 
@@ -353,9 +357,14 @@ class HeldDocument:
         """See `Held.restore`."""
         with files.naming(self.path, "restore"):
             try:
+                with suppress(FileNotFoundError):
+                    self._sys.lstat(self.path)
+                    raise FileExistsError
+                # Whoever notices the file waits for the mutex, as it is none of the note's, and learns whose it is.
+                nothing = Known(Signature(0, 0, 0, 0), None, note.new_tag(), "", self._storage.boot, "restored")
+                self._write_note(nothing, [], keep=False)
                 self._storage.keeping.put_back(token, self.path)
             except FileExistsError:
                 raise Refused(
                     f"{self.path} is there already; rename it or delete it, then restore again", path=self.path
                 ) from None
-        self.forget()

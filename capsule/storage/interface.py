@@ -47,7 +47,7 @@ class Known(NamedTuple):
         boot: The boot of the machine within which this holds. After a power cut a signature proves nothing: bytes
             may have reached the medium, and the size and the times that go with them not.
         doubt: What may not have reached the medium: "name", when another program put the file there; "bytes", when
-            a flush failed; empty when all of it has.
+            a flush failed; "restored", while the store itself puts the file there; empty when all of it has.
     """
 
     signature: Signature

@@ -69,7 +69,7 @@ def test_what_a_store_does_is_told_by_kind(store: Store, other: Store, follower:
     assert follower.next("deleted").id == id
     other.restore(id)
     assert follower.next("restored").id == id
-    assert {change.source for change in follower.heard if change.kind != "restored"} == {"store"}
+    assert {change.source for change in follower.heard} == {"store"}
     assert not any(change.own for change in follower.heard)
 
 
@@ -201,10 +201,43 @@ def test_what_two_wrote_and_was_noticed_at_once_is_news() -> None:
     own.appended("c", [{"id": "mine"}, {"id": "mine too"}])
 
     def appended(*messages: str) -> Change:
-        return Change("appended", "c", "2025-01-12T10:30:00.000Z", "a.1.1", messages=messages)
+        return Change("appended", "c", "2025-01-12T10:30:00.000Z", "a.1.1", messages=messages, before="a.0.1")
 
     told = own.marked([appended("mine", "mine too"), appended("mine", "theirs"), appended("theirs")])
-    assert [change.own for change in told] == [True, False, False]
+    assert [(change.own, change.messages) for change in told] == [
+        (True, ("mine", "mine too")), (True, ("mine",)), (False, ("theirs",)), (False, ("theirs",)),
+    ]  # fmt: skip
+
+
+def test_a_change_is_of_one_author_and_each_part_has_a_cursor(store: Store, other: Store) -> None:
+    store.wait_for_changes(timeout_s=0)  # From here on it remembers.
+    id = store.create(type="group", title="Plan").id
+    cursor = store.changes().cursor
+    authors = (store, other, other, store, other)
+    written = [str(author.append(id, content="x").id) for author in authors]
+    parts = store.changes(cursor).changes
+    assert [(part.own, part.messages) for part in parts] == [
+        (True, (written[0],)), (False, (written[1], written[2])), (True, (written[3],)), (False, (written[4],)),
+    ]  # fmt: skip
+    for number, part in enumerate(parts):
+        left = [message for rest in parts[number + 1 :] for message in rest.messages]
+        for reader in (store, other):
+            assert [message for change in reader.changes(part.cursor).changes for message in change.messages] == left
+    # A conversation that both began, and a head that both changed before anybody looked.
+    cursor = parts[-1].cursor
+    both = store.create(type="group", title="Both", messages=HELLO).id
+    last = str(other.append(both, content="y").id)
+    created, appended = store.changes(cursor).changes
+    assert (created.kind, created.own, appended.kind, appended.own) == ("created", True, "appended", False)
+    assert appended.messages == (last,)
+    cursor = appended.cursor
+    other.rename(both, "Theirs")
+    store.tag(both, "mine")
+    (head,) = store.changes(cursor).changes
+    assert head.fields == ("title", "tags") and not head.own
+    store.tag(both, "mine too")
+    store.rename(both, "Mine")
+    assert [change.own for change in store.changes(head.cursor).changes] == [True]
 
 
 def test_the_journal_keeps_the_order_of_one_conversation(store: Store, follower: Follower) -> None:
