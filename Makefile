@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format types docs docs-check doctor bench conformance clients torture lock clean
+.PHONY: help venv demo test test-all lint format types docs docs-check site doctor bench conformance clients torture lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ docs: $(STAMP)  ## write anew what is generated: schemas/, docs/cli.md and docs/
 docs-check: $(STAMP)  ## say whether what is generated is what is committed
 	@$(BIN)/python docs/generate.py --check
 
+site: $(STAMP)  ## make docs/ a site, in build/site
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[site]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
 doctor: $(STAMP)  ## examine the sample conversations of this repository
 	@$(BIN)/capsule --store . doctor
 	@$(BIN)/capsule validate conversations
@@ -81,7 +85,7 @@ torture: $(STAMP)  ## run the long versions of the crash and stress tests (minut
 
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check -e '.[test,lint,bench,tokens]'
+	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check -e '.[test,lint,site,bench,tokens]'
 	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 

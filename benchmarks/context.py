@@ -23,7 +23,7 @@ from capsule.context.files import paths as listed
 __all__ = ["run"]
 
 _COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capture / it")
-_BAR = 3.0
+_BAR = 4.5
 _CAPTURE, _READ = "capture, and write it into the conversation", "read and hash the files, paths given"
 _AGAIN = "the same in the place of an older one"
 _LIST, _TAKE, _ENCODE, _WRITE, _CHECK = (

@@ -22,7 +22,7 @@ from capsule.git.drivers import attribute_lines, driver_config
 
 __all__ = ["run"]
 
-STATUS_BAR, ADD_BAR = 1.3, 5.0
+STATUS_BAR, TOUCHED_BAR, ADD_BAR = 1.3, 5.0, 5.0
 _COLUMNS = ("what", "git", "rounds", "median", "p95", "p99", "max", "with the filter / it")
 _WITH, _WITHOUT = "with the filter", "without"
 _PROGRAM = [sys.executable, "-P", "-m", "capsule_cli.drivers"]
@@ -124,7 +124,7 @@ def run(bench: Bench) -> Report:
     rounds, few = bench.rounds(30, 10), bench.rounds(7, 3)
     settled = measure(f"git status, {capsules:,} capsules", rounds, "", 0, "status")
     measure(f"git status, {changed:,} of them touched", few, "touch", changed, "status")
-    measure(f"git status, all {capsules:,} touched", few, "touch", capsules, "status")
+    touched = measure(f"git status, all {capsules:,} touched", few, "touch", capsules, "status")
     added = measure(f"git add, {changed:,} changed", few, "changed", changed, "add", "--all")
     measure(f"git add, {changed:,} changed and locked", few, "locked", changed, "add", "--all")
     for repository in both.values():
@@ -137,6 +137,12 @@ def run(bench: Bench) -> Report:
     report.tables.append(Table("Git with the filter", _COLUMNS, rows, note))
     for name, samples, bar, why in (
         (f"git status on {capsules:,} capsules", settled, STATUS_BAR, "git started the filter"),
+        (
+            f"git status on {capsules:,} capsules, all touched",
+            touched,
+            TOUCHED_BAR,
+            "git hands every touched file to the filter; one that passes it through unchanged costs 1.7x to 2.9x",
+        ),
         (f"git add of {changed:,} changed capsules", added, ADD_BAR, "a strict look at each capsule, in Python"),
     ):
         ratio = samples[_WITH].median / samples[_WITHOUT].median

@@ -16,6 +16,8 @@ from capsule.choosing import find_message
 from capsule.errors import InvalidInput
 from capsule.format import anatomy, codec
 from capsule.format.message import check_message
+from capsule.ids import check_id, keyed_message_id
+from capsule.keyed import Keyed, check_key
 from capsule.reading import KIND, Reading
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Branching(Reading, ABC):
     """What an open store does with branches. A base of `Store`, which sets the holder and knows how to write."""
 
     _holder: Holder
+    _keyed: Keyed
 
     @abstractmethod
     def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
@@ -188,7 +191,7 @@ class Branching(Reading, ABC):
 
     # -- Branching off --------------------------------------------------------------------------------------------
 
-    def branch(self, id: str, message_id: str, content: str, **fields: Any) -> Message:
+    def branch(self, id: str, message_id: str, content: str, *, key: str | None = None, **fields: Any) -> Message:
         """Put a new version of a message beside it, and make that the end of the active branch.
 
         The new version answers what the old one answers, and has its role, its sender and its attachments; what
@@ -198,9 +201,11 @@ class Branching(Reading, ABC):
             id: The conversation.
             message_id: The message, as `find_message` takes it.
             content: The text of the new one.
+            key: Chosen by the caller for this one version: a retry gives it again, and gets the version that is there.
             fields: What is other than in the old one, as `append` takes it.
 
-        Raises as `append`. Cost: reading the file; then as `append`, or as `switch` where another branch was active.
+        Raises as `append_once`. Cost: reading the file; then as `append`, or as `switch` where another branch was
+            active.
         """
         check_message({"role": "user", "content": content, **fields})
         from capsule.branches import parent_id
@@ -212,18 +217,21 @@ class Branching(Reading, ABC):
             parent = parent_id(history, tree, place)
             return {"role": old["role"], "content": content, "parent": parent, **kept, **fields}
 
-        return self._beside(id, made)
+        return self._beside(id, made, content, key)
 
-    def regenerate(self, id: str, content: str, message_id: str | None = None, **fields: Any) -> Message:
+    def regenerate(
+        self, id: str, content: str, message_id: str | None = None, *, key: str | None = None, **fields: Any
+    ) -> Message:
         """Put another answer beside one that there is, and make it the end of the active branch.
 
         Args:
             id: The conversation.
             content: The text of the new answer.
             message_id: The answer that there is, of role `assistant`; None: the last one of the active branch.
+            key: As `branch` takes it.
             fields: Further fields of the new one, as `append` takes them.
 
-        Raises as `append`; also
+        Raises as `append_once`; also
             NotFound: There is no such message, or no answer at all.
             InvalidInput: The message is no answer.
 
@@ -237,16 +245,24 @@ class Branching(Reading, ABC):
             place = answer_at(id, history, tree, current, message_id)
             return {**message, "parent": parent_id(history, tree, place)}
 
-        return self._beside(id, made)
+        return self._beside(id, made, content, key)
 
-    def _beside(self, id: str, made: Callable[[list[Entry], Tree, str | None], Entry]) -> Message:
+    def _beside(
+        self, id: str, made: Callable[[list[Entry], Tree, str | None], Entry], content: str, key: str | None
+    ) -> Message:
         """Append the message that `made` gives, and have the active branch end in it."""
         from capsule.format.tree import Tree
 
+        named = {} if key is None else {"id": keyed_message_id(check_id(id), check_key(key))}
+
         def act(conversation: Conversation) -> tuple[int, Entry]:
+            if named:
+                before = self._keyed.appended(conversation, {**named, "content": content}, ("content",))
+                if before is not None:
+                    return before
             lock = self._holder.admit(conversation)
             history = conversation.document()["history"]
-            message = check_message(made(history, Tree(history), conversation.head.current))
+            message = check_message({**made(history, Tree(history), conversation.head.current), **named})
             at, entries = conversation.append([message], lock=lock, move=True)
             self._holder.now_held(id, lock)
             return at, entries[0]

@@ -18,6 +18,7 @@ from capsule.format import new
 from capsule.format.titles import MAX, check_title, title_from
 from capsule.head import Head
 from capsule.ids import check_id, message_ids_at, new_id
+from capsule.keyed import made_once
 from capsule.locks import describe
 from capsule.reading import KIND
 from capsule.storage.interface import Trashed
@@ -51,6 +52,7 @@ class Forking(Discarding):
         attachments: bool = True,
         new_id: str | None = None,
         created_by: str | None = None,
+        key: str | None = None,
     ) -> Head:
         """Make a conversation of a branch of another one; it is durable when this returns.
 
@@ -64,12 +66,24 @@ class Forking(Discarding):
             attachments: Whether the messages keep theirs.
             new_id: The new conversation's id; None: a new one.
             created_by: The agent that makes it.
+            key: Instead of `new_id`; as `create` takes it.
 
         Raises as `load` and `create`; also
             NotFound: There is no such message.
 
         Cost: reading the source, and writing what is taken along.
         """
+        if key is not None:
+            if new_id is not None:
+                raise InvalidInput("give new_id or key, and not both: a key makes the id")
+            return made_once(
+                self, "fork", check_id(id), key, lambda made: self._fork(id, at, title, attachments, made, created_by)
+            )
+        return self._fork(id, at, title, attachments, _id_for(new_id), created_by)
+
+    def _fork(
+        self, id: str, at: str | None, title: str | None, attachments: bool, new_id: str, created_by: str | None
+    ) -> Head:
         from capsule.format.tree import Tree
 
         source = self.document(check_id(id))
@@ -81,7 +95,7 @@ class Forking(Discarding):
         left_out = {"parent"} if attachments else {"parent", "attachments"}
         type = str(about.get("type") or "chat")
         document = new.new_capsule(
-            _id_for(new_id),
+            new_id,
             _title(source["title"], path) if title is None else check_title(title),
             timestamps.now(),
             str(about.get("mode") or "api"),

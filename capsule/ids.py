@@ -17,6 +17,7 @@ from capsule.errors import InvalidInput
 __all__ = [
     "check_id",
     "is_id",
+    "keyed_conversation_id",
     "keyed_message_id",
     "message_id_for",
     "message_ids_at",
@@ -146,6 +147,17 @@ def version_id_for(conversation: str, message: str, digest: str) -> str:
 def keyed_message_id(conversation: str, key: str) -> str:
     """The id of the message that is appended to a conversation under an idempotency key: always the same one."""
     return str(uuid.uuid5(_KEYS, "\0".join((conversation, key))))
+
+
+def keyed_conversation_id(made_by: str, source: str, key: str) -> str:
+    """The id of the conversation that is made under an idempotency key: always the same one.
+
+    Args:
+        made_by: What makes it: `create`, `fork` or `summarize`.
+        source: The conversation that it is made of; empty: none.
+        key: The key.
+    """
+    return str(uuid.uuid5(_KEYS, "\0".join((f"{made_by}:{source}", key))))  # No id of a conversation has a colon.
 
 
 def named_instance_id(user: str, host: str, name: str) -> str:

@@ -1,9 +1,10 @@
-"""Appending a message once, however often it is asked for.
+"""Making a message or a conversation once, however often it is asked for.
 
 Whoever lost the answer to an append can't tell whether it was done. With a key they ask again: the message's id is made
 of conversation and key, so the file itself says whether it is there, to every process, after every restart, also when
-all that is derived was deleted. What must stay true: whether the id is there is decided under the mutex, from the
-file as it then is; and a plain append pays nothing for it.
+all that is derived was deleted. The id of a conversation is made of the key and of what it is made from. What must
+stay true: whether the id is there is decided under the mutex, from the file as it then is; and a plain append pays
+nothing for it.
 
 To know that an id is *not* there, all ids must have been seen. They are looked for once in the bytes of the history,
 as the canonical layout has a message's id on a line of its own; after that only in what was appended since. A file
@@ -15,15 +16,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidInput
+from capsule.errors import InvalidInput, NotFound
 from capsule.format import anatomy, codec
 from capsule.format.message import check_message
-from capsule.ids import keyed_message_id
+from capsule.ids import keyed_conversation_id, keyed_message_id
+from capsule.reading import KIND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from capsule.head import Head
+    from capsule.reading import Reading
     from capsule.writing import Conversation
 
-__all__ = ["Keyed", "keyed_message"]
+__all__ = ["Keyed", "TakenId", "check_key", "keyed_message", "made_once"]
 
 _LONGEST_KEY = 256
 #: What must be the same in a second request under the same key.
@@ -36,9 +42,66 @@ def keyed_message(conversation: str, key: str, message: dict[str, Any]) -> dict[
     Raises:
         InvalidInput: Key or message can't be accepted.
     """
+    return check_message({**message, "id": keyed_message_id(conversation, check_key(key))})
+
+
+def check_key(key: str) -> str:
+    """`key`, when it may be one. Raises InvalidInput."""
     if not key.strip() or len(key) > _LONGEST_KEY:
         raise InvalidInput(f"an idempotency key has 1 to {_LONGEST_KEY} characters; this one has {len(key)}")
-    return check_message({**message, "id": keyed_message_id(conversation, key)})
+    return key
+
+
+class TakenId(InvalidInput):
+    """A conversation of this id exists."""
+
+
+def made_once(
+    store: Reading,
+    made_by: str,
+    source: str,
+    key: str,
+    make: Callable[[str], Head],
+    first: dict[str, Any] | None = None,
+) -> Head:
+    """The conversation that is made under a key; it is made when it is not there.
+
+    Args:
+        store: Where it is looked for.
+        made_by, source: As `keyed_conversation_id` takes them.
+        key: The key.
+        make: Makes it under an id; raises `TakenId` when somebody was faster.
+        first: What its first message has, to tell another request under the same key.
+
+    Raises as `make`; also
+        InvalidInput: The key was used for another conversation, or for one that lies in the trash.
+
+    Cost: as `make`, and a look into the trash; when it is there, reading and flushing it.
+    """
+    id = keyed_conversation_id(made_by, source, check_key(key))
+    while True:
+        try:
+            head = store.head(id)
+        except NotFound:
+            if any(trashed.id == id for trashed in store.storage.trash(KIND)):
+                raise InvalidInput(
+                    f"conversation {id} was made under this idempotency key and deleted since; nothing was made. Use "
+                    "a new key for a new conversation"
+                ) from None
+            try:
+                return make(id)
+            except TakenId:
+                continue
+        history = store.document(id)["history"]
+        there = history[0] if history else {}
+        if first and "editedAt" not in there and any(there.get(name) != value for name, value in first.items()):
+            raise InvalidInput(
+                f"this idempotency key was used before, for conversation {id}, which begins otherwise; nothing was "
+                "made. Use a new key for a new conversation"
+            )
+        with store.storage.mutex(KIND, id) as held:
+            held.flush()  # Whoever made it may have died before it was durable.
+        return head
 
 
 class Keyed:
@@ -47,12 +110,15 @@ class Keyed:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, int, frozenset[bytes]]] = {}
 
-    def appended(self, conversation: Conversation, message: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    def appended(
+        self, conversation: Conversation, message: dict[str, Any], same: Iterable[str] = _SAME
+    ) -> tuple[int, dict[str, Any]] | None:
         """The place of the message and itself, when it was appended before; else None.
 
         Args:
             conversation: Under its mutex.
             message: As `keyed_message` gives it.
+            same: What a retry has in common with the first request.
 
         Raises:
             InvalidInput: The key was used for another message.
@@ -61,7 +127,8 @@ class Keyed:
         if found is None:
             return None
         at, entry = found
-        same = _SAME if "parent" in message else _SAME[:-1]  # The store names a parent by itself, on another branch.
+        # The store names a parent by itself, on another branch.
+        same = [name for name in same if name != "parent" or name in message]
         if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
             raise InvalidInput(
                 f"this idempotency key was used before in conversation {conversation.id}, for another message (@{at}); "

@@ -250,6 +250,10 @@ class Reading:
         """
         return iter(self.index.heads(progress))
 
+    def message_counts(self) -> dict[str, int]:
+        """How many messages each sound conversation has, in all its branches, by id. Costs as `heads`."""
+        return self.index.message_counts()
+
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
         """What changed since a cursor, whoever did it. Costs as `heads`.
 

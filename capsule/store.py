@@ -26,7 +26,7 @@ from capsule.format.titles import check_tags, check_title, title_by_rule
 from capsule.head import Head, HeadCache
 from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id, new_id
-from capsule.keyed import Keyed, keyed_message
+from capsule.keyed import Keyed, TakenId, keyed_message, made_once
 from capsule.locks import LockState
 from capsule.overrides import Overriding
 from capsule.reading import KIND
@@ -200,6 +200,7 @@ class Store(
         id: str | None = None,
         messages: Iterable[Mapping[str, Any] | Message] = (),
         created_by: str | None = None,
+        key: str | None = None,
     ) -> Head:
         """Make a conversation; it is durable when this returns.
 
@@ -211,6 +212,8 @@ class Store(
             id: Its id; None: a new one.
             messages: Its first messages, as `append_many` takes them.
             created_by: The agent that makes it.
+            key: Instead of `id`, chosen by the caller for this one conversation: a retry gives it again, with the same
+                first message, and gets what the first call made, also from another process.
 
         It begins with the overrides of MCP servers that wait for it (`set_mcp_servers` of None), which are then gone.
 
@@ -219,27 +222,34 @@ class Store(
             InvalidDocument: The document of what waits does not parse.
             Refused, StorageFailed: The system did not let it.
         """
-        id = new_id() if id is None else check_id(id)
+        if key is not None and id is not None:
+            raise InvalidInput("give id or key, and not both: a key makes the id")
         stamp = timestamps.now()
-        entries = [complete(check_message(message), stamp) for message in messages]
+        checked = [check_message(message) for message in messages]
+        entries = [complete(message, stamp) for message in checked]
         named = title is not None
-        if title is None:
-            title = title_by_rule(entries)
-        lock = self._holder.lock_for_new(type)
-        with self._pending_overrides() as overrides:
-            document = new.new_capsule(
-                id,
-                check_title(title) if named else title,
-                stamp,
-                mode,
-                type,
-                check_tags(tags),
-                "user" if named else "auto",
-                lock,
-                entries,
-                metadata={"createdBy": created_by, "mcpServers": overrides},
-            )
-            return self._make(document)
+        title = title_by_rule(entries) if title is None else check_title(title)
+
+        def make(id: str) -> Head:
+            lock = self._holder.lock_for_new(type)
+            with self._pending_overrides() as overrides:
+                document = new.new_capsule(
+                    id,
+                    title,
+                    stamp,
+                    mode,
+                    type,
+                    check_tags(tags),
+                    "user" if named else "auto",
+                    lock,
+                    entries,
+                    metadata={"createdBy": created_by, "mcpServers": overrides},
+                )
+                return self._make(document)
+
+        if key is not None:
+            return made_once(self, "create", "", key, make, checked[0] if checked else None)
+        return make(new_id() if id is None else check_id(id))
 
     def _make(self, document: dict[str, Any]) -> Head:
         """Write a new conversation, whose lock, if it has one, is this instance's. Raises as `create`."""
@@ -259,7 +269,7 @@ class Store(
                         self._own.wrote(id, "created", known.tag)
                         self._own.appended(id, entries)
             except Interfered:
-                raise InvalidInput(f"conversation {id} exists already; append to it, or choose another id") from None
+                raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
         self._holder.now_held(id, lock)
         head = Head.of(document, self.storage.path(KIND, id), known.signature.size)
         assert head is not None

@@ -16,6 +16,7 @@ from capsule.format import new
 from capsule.format.message import check_message
 from capsule.format.titles import MAX, check_tags, check_title, title_from
 from capsule.ids import new_id
+from capsule.keyed import made_once
 from capsule.reading import Reading
 from capsule.writing import complete
 
@@ -57,7 +58,10 @@ class Summarizing(Reading, ABC):
         title: str | None = None,
         tags: Iterable[str] = (),
         of: Mark | None = None,
+        type: str = "chat",
+        role: str = "assistant",
         created_by: str | None = None,
+        key: str | None = None,
     ) -> Head:
         """Make a conversation that sums up another one, with its tags; it is durable when this returns.
 
@@ -67,7 +71,10 @@ class Summarizing(Reading, ABC):
             title: The new conversation's title; None: "Summary: " and that of the source.
             tags: Tags besides those of the source.
             of: How far the source went when it was read for the summary (`mark`); None: as far as it does now.
+            type: The new conversation's type.
+            role: The role of its message, which is the summary.
             created_by: The agent that the summary is from.
+            key: As `create` takes it.
 
         Raises:
             NotFound: There is no such conversation.
@@ -76,23 +83,38 @@ class Summarizing(Reading, ABC):
         """
         if not text.strip():
             raise InvalidInput("the summary is empty; there is nothing to make a conversation of")
-        source = self.head(id)
+        message = check_message({"role": role, "content": text, "from": created_by})
+
+        def make(made: str) -> Head:
+            return self._make(self._summary(made, self.head(id), message, title, tags, of or self.mark(id), type))
+
+        return make(new_id()) if key is None else made_once(self, "summarize", id, key, make, message)
+
+    def _summary(
+        self,
+        id: str,
+        source: Head,
+        message: dict[str, Any],
+        title: str | None,
+        tags: Iterable[str],
+        of: Mark,
+        type: str,
+    ) -> dict[str, Any]:
         stamp = timestamps.now()
-        message = {"role": "assistant", "content": text} | ({"from": created_by} if created_by else {})
-        document = new.new_capsule(
-            new_id(),
-            check_title(title) if title is not None else _title(source.title, text),
+        return new.new_capsule(
+            id,
+            check_title(title) if title is not None else _title(source.title, message["content"]),
             stamp,
             source.mode,
+            type,
             tags=dict.fromkeys([*source.tags, *check_tags(tags)]),
             title_set_by="auto" if title is None else "user",
-            lock=self._holder.lock_for_new("chat"),
-            messages=[complete(check_message(message), stamp)],
+            lock=self._holder.lock_for_new(type),
+            messages=[complete(message, stamp)],
             is_summary=True,
             source_conversation_id=source.id,
-            metadata={"createdBy": created_by, "summaryOf": (of or self.mark(id)).as_json()},
+            metadata={"createdBy": message.get("from"), "summaryOf": of.as_json()},
         )
-        return self._make(document)
 
     def summaries_of(self, id: str) -> list[Summary]:
         """The summaries of a conversation, the newest first; also of one that is gone.

@@ -71,6 +71,8 @@ PEERS = {
         Peer("capsule", "capsules", "open_store"),
         Peer("sqlite FULL", "sqlite", "open_full"),
         Peer("sqlite NORMAL", "sqlite", "open_normal", durable=False),
+        Peer("JSONL, fdatasync", "jsonl", "open_flushed"),
+        Peer("JSONL", "jsonl", "open_unflushed", durable=False),
         Peer("rewriting", "rewriting", "open_rewriting"),
         Peer("tinydb", "tinydb", "open_tinydb", needs="tinydb"),
         Peer("langchain", "langchain", "open_langchain", needs="langchain-community", durable=False),

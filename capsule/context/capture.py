@@ -1,12 +1,13 @@
 """Capturing a project: its files read, sorted out, and made into a context.
 
 What must stay true: the same project and the same selection give the same bytes; each file is read once, and what is
-said of it (digest, size, tokens, secrets) is said of the very bytes that are taken; a token that was found goes into
+said of it (digest, size, tokens, secrets) is said of the very bytes that are taken; a secret that was found goes into
 no context unless that is asked for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ import orjson
 
 from capsule import timestamps
 from capsule.context import document, secrets
-from capsule.context.digest import Digest
 from capsule.context.files import Inside, LeftOut, Selection, Surroundings, paths, too_large, within
 from capsule.context.judging import Taken, judge
 from capsule.errors import InvalidInput, Refused
@@ -74,12 +74,12 @@ class Capture:
             Refused: There are tokens in it, and they are not allowed.
         """
         self.ensure_no_secrets()
-        with Digest() as digest:
-            yield b'{\n  "fullContext": "'
-            for piece in self._pieces():
-                digest.update(piece)
-                yield orjson.dumps(piece.decode())[1:-1]
-            about = codec.encode(self._metadata(digest.hexdigest()))[:-1]
+        digest = hashlib.sha256()
+        yield b'{\n  "fullContext": "'
+        for piece in self._pieces():
+            digest.update(piece)
+            yield orjson.dumps(piece.decode())[1:-1]
+        about = codec.encode(self._metadata(digest.hexdigest()))[:-1]
         yield b'",\n  "metadata": ' + about.replace(b"\n", b"\n  ") + b"\n}"
 
     def document(self) -> bytes:

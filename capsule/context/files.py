@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from capsule.context.ignoring import walk
 from capsule.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -175,7 +174,11 @@ def paths(root: str, selection: Selection, surroundings: Surroundings, left_out:
     include, exclude = _spec(selection.include), _spec(selection.exclude)
     named = selection.named
     tracked = _git_files(root, surroundings.environment)
-    found = sorted(set(walk(root, surroundings.global_ignore()) if tracked is None else tracked) | named)
+    if tracked is None:
+        from capsule.context.ignoring import walk
+
+        tracked = list(walk(root, surroundings.global_ignore()))
+    found = sorted({*tracked, *named})
     if never := tuple(_below(root, surroundings.never)):
         found = [path for path in found if not path.startswith(never)]
     if include is not None:

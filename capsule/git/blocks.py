@@ -149,13 +149,11 @@ def replace(path: str, data: bytes | None, *, mode: int = 0o666) -> None:
         if data is None:
             files.drop_name(sys, path)
         else:
-            there = os.path.exists(path)
-            bits = stat.S_IMODE(os.stat(path).st_mode) if there else mode
             os.makedirs(folder, exist_ok=True)
             temporary = f"{path}.capsule-{os.getpid()}.tmp"
             written = data
-            fd = files.write_new(sys, temporary, bits, lambda fd: files.pwrite_all(sys, fd, written, 0), exactly=there)
-            os.close(fd)
+            like = os.path.realpath(path) if os.path.exists(path) else None
+            os.close(files.write_new(sys, temporary, mode, lambda fd: files.pwrite_all(sys, fd, written, 0), like=like))
             try:
                 os.replace(temporary, path)
             except OSError:

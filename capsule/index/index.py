@@ -47,6 +47,15 @@ class Index(Refreshing):
         self._stale = set()
         return list(self._heads.values())
 
+    def message_counts(self) -> dict[str, int]:
+        """How many messages each conversation has, in all its branches, by id."""
+
+        def ask() -> dict[str, int]:
+            rows = self._database.connection.execute("SELECT id, entries FROM capsules WHERE gone = 0 AND damaged = ''")
+            return dict(rows.fetchall())
+
+        return self._doing(ask)
+
     def latest(self) -> str | None:
         """The id of the sound conversation that changed last; None when there is none."""
 

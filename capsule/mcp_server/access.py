@@ -25,7 +25,6 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 _ADMIN: dict[str, tuple[str, frozenset[object]] | None] = {
     "delete_conversation": None,
     "delete_messages": None,
-    "branch": ("action", frozenset({"delete", "delete_one", "prune"})),
     "unlock_conversation": ("force", frozenset({True})),
 }
 

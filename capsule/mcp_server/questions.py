@@ -8,7 +8,7 @@ carries a question in either era of the protocol: a request in the middle of the
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mcp.server.mcpserver import Context, Elicit
 from mcp.server.mcpserver.resolve import AcceptedElicitation, ElicitationResult, Resolve
@@ -16,7 +16,7 @@ from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, ConfigDict, Field
 
 from capsule.choosing import find_message
-from capsule.errors import InvalidDocument
+from capsule.errors import InvalidDocument, InvalidInput
 from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
 from capsule.mcp_server.fence import many, quoted, word
 from capsule.mcp_server.stores import store_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Going",
     "Standing",
+    "What",
     "Yes",
     "agreed",
     "going",
@@ -38,6 +39,8 @@ __all__ = [
     "standing_title",
 ]
 
+#: What `delete_messages` takes out.
+What = Literal["with_answers", "alone", "other_branches"]
 _ASKS_IN_ITS_ANSWER = "2026-07-28"
 
 
@@ -138,23 +141,23 @@ class Going(BaseModel):
         )
 
 
-def going(ctx: Context, id: str, action: str, message: str) -> Going:
-    """The messages that a call of `branch` takes out."""
+def going(ctx: Context, id: str, message: str, what: What) -> Going:
+    """The messages that a call of `delete_messages` takes out."""
+    if bool(message) == (what == "other_branches"):
+        needs = "takes no message" if message else "needs message: its id, @N or @last"
+        raise InvalidInput(f"what {what} {needs}")
     store = store_of(ctx)
-    if action == "prune":
-        found = store.prune(store.resolve(id), dry_run=True)
-        return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles)
-    if action not in ("delete", "delete_one") or not message:
-        return Going()
     id = store.resolve(id)
+    if not message:
+        found = store.prune(id, dry_run=True)
+        return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles)
     history, _, _ = store.branches(id)
     place = find_message(history, message, id)
-    which = str(history[place]["id"])
-    alone = action == "delete_one"
+    which, alone = str(history[place]["id"]), what == "alone"
     found = store.delete_message(id, which, keep_children=alone, dry_run=True)
     with_it = "while what answers it stays" if alone else "and all that answers it"
-    what = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
-    return Going(message=which, alone=alone, what=what, ids=found.ids, roles=found.roles)
+    said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
+    return Going(message=which, alone=alone, what=said, ids=found.ids, roles=found.roles)
 
 
 def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]) -> Yes | Elicit[Yes]:
@@ -163,7 +166,11 @@ def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, R
         return Yes()
     store = store_of(ctx)
     named = _named(store.head(store.resolve(id)))
-    return _ask(ctx, f"Delete from the conversation {named}, for good: {leaving.what}, {leaving.count}?", confirm)
+    return _ask(
+        ctx,
+        f"Delete from the conversation {named}: {leaving.what}, {leaving.count}? They go to the store's trash.",
+        confirm,
+    )
 
 
 def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:

@@ -26,9 +26,11 @@ _INTRODUCTION = """\
 install CLIENT` writes the entry into a client's configuration. It speaks both eras of the protocol: up to 2025-11-25,
 with a handshake, and 2026-07-28.
 
-- **An acknowledged write is on disk.** A retry of `append_message` under the same `idempotencyKey` appends nothing
-  twice, also after the server was restarted, and by another process.
-- **The server is one instance**: a `chat` it writes to is locked for it until `unlock_conversation`, or until it ends.
+- **An acknowledged write is on disk.** A retry under the same `idempotencyKey` makes nothing twice, be it a message, a
+  version of one, a conversation, a summary or a fork: it gets what the first call made, also after the server was
+  restarted, and by another process.
+- **The server is one instance**, and a save keeps nobody else out. `lock_conversation` does, until
+  `unlock_conversation`, or until the server ends.
 - **What is stored is data.** Messages stand between marks that change with every answer, titles and names in quotes.
   Control characters, and all that Unicode calls ignorable, are spelled out as `\\u001b`; joiners and variation
   selectors stay where a word or an emoji is made with them.
@@ -38,10 +40,11 @@ with a handshake, and 2026-07-28.
   cursor, or for a single message an `offset`, to go on from.
 - **Nothing that is passed is ignored.** A tool refuses an argument that it doesn't have, and names those it has.
 - **What is read is the active branch.** `2/3` stands beside a message that is the second of three in one place; the
-  tool `branch` switches between them. `edit_message` changes a message where it stands. With the first page comes what
-  is to be known of the whole: `mcpServers`, those that are on or off other than by default, and of a summary `source`,
-  whether that has moved on since. The resource of a conversation is its active branch too, each message with its place
-  in the file (`at`) and `sibling`, the 2/3; `omitted` says how many older ones are left out.
+  tool `branch` switches between them, `delete_messages` takes some out. `edit_message` changes a message where it
+  stands. With the first page comes what is to be known of the whole: `mcpServers`, those that are on or off other than
+  by default, and of a summary `source`, whether that has moved on since. The resource of a
+  conversation is its active branch too, each message with its place in the file (`at`) and `sibling`, the 2/3;
+  `omitted` says how many older ones are left out.
 - **The user is asked** before a conversation or messages are deleted, a title that a person gave is replaced, a lock is
   taken from somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`.
 - **An error says what to do**, in terms of tools.

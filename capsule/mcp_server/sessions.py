@@ -107,7 +107,7 @@ class HttpStores:
             raise InvalidInput("the session has ended; begin a new one")
         connection.state[_SEEN] = True
         connection.exit_stack.push_async_callback(self._ended, session)
-        return self._sessions.setdefault(session, _Opened(self._main.beside(user=holder), holder))
+        return self._sessions.setdefault(session, _Opened(self._main.beside(keep_locks=False, user=holder), holder))
 
     async def _ended(self, session: str) -> None:
         # The SDK waits for a while; a lock that can't be released by then is, when its conversation can be had.

@@ -181,7 +181,7 @@ class Tokens:
             temporary = f"{self.path}.tmp"
             with suppress(FileNotFoundError):
                 os.unlink(temporary)  # Whoever holds the lock owns that name.
-            os.close(write_new(self._sys, temporary, 0o600, lambda fd: _write(fd, data), exactly=True))
+            os.close(write_new(self._sys, temporary, 0o600, lambda fd: _write(fd, data)))
             os.rename(temporary, self.path)
             sync_directory(self._sys, str(self.path.parent))
 

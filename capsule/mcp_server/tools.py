@@ -1,8 +1,8 @@
 """The tools of a store: which there are, and what a client is told of each.
 
-What must stay true: at most twelve, and all that a client sends its model of them (names, descriptions, schemas) is
-under 3,000 tokens; a test measures it. Hence the schemas say only what a model needs: no titles, no nulls, and a part
-stands where it is used.
+What must stay true: at most thirteen, and all that a client sends its model of them (names, descriptions, schemas)
+is under 3,500 tokens; a test measures it. Hence the schemas say only what a model needs: no titles, no nulls, and a
+part stands where it is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What isn't said is false: that a tool only reads, and that it does the same when called twice.
 _ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 _SETS = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-_CHANGES = ToolAnnotations(destructive_hint=True, open_world_hint=False)
 _REPLACES = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
@@ -30,7 +29,8 @@ TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
     (writing_tools.create_conversation, _ADDS),
     (writing_tools.append_message, _ADDS),
     (writing_tools.edit_message, _REPLACES),
-    (branch_tool.branch, _CHANGES),
+    (branch_tool.branch, _ADDS),
+    (branch_tool.delete_messages, _REPLACES),
     (writing_tools.update_conversation, _REPLACES),
     (writing_tools.delete_conversation, _REPLACES),
     (writing_tools.lock_conversation, _SETS),

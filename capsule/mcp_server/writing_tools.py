@@ -13,6 +13,7 @@ from mcp.server.mcpserver.resolve import ElicitationResult, Resolve
 from mcp_types import CallToolResult
 from pydantic import Field
 
+from capsule.errors import InvalidInput
 from capsule.mcp_server import questions
 from capsule.mcp_server.access import author, written_by
 from capsule.mcp_server.fence import visible, word
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 Kind = Literal["chat", "direct", "group", "channel"]
+Key = Annotated[str, Field(max_length=256, description="Any new text; a retry with the same one makes nothing twice")]
 Confirm = Annotated[bool, Field(description="The user agreed; for clients that can't ask")]
 
 
@@ -52,21 +54,35 @@ def create_conversation(
     ctx: Context,
     summary: Annotated[Summed, Resolve(summed)],
     title: Annotated[str, Field(description="Empty: made from the first user message")] = "",
-    content: Annotated[str, Field(description="First message")] = "",
-    role: Role = "user",
-    type: Annotated[Kind, Field(description="chat: one writer at a time")] = "chat",
-    tags: list[str] = [],  # noqa: B006 - the schema's default; never changed
-    summaryOf: Annotated[str, Field(description="Conversation that content sums up")] = "",
+    content: Annotated[str, Field(description="First message, or the summary")] = "",
+    role: Annotated[Role | None, Field(description="Of content; by default user, of a summary assistant")] = None,
+    type: Annotated[Kind, Field(description="direct is for two, group and channel for many writers")] = "chat",
+    tags: Annotated[list[str], Field(description="Its tags")] = [],  # noqa: B006 - the schema's default; never changed
+    summaryOf: Annotated[str, Field(description="Conversation that content sums up; id:message, where it ends")] = "",
+    idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Conversation]:
-    """Make a conversation."""
-    store = store_of(ctx)
+    """Make a conversation. Nobody else is kept from writing to it."""
+    store, key = store_of(ctx), idempotencyKey or None
     if summaryOf:
         source, up_to = read_up_to(store, summaryOf)
-        mark = summary.mark or store.mark(source, up_to)
-        head = store.summarize(source, summary.text, title=title or None, tags=tags, of=mark, created_by=author(ctx))
+        head = store.summarize(
+            source,
+            summary.text,
+            title=title or None,
+            tags=tags,
+            of=summary.mark or store.mark(source, up_to),
+            type=type,
+            role=role or "assistant",
+            created_by=author(ctx),
+            key=key,
+        )
     else:
-        messages = [{"role": role, "content": content, **written_by(ctx)}] if content else []
-        head = store.create(title=title or None, type=type, tags=tags, messages=messages, created_by=author(ctx))
+        if role and not content:
+            raise InvalidInput("role is that of the first message: give content too")
+        messages = [{"role": role or "user", "content": content, **written_by(ctx)}] if content else []
+        head = store.create(
+            title=title or None, type=type, tags=tags, messages=messages, created_by=author(ctx), key=key
+        )
     made = conversation_of(head, store.instance_id)
     return answer(f"Made: {about(made)}", made)
 
@@ -74,12 +90,10 @@ def create_conversation(
 def append_message(
     ctx: Context,
     id: Id,
-    content: str,
+    content: Annotated[str, Field(description="Its text")],
     role: Role = "assistant",
     sender: Annotated[str, Field(description="Agent id of the writer")] = "",
-    idempotencyKey: Annotated[
-        str, Field(max_length=256, description="Any new text; a retry with the same one appends nothing twice")
-    ] = "",
+    idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Appended]:
     """Append a message. It is on disk when this answers."""
     store = store_of(ctx)
@@ -120,10 +134,10 @@ def update_conversation(
     id: Id,
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_retitle)],
     standing: Annotated[Standing, Resolve(questions.standing_title)],
-    title: str = "",
+    title: Annotated[str, Field(description="Its new title")] = "",
     tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
-    pinned: bool | None = None,
-    archived: bool | None = None,
+    pinned: Annotated[bool | None, Field(description="Above the others in lists")] = None,
+    archived: Annotated[bool | None, Field(description="Out of lists")] = None,
     mcpServers: Annotated[
         dict[str, bool | None] | None, Field(description="MCP servers to turn on or off; null: as by default")
     ] = None,

@@ -38,6 +38,7 @@ __all__ = [
 
 _PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _CHUNK = 8 << 20
+_ACL = "system.posix_acl_access"
 
 
 @contextmanager
@@ -202,23 +203,25 @@ def sync_directory(sys: Syscalls, path: str) -> None:
         sys.close(fd)
 
 
-def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, exactly: bool) -> int:
+def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, like: str | None = None) -> int:
     """Make the file `path`, which must be free, let `write` fill it, and make it durable.
 
     Args:
         sys: The seam to the system.
         path: The new file.
-        mode: Its permission bits.
+        mode: Its permission bits, out of which the umask takes its own.
         write: Writes to the descriptor it is given.
-        exactly: Whether it gets these very bits, as the version before it had them; else the umask is asked too.
+        like: The file whose place it is to take: whom that belongs to and who may read it, it is to be so as well.
 
     Returns:
         Its descriptor, open for reading and writing. When anything fails the file is gone.
     """
-    fd = sys.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = sys.open(path, flags, mode if like is None else 0o600)
     try:
-        if exactly:
-            sys.fchmod(fd, mode)
+        if like is not None:
+            with suppress(FileNotFoundError):  # Then there is nothing to take the place of: the caller finds out.
+                _take_after(sys, fd, like)
         write(fd)
         sys.fsync(fd)
     except BaseException:
@@ -228,6 +231,38 @@ def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None],
             sys.unlink(path)
         raise
     return fd
+
+
+def _take_after(sys: Syscalls, fd: int, path: str) -> None:
+    """Give a file the owner, the group, the permissions and the extended attributes (ACLs are such) of another.
+
+    A user may give away what is theirs only in part: where the group can't be had, the one that the file has instead
+    may do no more than everybody.
+    """
+    theirs, ours = sys.lstat(path), sys.fstat(fd)
+    mode, acl = theirs.st_mode & 0o777, True
+    if (theirs.st_uid, theirs.st_gid) != (ours.st_uid, ours.st_gid):
+        try:
+            sys.fchown(fd, theirs.st_uid, theirs.st_gid)
+        except OSError:
+            try:
+                sys.fchown(fd, -1, theirs.st_gid)
+            except OSError:
+                mode, acl = mode & 0o707 | (mode & 0o007) << 3, False
+    sys.fchmod(fd, mode)
+    wanted = {name: value for name, value in sys.attributes(path).items() if acl or name != _ACL}
+    there = sys.attributes(fd)
+    if wanted == there:
+        return
+    if _ACL in there and _ACL not in wanted:  # From the directory's defaults.
+        sys.remove_attribute(fd, _ACL)
+    for name, value in wanted.items():
+        if there.get(name) != value:
+            try:
+                sys.set_attribute(fd, name, value)
+            except OSError as error:
+                if error.errno not in (*_PERMISSION, errno.ENOTSUP, errno.EOPNOTSUPP):
+                    raise
 
 
 def name_also(sys: Syscalls, source: str, path: str) -> None:

@@ -283,19 +283,15 @@ class HeldDocument:
         layout = self._storage.layout
         temporary = layout.temporary(self._kind, self.id)
         with files.naming(self.path, "write"):
-            mode = layout.file_mode
-            if expected is not None:
-                with suppress(FileNotFoundError):
-                    mode = self._sys.lstat(self.path).st_mode & 0o777
-            exactly = expected is not None
+            mode, like = layout.file_mode, None if expected is None else self.path
             try:
-                fd = files.write_new(self._sys, temporary, mode, write, exactly=exactly)
+                fd = files.write_new(self._sys, temporary, mode, write, like=like)
             except FileExistsError:
                 self._storage.clear_temporary(self._kind, self.id)
-                fd = files.write_new(self._sys, temporary, mode, write, exactly=exactly)
+                fd = files.write_new(self._sys, temporary, mode, write, like=like)
             except FileNotFoundError:
                 layout.ensure_directory(self._sys, layout.documents(self._kind))
-                fd = files.write_new(self._sys, temporary, mode, write, exactly=exactly)
+                fd = files.write_new(self._sys, temporary, mode, write, like=like)
             try:
                 written = files.signature(self._sys.fstat(fd))
                 files.put_in_place(self._sys, temporary, self.path, expected)

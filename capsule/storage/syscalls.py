@@ -54,6 +54,7 @@ class Syscalls:
     unlink = staticmethod(os.unlink)
     mkdir = staticmethod(os.mkdir)
     fchmod = staticmethod(os.fchmod)
+    fchown = staticmethod(os.fchown)
 
     if sys.platform == "darwin":
 
@@ -103,6 +104,34 @@ class Syscalls:
     @cached_property
     def _swap(self) -> Callable[[str, str], bool]:
         return _load_exchange()
+
+    def attributes(self, file: str | int) -> dict[str, bytes]:
+        """The extended attributes of a file that are a user's to keep; none where the system has none.
+
+        Checksums and capabilities of the kernel's security modules speak of the bytes, and aren't among them.
+        """
+        if not hasattr(os, "listxattr"):
+            return {}
+        follow = isinstance(file, int)
+        found = {}
+        try:
+            for name in os.listxattr(file, follow_symlinks=follow):
+                if not name.startswith("security.") or name == "security.selinux":
+                    found[name] = os.getxattr(file, name, follow_symlinks=follow)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.EPERM, errno.EACCES):
+                raise
+        return found
+
+    def set_attribute(self, fd: int, name: str, value: bytes) -> None:
+        """Set an extended attribute of an open file."""
+        if hasattr(os, "setxattr"):
+            os.setxattr(fd, name, value)
+
+    def remove_attribute(self, fd: int, name: str) -> None:
+        """Remove an extended attribute of an open file."""
+        if hasattr(os, "removexattr"):
+            os.removexattr(fd, name)
 
     def boot(self) -> str:
         """What tells this run of the system from the one before a crash or a power cut; empty when it can't."""

@@ -12,7 +12,7 @@ from capsule.errors import InvalidInput
 from capsule_cli.completion import complete_id
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, asked, usage
-from capsule_cli.output import Stopped, one_line, out, out_json, say, short_time, table
+from capsule_cli.output import Stopped, in_terminal, one_line, out, out_json, say, short_ids, short_time, table
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -34,12 +34,21 @@ def conflicts(
     if asked(ctx).json:
         out_json([one.as_json() for one in found])
         return
+    ids = short_ids(one.id for one in found) if in_terminal() else {}
     rows = [
-        (one.id, one.title, one.field, str(number), _shown(value), short_time(at or ""), _mark(one, value))
+        (
+            ids.get(one.id, one.id),
+            "" if ids else one.title,  # For a person the value is worth more.
+            one.field,
+            str(number),
+            _shown(value),
+            short_time(at or ""),
+            _mark(one, value),
+        )
         for one in found
         for number, (value, at) in enumerate(one.values, 1)
     ]
-    table(("id", "title", "field", "n", "value", "set at", ""), rows, wide="value")
+    table(("id", "title", "field", "n", "value", "set at", ""), rows, last="value", empty="nothing is to be settled")
 
 
 @commands.command("resolve")

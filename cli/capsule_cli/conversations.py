@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,6 +14,7 @@ from capsule_cli.completion import complete_id
 from capsule_cli.opening import store_of
 from capsule_cli.options import Mode, Type, asked, moment, usage
 from capsule_cli.output import in_terminal, one_line, out, out_json, progress, short_ids, short_time, table
+from capsule_cli.pager import paged
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -80,6 +81,7 @@ def list_(
     after = moment(since, "--since") if since else ""
     with store_of(ctx) as store, progress("indexing", 1.0) as told:
         heads = list(store.heads(told))
+        counts = store.message_counts()
         standings = _standings(store, summaries_of) if summaries_of is not None else None
     sound = [
         head
@@ -98,12 +100,26 @@ def list_(
     chosen = (in_order(sound, sort) + damaged)[:limit]
     if asked(ctx).json:
         moved = standings or {}
-        out_json([head.as_json() | ({"source": moved[head.id].as_json()} if moved else {}) for head in chosen])
+        out_json(
+            [
+                head.as_json()
+                | ({} if head.damaged else {"messages": counts.get(head.id, 0)})
+                | ({"source": moved[head.id].as_json()} if moved else {})
+                for head in chosen
+            ]
+        )
     else:
-        # By ids that are unique in the store, and not only in what is shown of it.
-        ids = short_ids(head.id for head in heads) if in_terminal() else {}
-        rows = [_row(head, ids.get(head.id, head.id), (standings or {}).get(head.id)) for head in chosen]
-        table(("id", "updated", "title", "mode", "tags", "state"), rows)
+        rows: Iterable[tuple[str, ...]]
+        if in_terminal():
+            # By ids that are unique in the store, and not only in what is shown of it.
+            ids = short_ids(head.id for head in heads)
+            columns = ["id", "updated", "n", "state", "tags", "title"]
+            rows = (_line(head, ids[head.id], counts.get(head.id), standings or {}) for head in chosen)
+        else:
+            columns = ["id", "updated", "title", "mode", "tags", "state"]
+            rows = (_row(head, standings or {}) for head in chosen)
+        with paged(ctx):
+            table(columns, rows, empty=_nothing(heads))
 
 
 def in_order(heads: Iterable[Head], sort: Sort) -> list[Head]:
@@ -138,9 +154,26 @@ def _standings(store: Store, id: str) -> dict[str, Standing]:
     return {summary.head.id: summary.standing for summary in found}
 
 
-def _row(head: Head, id: str, standing: Standing | None = None) -> tuple[str, ...]:
+def _nothing(heads: Sequence[Head]) -> str:
+    return "no conversation is like that" if heads else "there is no conversation yet; start one with: capsule new"
+
+
+def _row(head: Head, standings: Mapping[str, Standing]) -> tuple[str, ...]:
+    """A conversation's line for a program."""
     if head.damaged:
-        return (id, "", f"damaged: {head.damaged}", "", "", "damaged")
+        return (head.id, "", f"damaged: {head.damaged}", "", "", "damaged")
+    return (head.id, head.updated_at, head.title, head.mode, ",".join(head.tags), _state(head, standings))
+
+
+def _line(head: Head, id: str, count: int | None, standings: Mapping[str, Standing]) -> tuple[str, ...]:
+    """A conversation's line for a person."""
+    if head.damaged:
+        return (id, "", "", "damaged", "", head.damaged)
+    state = ",".join(part for part in (_state(head, standings), "" if head.mode == "api" else head.mode) if part)
+    return (id, short_time(head.updated_at), str(count or 0), state, ",".join(head.tags), head.title)
+
+
+def _state(head: Head, standings: Mapping[str, Standing]) -> str:
     flags = (("pinned", head.pinned), ("archived", head.archived), ("locked", head.lock is not None))
-    state = ",".join([*(name for name, on in flags if on), *([standing.state] if standing else [])])
-    return (id, short_time(head.updated_at), head.title, head.mode, ",".join(head.tags), state)
+    standing = standings.get(head.id)
+    return ",".join([*(name for name, on in flags if on), *([standing.state] if standing else [])])

@@ -15,6 +15,7 @@ from capsule.errors import InvalidDocument, NotFound
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, asked
 from capsule_cli.output import in_terminal, one_line, out, out_bytes, out_json, out_rows, progress, say, shown, table
+from capsule_cli.pager import paged
 from capsule_cli.surroundings import outside_hooks
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def log(
             elif in_terminal():
                 with progress("reading", after_s=1.0) as bar:
                     rows = [row(step) for step in _counted(steps, bar)]
-                table(("commit", "when", "who", "what"), rows, wide="what")
+                with paged(ctx):
+                    table(("commit", "when", "author", "what"), rows, last="what")
             else:
                 for step in steps:
                     out_rows([row(step)])
@@ -109,7 +111,8 @@ def diff(
 
         names = [found.path.partition(":")[0] if found else "now" for found in (old, new)]
         texts = [(name, _readable(document)) for name, document in zip(names, (one, other), strict=True)]
-        out_bytes(difference(repository, f"{id}.txt", *texts, coloured=_coloured()))
+        with paged(ctx):
+            out_bytes(difference(repository, f"{id}.txt", *texts, coloured=_coloured()))
 
 
 def _readable(document: dict[str, Any]) -> bytes:

@@ -66,11 +66,13 @@ def locks(
         out_json([asdict(state) for state in found])
         return
     ids = short_ids(state.id for state in found) if in_terminal() else {}
-    table(("id", "state", "holder", "who", "since", "title"), [_row(state, ids) for state in found])
+    rows = [_row(state, ids) for state in found]
+    table(("id", "state", "holder", "who", "since", "title"), rows, empty="no conversation is locked")
     if any(state.state == "orphaned" for state in found):
         say("an orphaned lock stands in nobody's way: the next write takes it over; or: capsule unlock ID --force")
 
 
 def _row(lock: LockState, ids: dict[str, str]) -> tuple[str, ...]:
-    who = f"{lock.user}@{lock.host}"
-    return (ids.get(lock.id, lock.id), lock.state, lock.name or lock.instance, who, short_time(lock.since), lock.title)
+    holder = lock.name or (lock.instance[:8] if ids else lock.instance)
+    id, who = ids.get(lock.id, lock.id), f"{lock.user}@{lock.host}"
+    return (id, lock.state, holder, who, short_time(lock.since), lock.title)

@@ -80,7 +80,7 @@ def _over_stdio(ctx: typer.Context, name: str | None, read_only: bool) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
     stdin, stdout = own_streams()
-    store = Store.open(asked(ctx).store, instance=holder(ctx))
+    store = Store.open(asked(ctx).store, keep_locks=False, instance=holder(ctx))
     _log_to_stderr(ctx)
     from capsule.mcp_server import stdio
     from capsule.mcp_server.access import Access

@@ -60,9 +60,11 @@ class Asked:
         json: Whether to print JSON.
         store: The store's directory; None: to be discovered.
         instance: The name of the instance, when one was given as an option.
+        no_pager: Whether a person wants long output all at once.
     """
 
     json: bool = False
+    no_pager: bool = False
     store: str | None = None
     instance: str | None = None
 
@@ -107,6 +109,12 @@ def _everywhere(
             help="Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE.",
         ),
     ] = None,
+    no_pager: Annotated[
+        bool,
+        typer.Option(
+            "--no-pager", callback=_ask, expose_value=False, is_eager=True, help="Don't show long output in $PAGER."
+        ),
+    ] = False,
 ) -> None:
     """What every command takes."""
 

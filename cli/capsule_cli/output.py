@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from capsule import timestamps
 from capsule.format.shown import one_line, shown
 
 if TYPE_CHECKING:
@@ -36,7 +39,10 @@ __all__ = [
     "short_ids",
     "short_time",
     "shown",
+    "styled",
     "table",
+    "width",
+    "written_to",
 ]
 
 _IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -67,6 +73,20 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+_instead: Callable[[bytes], None] | None = None
+
+
+@contextmanager
+def written_to(write: Callable[[bytes], None]) -> Iterator[None]:
+    """While the body runs, give `write` what would go to stdout."""
+    global _instead
+    _instead = write
+    try:
+        yield
+    finally:
+        _instead = None
+
+
 def out_bytes(data: bytes) -> None:
     """Bytes to stdout, as they are.
 
@@ -74,6 +94,9 @@ def out_bytes(data: bytes) -> None:
         BrokenPipeError: Nobody reads it.
         Stopped: It can't be written, to a full disk for example.
     """
+    if _instead is not None:
+        _instead(data)
+        return
     try:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -125,39 +148,86 @@ def console() -> Console:
     return Console(markup=False, emoji=False, highlight=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, wide: str = "title") -> None:
-    """A table: drawn in a terminal, else a line a row and a tab between the columns, without a header.
+def width() -> int:
+    """The columns of the terminal."""
+    return shutil.get_terminal_size().columns
+
+
+def styled(text: str, *codes: int) -> str:
+    """A text in a colour or a weight, by the codes of ANSI; as it is where the person wants no colours."""
+    if not in_terminal() or not codes or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
+
+
+#: Columns of a table that may be shortened, and to how many characters: with room, and without.
+_SHORTENED = frozenset({"tags", "state", "holder", "who", "field", "author", "mode"})
+_LONG, _SHORT, _LAST = 24, 8, 24
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: str = "title", empty: str = "") -> None:
+    """A table: for a person a row is one line of the screen; for a program a tab stands between the columns.
+
+    For a person the columns in which nothing stands are left out, and the last one takes the room that is left.
 
     Args:
         columns: The names of the columns.
         rows: Texts, as they stand in the files.
-        wide: The column that takes the space there is; the others keep theirs.
+        last: The column that comes last for a person, and is shortened to the width of the screen.
+        empty: What a person is told when there is no row.
     """
     if not in_terminal():
         out_rows(rows)
         return
-    from rich.table import Table
-    from rich.text import Text
+    from rich.cells import cell_len, set_cell_size
 
-    drawn = Table(box=None, header_style="bold", pad_edge=False)
-    for name in columns:
-        drawn.add_column(name.upper(), no_wrap=name != wide, overflow="ellipsis" if name != wide else "fold")
-    for row in rows:
-        drawn.add_row(*(Text(one_line(cell)) for cell in row))
-    if drawn.row_count:
-        console().print(drawn)
+    cells = [tuple(map(one_line, row)) for row in rows]
+    if not cells:
+        say(empty or "there is nothing to list")
+        return
+    places = [at for at, name in enumerate(columns) if name != last and any(row[at] for row in cells)]
+    widths = {at: max(len(columns[at]), *(cell_len(row[at]) for row in cells)) for at in places}
+    room = width()
+    for most in (_LONG, _SHORT):
+        if sum(widths.values()) + 2 * len(widths) > room - _LAST:
+            widths |= {at: min(wide, most) for at, wide in widths.items() if columns[at] in _SHORTENED}
+    left = max(room - sum(widths.values()) - 2 * len(widths), _SHORT)
+    end = columns.index(last)
+
+    def fitted(text: str, size: int) -> str:
+        return text if cell_len(text) <= size else set_cell_size(text, size - 1).rstrip() + "…"
+
+    def line(row: Sequence[str]) -> str:
+        parts = [set_cell_size(fitted(row[at], widths[at]), widths[at]) for at in places]
+        return "  ".join([*parts, fitted(row[end], left)]).rstrip()
+
+    out(styled(line([name.upper() for name in columns]), 1))
+    for row in cells:
+        out(line(row))
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Beginnings that tell these ids apart, of 8 characters or more, for a person to read and to type."""
-    known = set(ids)
-    length = next(n for n in range(8, 130) if len({id[:n] for id in known}) == len(known))
-    return {id: id[:length] for id in known}
+    """For each id a beginning of 8 characters, or as many as tell it apart: to read, and to type."""
+    ordered = sorted(set(ids))
+    known: dict[str, str] = {}
+    for at, id in enumerate(ordered):
+        beside = [*ordered[max(at - 1, 0) : at], *ordered[at + 1 : at + 2]]
+        length = 8
+        while any(other.startswith(id[:length]) for other in beside) and length < len(id):
+            length += 1
+        known[id] = id[:length]
+    return known
 
 
-def short_time(text: str) -> str:
-    """A time for a table: to the minute for a person, else as it stands in the file."""
-    return text[:16].replace("T", " ") if in_terminal() else text
+def short_time(text: str, timespec: str = "minutes") -> str:
+    """A time for a person, in their zone and with its offset; for a program as it stands in the file."""
+    if not in_terminal():
+        return text
+    try:
+        moment = datetime.fromisoformat(timestamps.canonical(text)).astimezone()
+    except (ValueError, OverflowError):
+        return text
+    return moment.replace(microsecond=0).isoformat(" ", timespec)
 
 
 def out_rows(rows: Iterable[Sequence[str]]) -> None:

@@ -79,7 +79,8 @@ def list_(ctx: typer.Context, id: Which) -> None:
     if asked(ctx).json:
         _tell(ctx, named, found)
     else:
-        table(("server", "here"), [(name, _word(on)) for name, on in found.items()], wide="server")
+        rows = [(name, _word(on)) for name, on in found.items()]
+        table(("server", "here"), rows, last="server", empty="all servers are as by default")
 
 
 def _named(store: Store, id: str) -> str | None:

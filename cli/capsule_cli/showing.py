@@ -6,11 +6,12 @@ that stands in a file can't command the terminal it is shown in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
+from capsule_cli.folding import folded
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, asked, usage
 from capsule_cli.output import (
@@ -21,19 +22,21 @@ from capsule_cli.output import (
     out_bytes,
     out_json,
     out_json_bytes,
+    short_time,
     shown,
+    styled,
+    width,
 )
+from capsule_cli.pager import paged
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from capsule.format.tree import Tree
     from capsule.head import Head
 
 commands = typer.Typer()
 
 #: Place in the history, and the message with the names of the file.
-Placed = tuple[int, Mapping[str, Any]]
+Placed = tuple[int, dict[str, Any]]
 
 #: What stands beside the messages, by place: `2/3`.
 Marks = Mapping[int, str]
@@ -41,7 +44,10 @@ Marks = Mapping[int, str]
 #: How many messages stand about the one that is wanted, and among how many of the last it is looked for.
 CONTEXT, TAIL = 3, 256
 
-COLOURS = {"user": "bold cyan", "assistant": "bold green", "system": "bold yellow", "tool": "bold magenta"}
+#: The colours of ANSI: cyan, green, yellow, magenta.
+_COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
+
+Form = Literal["plain", "markdown", "rendered"]
 
 
 class Source(Protocol):
@@ -72,6 +78,9 @@ def show(
     ] = CONTEXT,
     raw: Annotated[bool, typer.Option("--raw", help="The file's bytes, as they are.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
+    rendered: Annotated[
+        bool, typer.Option("--rendered", help="With the Markdown of the messages drawn; HTML stays text.")
+    ] = False,
     all_: Annotated[bool, typer.Option("--all", help="Every branch, in the order of the file.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="The tree of branches, a line a message.")] = False,
     at: Annotated[
@@ -85,13 +94,16 @@ def show(
     of messages, with --tree a list of who answers whom.
     """
     as_json = asked(ctx).json
-    if raw + markdown + as_json > 1 or (raw and last is not None):
-        raise usage("--raw, --markdown and --json exclude each other, and --raw takes no --last")
+    if raw + markdown + rendered + as_json > 1 or (raw and last is not None):
+        raise usage("--raw, --markdown, --rendered and --json exclude each other, and --raw takes no --last")
     if around is not None and (raw or last is not None):
         raise usage("--around excludes --last and --raw")
-    if (all_ or tree) and (raw or last is not None or around is not None or (all_ and tree) or (tree and markdown)):
-        raise usage("--all and --tree exclude each other, --last, --around and --raw, and --tree takes no --markdown")
-    with store_of(ctx) as store:
+    if tree and (markdown or rendered):
+        raise usage("--tree takes neither --markdown nor --rendered", "--tree")
+    if all_ + tree + raw + (last is not None) + (around is not None) > 1:
+        raise usage("--all, --tree, --raw, --last and --around exclude each other")
+    form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
+    with store_of(ctx) as store, paged(ctx):
         source: Source = store
         if at is None:
             id = store.resolve(id)
@@ -102,34 +114,27 @@ def show(
             id = past.id
         if tree:
             show_tree(source, id, as_json=as_json)
-        elif around is not None:
-            messages, marks = about(source, id, around, context)
-            if as_json:
-                out_json_bytes(encoded([message for _, message in messages]))
-            else:
-                render(source.head(id), messages, markdown=markdown, marks=marks)
         elif raw:
             out_bytes(source.read(id))
-        elif as_json and last is None:
+        elif as_json and last is None and around is None:
             from capsule.format.codec import encode
             from capsule_cli.summaries import with_standing
 
             out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
-        elif as_json:
-            out_json_bytes(encoded([message for _, message in tail(source, id, last or 1)[0]]))
         else:
-            messages, marks = tail(source, id, last) if last else whole(source, id, all_=all_)
-            render(source.head(id), messages, markdown=markdown, marks=marks)
-        if at is None and not (raw or as_json or tree):
-            from capsule_cli.summaries import tell_standing
+            if around is not None:
+                messages, tree_of = about(source, id, around, context)
+            else:
+                messages, tree_of = source.tail_of_path(id, last) if last else whole(source, id, all_=all_)
+            if as_json:
+                out_json_bytes(encoded([message for _, message in messages]))
+                return
+            if at is None:
+                from capsule_cli.summaries import tell_standing
 
-            tell_standing(store, id)
-
-
-def tail(source: Source, id: str, n: int) -> tuple[list[Placed], Marks]:
-    """The last `n` messages of the active branch."""
-    messages, tree = source.tail_of_path(id, n)
-    return list(messages), _marks(tree)
+                tell_standing(store, id)
+            branches = 1 if all_ or tree_of is None else sum(at not in tree_of.children for at in range(len(tree_of)))
+            render(source.head(id), messages, form=form, marks=_marks(tree_of, answers=all_), branches=branches)
 
 
 def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
@@ -151,8 +156,8 @@ def show_tree(source: Source, id: str, *, as_json: bool) -> None:
         out("\n".join(as_lines(history, tree, current)))
 
 
-def about(source: Source, id: str, wanted: str, context: int) -> tuple[list[Placed], Marks]:
-    """The message that is wanted, and so many before and behind it on its branch."""
+def about(source: Source, id: str, wanted: str, context: int) -> tuple[list[Placed], Tree | None]:
+    """The message that is wanted, and so many before and behind it on its branch; and the tree, where there is one."""
     from capsule.choosing import find_message
 
     # Mostly it is one of the last; a beginning of an id may be that of another one anywhere.
@@ -169,11 +174,11 @@ def about(source: Source, id: str, wanted: str, context: int) -> tuple[list[Plac
         tree = Tree(messages)
         path = tree.path_to(tree.leaf_at(place))
         at = path.index(place)
-        return [(on, messages[on]) for on in path[max(0, at - context) : at + context + 1]], _marks(tree)
+        return [(on, messages[on]) for on in path[max(0, at - context) : at + context + 1]], tree
     if place < 0:
         place = find_message(messages, wanted, id)
     begin = max(0, place - context)
-    return list(enumerate(messages[begin - first : place + context + 1 - first], begin)), {}
+    return list(enumerate(messages[begin - first : place + context + 1 - first], begin)), None
 
 
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:
@@ -186,77 +191,66 @@ def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     return b"[\n" + block + b"\n]\n"
 
 
-def whole(source: Source, id: str, *, all_: bool) -> tuple[list[Placed], Marks]:
-    """All messages of the active branch, or of every one."""
+def whole(source: Source, id: str, *, all_: bool) -> tuple[list[Placed], Tree]:
+    """All messages of the active branch, or of every one, and the tree."""
     history, tree, current = source.branches(id)
     places: Iterable[int] = range(len(history)) if all_ else tree.path(current)
-    return [(place, history[place]) for place in places], _marks(tree, answers=all_)
+    return [(place, history[place]) for place in places], tree
 
 
-def render(head: Head, messages: list[Placed], *, markdown: bool, marks: Marks) -> None:
-    """A conversation as text: drawn in a terminal, plain elsewhere, or as Markdown."""
-    if markdown:
-        out("\n\n".join(as_markdown(head, messages, marks)))
-    elif in_terminal():
-        draw(head, messages, marks)
+def render(head: Head, messages: list[Placed], *, form: Form, marks: Marks, branches: int = 1) -> None:
+    """Write a conversation, message by message, so that a reader who leaves ends the work."""
+    title, about = one_line(head.title), _about(head, branches)
+    if form == "markdown":
+        out(f"# {title}\n\n*{about}*")
     else:
-        out("\n\n".join(as_plain(head, messages, marks)))
-
-
-def as_plain(head: Head, messages: Iterable[Placed], marks: Marks) -> Iterator[str]:
-    """The parts of a plain text; an empty line stands between them."""
-    yield f"{one_line(head.title)}\n{_about(head)}"
+        out(f"{styled(title, 1)}\n{styled(about, 2)}")
+    draw = {"plain": drawn, "markdown": _as_markdown, "rendered": _rendered}[form]
     for at, message in messages:
-        yield plain_message(at, message, marks.get(at, ""))
+        out("\n" + draw(at, message, marks.get(at, "")))
 
 
-def plain_message(at: int, message: Mapping[str, Any], mark: str = "") -> str:
-    """One message as plain text, with its mark beside it."""
-    mark = f"  {mark}" if mark else ""
-    return f"{_speaker(message)}  {_when(message)}  @{at}{mark}\n{_content(message)}".rstrip()
+def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:
+    """One message as text, with its mark: what stands in the file, for a person folded to the terminal's width."""
+    content = _content(message)
+    if in_terminal():
+        content = folded(content, width(), "  ")
+    return f"{_heading(at, message, mark)}\n{content}".rstrip()
 
 
-def as_markdown(head: Head, messages: Iterable[Placed], marks: Marks) -> Iterator[str]:
-    """The parts of a Markdown document; an empty line stands between them."""
-    yield f"# {one_line(head.title)}"
-    yield f"*{_about(head)}*"
-    for at, message in messages:
-        yield f"## {_speaker(message)}, {_when(message)}" + (f", {marks[at]}" if at in marks else "")
-        yield _content(message)
-
-
-def draw(head: Head, messages: Iterable[Placed], marks: Marks) -> None:
-    """A conversation in the terminal: roles in colours, contents as Markdown."""
-    from rich.text import Text
-
-    screen = console()
-    screen.print(Text(one_line(head.title), style="bold"))
-    screen.print(Text(_about(head), style="dim"))
-    for at, message in messages:
-        draw_message(screen, at, message, marks.get(at, ""))
-
-
-def draw_message(screen: Console, at: int, message: Mapping[str, Any], mark: str = "") -> None:
-    """One message in the terminal, with its mark beside it."""
+def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:
+    """One message with its Markdown drawn; HTML and what stands between angle brackets is text."""
+    from markdown_it import MarkdownIt
     from rich.markdown import Markdown
     from rich.padding import Padding
-    from rich.text import Text
 
-    line = Text(_speaker(message), style=COLOURS.get(str(message.get("role")), "bold"))
-    line.append(f"  {_when(message)}  @{at}", style="dim not bold")
-    if mark:
-        line.append(f"  {mark}", style="bold")
-    screen.print()
-    screen.print(line)
-    screen.print(Padding(Markdown(_content(message), hyperlinks=False), (0, 0, 0, 2)))
+    content = Markdown("", hyperlinks=False)
+    # Parsed here, as rich's own parser takes HTML for HTML, which it leaves out.
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("autolink")
+    content.parsed = parser.parse(_content(message))
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(Padding(content, (0, 0, 0, 2)))
+    return f"{_heading(at, message, mark)}\n{captured.get()}".rstrip()
 
 
-def _about(head: Head) -> str:
+def _heading(at: int, message: Mapping[str, Any], mark: str) -> str:
+    speaker = styled(_speaker(message), 1, *_COLOURS.get(str(message.get("role")), ()))
+    return f"{speaker}{styled(f'  {_when(message)}  @{at}', 2)}" + (styled(f"  {mark}", 1) if mark else "")
+
+
+def _as_markdown(at: int, message: Mapping[str, Any], mark: str) -> str:
+    return f"## {_speaker(message)}, {_when(message)}" + (f", {mark}" if mark else "") + f"\n\n{_content(message)}"
+
+
+def _about(head: Head, branches: int) -> str:
     facts = [head.id, f"{head.type}, {head.mode}", *(f"#{tag}" for tag in head.tags)]
     facts += [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
     if head.lock:
         facts.append(f"locked by {head.lock.get('name') or head.lock.get('user') or head.lock.get('instanceId')}")
-    facts.append(f"changed {_short(head.updated_at)}")
+    facts.append(f"changed {_time(head.updated_at)}")
+    if branches > 1:
+        facts.append(f"one of {branches} branches, all with --all or --tree")
     return one_line(" · ".join(facts))
 
 
@@ -266,12 +260,14 @@ def _speaker(message: Mapping[str, Any]) -> str:
 
 
 def _when(message: Mapping[str, Any]) -> str:
-    when = _short(str(message.get("timestamp") or "no time"))
+    when = _time(str(message.get("timestamp") or "no time"))
     return f"{when}, edited" if message.get("editedAt") else when
 
 
-def _short(time: str) -> str:
+def _time(time: str) -> str:
     """A time to the second; in another form than the store writes, as it stands."""
+    if in_terminal():
+        return one_line(short_time(time, "seconds"))
     return one_line(f"{time[:10]} {time[11:19]}Z" if len(time) == 24 and time[10] == "T" else time)
 
 

@@ -79,7 +79,8 @@ def list_(ctx: typer.Context) -> None:
         )
     else:
         rows = [(one.name, one.scope, short_time(one.created_at), short_time(one.expires_at or "")) for one in found]
-        table(("name", "scope", "created", "expires"), rows, wide="name")
+        empty = "there is no token; make one with: capsule tokens add NAME"
+        table(("name", "scope", "created", "expires"), rows, last="name", empty=empty)
 
 
 @commands.command("revoke")

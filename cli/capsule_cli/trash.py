@@ -112,7 +112,7 @@ def trash(ctx: typer.Context) -> None:
     else:
         ids = short_ids(one["id"] for one in told) if in_terminal() else {}
         rows = [(ids.get(one["id"], one["id"]), short_time(one["deletedAt"]), _line(one)) for one in told]
-        table(("id", "deleted", "title"), rows)
+        table(("id", "deleted", "title"), rows, empty="the trash is empty")
 
 
 @commands.command("restore")

@@ -20,7 +20,7 @@ from capsule_cli.boundary import end_at_once
 from capsule_cli.completion import complete_id
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, asked, usage
-from capsule_cli.output import console, in_terminal, one_line, out, out_json_line, out_rows, say
+from capsule_cli.output import in_terminal, one_line, out, out_json_line, out_rows, say
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -281,18 +281,14 @@ class _Follower:
             many *= 8
 
     def _show(self, kind: str, at: int, entry: Mapping[str, Any]) -> None:
-        from capsule_cli.showing import draw_message, plain_message
+        from capsule_cli.showing import drawn
 
         if self._as_json:
             out_json_line({"kind": kind, "at": at, "message": entry})
             return
         if kind == "edited":
             entry = {**entry, "editedAt": entry.get("editedAt") or True}
-        if in_terminal():
-            draw_message(console(), at, entry)
-        else:
-            text = plain_message(at, entry)
-            out(text if self._first else f"\n{text}")
+        out(drawn(at, entry) if self._first else f"\n{drawn(at, entry)}")
         self._first = False
 
     def _note(self, kind: str, words: str, **more: Any) -> None:

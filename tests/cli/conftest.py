@@ -85,12 +85,13 @@ class Program:
         assert answer.code == expect, answer
         return answer
 
-    def terminal(self, *words: str, typed: str = "", expect: int = 0) -> str:
-        """Run it in a terminal, where `typed` has been typed ahead. Returns: the screen."""
+    def terminal(self, *words: str, typed: str = "", expect: int = 0, **more: str) -> str:
+        """Run it in a terminal, where `typed` has been typed ahead, with `more` in its environment: the screen."""
         master, slave = pty.openpty()
         try:
             os.write(master, typed.encode())
-            terminal = self.environment(TERM="xterm-256color", COLUMNS="100", LINES="40")
+            terminal = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", "PAGER": "cat"} | more
+            terminal = self.environment(**terminal)
             process = self.start(*words, stdin=slave, stdout=slave, stderr=slave, env=terminal)
             os.close(slave)
             screen = b"".join(iter(lambda: _read(master), b"")).decode().replace("\r\n", "\n")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 HEAD = {
     "id", "title", "version", "createdAt", "updatedAt", "mode", "type", "tags", "pinned", "archived", "isSummary",
@@ -148,9 +150,31 @@ def test_list_in_a_terminal_is_a_table_and_nothing_in_a_title_commands_the_termi
     assert "\x1b[31m" not in capsule("list").stdout
 
 
-def test_an_empty_list_is_empty(capsule: Any) -> None:
-    assert capsule("list").stdout == ""
-    assert capsule.json("list") == []
+def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(capsule: Any) -> None:
+    names = {
+        capsule.new(f"漢字 title {n} " + "word " * 30, *tags): n
+        for n, tags in enumerate([(), ("--mode", "toolbox"), *[("--tag", f"a-rather-long-tag-{i}") for i in range(3)]])
+    }
+    twins = [capsule.new("Twin", "--id", f"abcdefghij-{n}") for n in (1, 2)]
+    capsule("pin", next(iter(names)))
+    capsule("append", next(iter(names)), "hello")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsule.terminal("list", COLUMNS="80")).splitlines()
+    assert len(lines) == 8
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert lines[0].split() == ["ID", "UPDATED", "N", "STATE", "TAGS", "TITLE"]
+    assert (lines[1].split()[3:5], lines[1][-1]) == (["1", "pinned"], "…")
+    assert sum("toolbox" in line for line in lines) == 1
+    for line in lines[1:]:
+        assert "title" in capsule("show", line.split()[0]).stdout or line.split()[0] in twins
+        assert len(line.split()[0]) == 8 or line.split()[0] in twins
+
+
+def test_an_empty_list_says_so_on_a_terminal_and_is_empty_elsewhere(capsule: Any) -> None:
+    for words in (("list",), ("locks",), ("trash",), ("overrides", "list", "@next"), ("conflicts",)):
+        assert capsule.terminal(*words).startswith("capsule: ")
+        assert capsule(*words).stdout == ""
+    capsule.new("A")
+    assert "like that" in capsule.terminal("list", "--tag", "x")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +194,7 @@ def test_a_head_is_changed_and_printed(capsule: Any, words: Any, field: str, val
     before = capsule.history("aaaa")
     head = capsule.json(*words)
     assert head[field] == value
-    assert capsule.json("list", "--archived")[0] == head | {"bytes": capsule.file("aaaa").stat().st_size}
+    assert capsule.json("list", "--archived")[0] == head | {"bytes": capsule.file("aaaa").stat().st_size, "messages": 1}
     assert capsule(*words).stdout.startswith("aaaa: ")
     assert capsule.history("aaaa") == before
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 
 def test_show_prints_plain_text_when_nobody_watches(capsule: Any) -> None:
@@ -87,20 +90,65 @@ def test_what_stands_in_a_file_cannot_command_the_terminal(capsule: Any) -> None
 
 
 def _without_rich(text: str) -> str:
-    import re
-
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_show_in_a_terminal_renders_roles_and_markdown(capsule: Any) -> None:
-    id = capsule.new("A [plan]", "--message", "- one\n- two")
-    capsule("append", id, "**strong** [/red]", "--role", "assistant")
-    screen = capsule.terminal("show", id)
-    plain = _without_rich(screen)
-    assert "A [plan]" in plain
-    assert "• one" in plain
+WRITTEN = "Vec<String>  <think>hm</think>\none line\nand `another`, __init__ <!-- seen -->\n- a list\n\tof *two*"
+
+
+def test_a_terminal_shows_what_stands_in_the_file_folded_to_its_width(capsule: Any) -> None:
+    id = capsule.new("A [plan]", "--message", WRITTEN)
+    long = "word " * 40 + "x" * 200 + " 漢字" * 60 + " end"
+    capsule("append", id, long)
+    for words in (("show", id), ("tail", id)):
+        plain = _without_rich(capsule.terminal(*words, COLUMNS="60"))
+        assert textwrap.indent(WRITTEN.expandtabs(8), "  ") in plain
+        folded = plain[plain.index("  word") :]
+        assert "".join(folded.split()) == "".join(long.split())
+        assert all(cell_len(line) <= 60 for line in folded.splitlines())
+
+
+def test_markdown_is_drawn_when_asked_and_html_is_text(capsule: Any) -> None:
+    id = capsule.new("A [plan]", "--message", f"**strong** [/red]\n\n{WRITTEN}\n\n<div>\nblock\n</div> <http://a.b>")
+    plain = _without_rich(capsule.terminal("show", id, "--rendered"))
+    assert "• a list" in plain
     assert "strong [/red]" in plain
-    assert "assistant" in plain
+    for text in ("Vec<String>", "<think>hm</think>", "<!-- seen -->", "<div> block </div>", "<http://a.b>"):
+        assert text in plain
+    assert "• a list" in capsule("show", id, "--rendered").stdout
+
+
+def test_times_are_in_the_readers_zone_on_a_terminal_and_utc_elsewhere(capsule: Any) -> None:
+    line = '{"content": "x", "timestamp": "2025-07-01T23:30:00.000Z"}'
+    id = capsule.new("A")
+    capsule("append", id, "--jsonl", input=line)
+    assert "2025-07-02 05:15:00+05:45" in capsule.terminal("show", id, TZ="Asia/Kathmandu")
+    assert "2025-07-01 23:30:00Z" in capsule("show", id).stdout
+    assert re.search(r"\+05:45 ", capsule.terminal("list", TZ="Asia/Kathmandu"))
+
+
+def test_show_says_that_it_shows_one_branch_of_several(capsule: Any) -> None:
+    id = capsule.new("A", "--message", "one")
+    assert "branches" not in capsule("show", id).stdout
+    capsule("append", id, "other", "--parent", "none")
+    for words in ((), ("--last", "1"), ("--markdown",)):
+        assert "one of 2 branches" in capsule("show", id, *words).stdout
+    assert "branches" not in capsule("show", id, "--all").stdout
+
+
+def test_long_output_goes_through_the_pager_and_no_more_is_made_than_is_read(capsule: Any, tmp_path: Path) -> None:
+    id = capsule.new("A", "--type", "group")
+    capsule("append", id, "--jsonl", input='{"content": "message"}\n' * 3000)
+    seen = tmp_path / "seen"
+    assert capsule.terminal("show", id, PAGER=f"cat > '{seen}'") == ""
+    assert _without_rich(seen.read_text(encoding="utf-8")).count("  message\n") == 3000
+    assert capsule.terminal("show", id, PAGER=f"head -n 4 > '{seen}'") == ""
+    assert len(seen.read_text(encoding="utf-8").splitlines()) == 4
+    assert "  message" in capsule.terminal("show", id, "--no-pager", PAGER=f"cat > '{seen}'")
+    assert capsule("show", id).stdout.count("message\n") == 3000  # To a program, nothing is paged.
+    capsule.terminal("list", PAGER=f"cat > '{seen}'")
+    assert "TITLE" in seen.read_text(encoding="utf-8")
+    assert "--no-pager" in capsule.terminal("list", PAGER="/no/such/pager", expect=1)
 
 
 def test_a_message_that_only_calls_tools_says_so(capsule: Any) -> None:

@@ -261,4 +261,4 @@ def test_tail_of_a_damaged_file_waits_until_it_is_repaired(capsule: Any) -> None
 def test_tail_draws_in_a_terminal(capsule: Any) -> None:
     id = capsule.new("Plan", "--message", "some **bold** words \x1b[31m")
     screen = capsule.terminal("tail", id)
-    assert "bold" in screen and "**bold**" not in screen and "\x1b[31m" not in screen
+    assert "**bold**" in screen and "\x1b[31m" not in screen

@@ -1,273 +1,146 @@
-"""Secrets: each rule's tokens are found wherever they stand, and never told whole."""
+"""Secrets: the shapes and names that are known are found wherever they stand, and no part of one is ever shown."""
 
 from __future__ import annotations
 
 import random
 import string
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from capsule.context.secrets import DETECTORS, SIGNS, holds_secrets, may_hold_tokens, tokens_in
+from capsule.context.secrets import RULES, holds_secrets, may_hold_tokens, tokens_in
 
-LOWER, UPPER, DIGITS = string.ascii_lowercase, string.ascii_uppercase, string.digits
+LOWER, UPPER, DIGITS, HEX = string.ascii_lowercase, string.ascii_uppercase, string.digits, "abcdef" + string.digits
 #: Put together here, so that nothing in this repository is taken for a key.
-KEY, PUTTY, AUTH = " ".join(("PRIVATE", "KEY")), "-".join(("PuTTY", "User", "Key", "File")), "_auth" + "Token"
+KEY, AUTH, SECRET = " ".join(("PRIVATE", "KEY")), "_auth" + "Token", "sec" + "ret"
 WORD = LOWER + UPPER + DIGITS
 
 
-def drawn(rng: random.Random, characters: str, length: int) -> str:
-    """Random characters, some of each kind as in every random token."""
-    return "".join(rng.choices(characters, k=length - 2)) + "A7"[: 2 if "A" in characters else 0].ljust(2, "7")
-
-
-def b64(rng: random.Random, text: str) -> str:
-    import base64
-
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
 def samples(rng: random.Random) -> dict[str, list[str]]:
-    """A token of each kind that each rule knows, made here and now, so that none stands in this repository."""
-    w = lambda length, characters=WORD: drawn(rng, characters, length)  # noqa: E731
-    header, payload = b64(rng, '{"alg":"HS256"}'), b64(rng, '{"sub":"1234567890"}')
+    """Secrets of each kind, made here and now, so that none stands in this repository."""
+
+    def w(length: int, characters: str = WORD) -> str:
+        return "".join(rng.choices(characters, k=length - 2)) + ("A7" if "A" in characters else "77")
+
     return {
-        "artifactory": [f'x = "AKC{w(40)}"', f"key:AP6{w(40)}"],
-        "aws": [
-            *(f"id={kind}{w(16, UPPER + DIGITS)}" for kind in ("AKIA", "ASIA", "ABIA", "ACCA", "A3TX")),
-            f"aws_secret_access_key = '{w(18)}/{w(10)}+{w(10)}'",
+        "Age Key": [f"AGE-SECRET-KEY-1{w(58, UPPER + DIGITS)}"],
+        "Anthropic Key": [f"sk-ant-api03-{w(93)}AA", f"x = 'sk-ant-admin01-{w(93)}AA'"],
+        "Atlassian Token": [f"ATATT3{w(186)}"],
+        "AWS Access Key": [f"id={kind}{w(16, UPPER + DIGITS)}" for kind in ("AKIA", "ASIA", "ABIA", "ACCA", "A3TX")],
+        "AWS Secret Key": [
+            f"AWS_SECRET_ACCESS_KEY={w(40)}",
+            f"export AWS_SECRET_ACCESS_KEY={w(18)}/{w(10)}+{w(10)}",
+            f'"aws_secret_access_key": "{w(40)}"',
         ],
-        "azure_storage_key": [f"DefaultEndpoints;AccountKey={w(86)}=="],
-        "basic_auth": [f"postgres://app:{w(12)}@db/x", f'url = "https://me:{w(9)}@host.org/"'],
-        "discord": [f"token: M{w(23)}.{w(6)}.{w(27)}", f"'N{w(25)}.{w(6)}.{w(27)}'"],
-        "github_token": [f"{kind}_{w(36)}" for kind in ("ghp", "gho", "ghu", "ghs", "ghr")],
-        "gitlab_token": [
-            *(f"{kind}-{w(24)}" for kind in ("glpat", "gldt", "glft", "glsoat", "glrt", "glcbt")),
-            f"GR1348941{w(20)}",
-            f"glimt-{w(25)}",
-            f"glptt-{w(40)}",
-            f"glagent-{w(50)}",
-            f"gloas-{w(64)}",
-        ],
-        "jwt": [f"Bearer {header}.{payload}.{w(43)}"],
-        "mailchimp": [f"{w(32, LOWER + DIGITS)}-us12"],
-        "npm": [
-            f"//registry.npmjs.org/:{AUTH}=npm_{w(36)}",
-            f"//r.example/:{AUTH}={w(8, 'abcdef' + DIGITS)}-1234-1234-1234-{w(12, 'abcdef' + DIGITS)}",
-        ],
-        "openai": [f"sk-{w(20)}T3BlbkFJ{w(20)}", f"sk-proj-{w(20)}T3BlbkFJ{w(20)}"],
-        "private_key": [
-            *(f"-----BEGIN {kind}{KEY}-----" for kind in ("", "RSA ", "EC ", "DSA ", "OPENSSH ")),
-            f"-----BEGIN PGP {KEY} BLOCK-----",
-            f"BEGIN SSH2 ENCRYPTED {KEY}",
-            f"{PUTTY}-2: ssh-rsa",
-        ],
-        "pypi_token": [f"pypi-AgEIcHlwaS5vcmc{w(80)}", f"pypi-AgENdGVzdC5weXBpLm9yZw{w(80)}"],
-        "sendgrid": [f"SG.{w(22)}.{w(43)}"],
-        "slack": [
-            *(f"xox{kind}-{w(12, DIGITS)}-{w(12, DIGITS)}-{w(24)}" for kind in "abposr"),
-            f"https://hooks.slack.com/services/T{w(8)}/B{w(8)}/{w(24)}",
-        ],
-        "square_oauth": [f"sq0csp-{w(43)}"],
-        "stripe": [f"sk_live_{w(24)}", f"rk_live_{w(24)}"],
-        "telegram_token": [f"{w(9, DIGITS)}:{w(35)}"],
-        "twilio": [f"AC{w(32, LOWER + DIGITS)}", f"SK{w(32, LOWER + DIGITS)}"],
+        "Azure Storage Key": [f"DefaultEndpoints;AccountKey={w(86)}=="],
+        "DigitalOcean Token": [f"dop_v1_{w(64, HEX)}"],
+        "Docker Token": [f"dckr_pat_{w(27)}"],
+        "GitHub Token": [f"{kind}_{w(36)}" for kind in ("ghp", "gho", "ghu", "ghs", "ghr")]
+        + [f"github_pat_{w(22)}_{w(59)}"],
+        "GitLab Token": [f"glpat-{w(20)}", f"glrt-{w(20)}", f"GR1348941{w(20)}"],
+        "Google Key": [f"AIza{w(35)}", f"GOCSPX-{w(28)}"],
+        "Grafana Token": [f"glsa_{w(32)}_{w(8, HEX)}"],
+        "Groq Key": [f"gsk_{w(52)}"],
+        "Hashicorp Vault Token": [f"hvs.{w(95)}"],
+        "Hugging Face Token": [f"hf_{''.join(rng.choices(LOWER + UPPER, k=34))}"],
+        "JSON Web Token": [f"Bearer eyJ{w(30)}.eyJ{w(30)}.{w(43)}"],
+        "Linear Key": [f"lin_api_{w(40)}"],
+        "New Relic Key": [f"NRAK-{w(27, UPPER + DIGITS)}"],
+        "npm Token": [f"npm_{w(36)}", f"//registry.npmjs.org/:{AUTH}=npm_{w(36)}"],
+        "OpenAI Key": [f"sk-{w(20)}T3BlbkFJ{w(20)}", f"sk-proj-{w(100)}"],
+        "Postman Key": [f"PMAK-{w(24, HEX)}-{w(34, HEX)}"],
+        "Private Key": [f"-----BEGIN {kind}{KEY}-----" for kind in ("", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED ")],
+        "PyPI Token": [f"pypi-AgEIcHlwaS5vcmc{w(80)}"],
+        "Replicate Token": [f"r8_{w(37)}"],
+        "SendGrid Key": [f"SG.{w(22)}.{w(43)}"],
+        "Shopify Token": [f"shpat_{w(32, HEX)}"],
+        "Slack Token": [f"xoxb-{w(12, DIGITS)}-{w(24)}", f"https://hooks.slack.com/services/T{w(8)}/B{w(8)}/{w(24)}"],
+        "Stripe Key": [f"sk_live_{w(24)}", f"rk_test_{w(24)}"],
+        "Supabase Token": [f"sbp_{w(40, HEX)}"],
+        "xAI Key": [f"xai-{w(80)}"],
+        # By detect-secrets.
+        "Artifactory Credentials": [f'x = "AKC{w(40)}"'],
+        "Basic Auth Credentials": [f"postgres://app:{w(12)}@db/x"],
+        "Discord Bot Token": [f"'N{w(25)}.{w(6)}.{w(27)}'"],
+        "Mailchimp Access Key": [f"{w(32, LOWER + DIGITS)}-us12"],
+        "Square OAuth Secret": [f"sq0csp-{w(43)}"],
+        "Telegram Bot Token": [f"{w(9, DIGITS)}:{w(35)}"],
+        "Twilio API Key": [f"SK{w(32, LOWER + DIGITS)}"],
     }
 
 
-@cache
-def detector_of(module: str) -> Any:
-    return getattr(import_module(f"detect_secrets.plugins.{module}"), DETECTORS[module])()
+def test_each_kind_is_found_wherever_it_stands_and_no_part_of_it_is_shown(rng: random.Random) -> None:
+    kinds = samples(rng)
+    assert set(RULES) <= set(kinds)
+    for kind, secrets in kinds.items():
+        for secret in secrets:
+            for text in (secret, f"a\nb\n{secret}\nc", f"x = 1\r\n {secret} \r\n", f"{'日' * 9}\n{secret}",
+                         f"{'long ' * 811}{secret} {'long ' * 5000}"):  # fmt: skip
+                assert may_hold_tokens(text), secret
+                found = {one.kind: one for one in tokens_in("f", text)}
+                assert kind in found, (secret, found)
+                assert found[kind].line == text[: text.index(secret)].count("\n") + 1
+                assert str(found[kind]) == f"f:{found[kind].line}: {kind}"
 
 
-def unfiltered(text: str) -> set[tuple[int, str, str]]:
-    """What the rules find in each line, when nothing stands between them and it."""
-    return {
-        (number, detector_of(module).secret_type, secret[: min(4, len(secret) // 4)])
-        for number, line in enumerate(text.split("\n"), 1)
-        for module in DETECTORS
-        for secret in detector_of(module).analyze_string(line)
-    }
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("app.py", f"{SECRET} = 'correct horse battery'"),
+        ("app.py", "DB_PASS" + 'WORD = "hunter2"'),
+        ("app.js", "const api" + "Key = 'a1b2c3d4e5f6'"),
+        ("config.yaml", "pass" + "word: hunter2"),
+        ("config.ini", "pass" + "word = hunter2"),
+        ("setup.sh", "export API_" + "TOKEN=a1b2c3d4"),
+        ("notes.txt", "pass" + "word = hunter2"),
+    ],
+)
+def test_a_value_given_to_the_name_of_a_secret_is_found(path: str, line: str) -> None:
+    assert [one.kind for one in tokens_in(path, f"a\n{line}\n")] == ["Secret Keyword"]
 
 
-def filtered(text: str) -> set[tuple[int, str, str]]:
-    return {(one.line, one.kind, one.begins) for one in tokens_in("f", text)}
-
-
-@pytest.mark.parametrize("module", DETECTORS)
-def test_each_kind_of_token_is_found_wherever_it_stands(module: str, rng: random.Random) -> None:
-    detector = detector_of(module)
-    for _ in range(20):
-        for token in samples(rng)[module]:
-            assert list(detector.analyze_string(token)), token  # It is a token by the rule itself.
-            for text in (
-                token,
-                f"a\nb\n{token}\nc",
-                f"x = 1\r\n {token} \r\n",
-                f"{'long ' * 5000}{token}",
-                f"{'long ' * 811}{token} {'long ' * 5000}",
-                f"é{'日' * 9}\n{token}",
-            ):
-                assert may_hold_tokens(text) and may_hold_tokens(f"a\n{text}\nb")
-                found = [one for one in tokens_in("f", text) if one.kind == detector.secret_type]
-                assert found, text[-300:]
-                assert found[0].line == text[: text.index(token)].count("\n") + 1
-
-
-#: What tokens are made of, and what looks alike: other scripts' digits, letters that count as `s` and `k` where case
-#: doesn't, and spaces that only Python takes for some.
-_LITERALS = [
-    *(
-        "AKC",
-        "AP",
-        "AKIA",
-        "ASIA",
-        "A3T",
-        "ABIA",
-        "aws",
-        "AWS_",
-        "key",
-        "pass",
-        "token",
-        "AccountKey=",
-        "://",
-        "@",
-        ":",
-    ),
-    *("ghp_", "gho_", "glpat-", "glrt-", "GR1348941", "glcbt-", "eyJ", "-us1", "-us", "//", "/:", "_auth" + "Token="),
-    *(
-        "npm_",
-        "sk-",
-        "T3BlbkFJ",
-        "BEGIN ",
-        KEY,
-        " BLOCK",
-        f"{PUTTY}-2",
-        "pypi-AgEIcHlwaS5vcmc",
-        "SG.",
-        "xoxb-",
-        "XOXP-",
-    ),
-    *("https://hooks.slack.com/services/T", "hook\u017f.\u017flac\u212a.com/services/T", "/B", "sq0csp-", "sk_live_"),
-    *(
-        "rk_live_",
-        "AC",
-        "SK",
-        "M",
-        "N",
-        ".",
-        "-",
-        "_",
-        "=",
-        "'",
-        '"',
-        " ",
-        "\x1c",
-        "\u3000",
-        "\t",
-        "\r",
-        "\n",
-        "/",
-        "\\",
-    ),
-]
-_RUNS = st.tuples(
-    st.sampled_from(
-        [LOWER, UPPER, DIGITS, WORD, LOWER + DIGITS, "abcdef" + DIGITS, WORD + "_-", "\u0663", "7\u096d", "é"]
-    ),
-    st.sampled_from([1, 2, 3, 4, 6, 8, 9, 10, 14, 16, 20, 22, 23, 24, 25, 27, 32, 35, 36, 40, 43, 64, 70, 86]),
-    st.randoms(use_true_random=False),
-).map(lambda drawn: "".join(drawn[2].choices(drawn[0], k=drawn[1])))
-_TOKENS = st.tuples(
-    st.sampled_from(sorted(DETECTORS)), st.integers(0, 9), st.integers(0, 2**32), st.integers(-3, 300)
-).map(lambda drawn: mutilated(*drawn))
-ADVERSARIAL = st.lists(st.one_of(st.sampled_from(_LITERALS), _RUNS, _TOKENS), max_size=12).map("".join)
-
-
-def mutilated(module: str, which: int, seed: int, at: int) -> str:
-    """A token, whole or with one character changed for another."""
-    rng = random.Random(seed)
-    kinds = samples(rng)[module]
-    token = kinds[which % len(kinds)]
-    if not 0 <= at < len(token):
-        return token
-    return token[:at] + rng.choice(["", "x", "7", "\u0667", "_", "-", " ", "K", "\u212a", "é"]) + token[at + 1 :]
-
-
-@given(ADVERSARIAL)
-@example("AP\u0663" + "a1" * 6)
-@example("N" + "7\u096d" * 12 + "." + "a" * 6 + "." + "\u0663" * 27)
-@example("\u0663" * 9 + ":" + "a" * 35)
-@example("//r/:_auth" + "Token=\x1c\u3000npm_x")
-@example("x" + "oxb-\u0663-a")
-@example("A" + "WS_PA\u017f\u017fWORD = '" + "\u212a" * 40 + "'")
-def test_what_the_rules_find_in_a_line_is_found_and_nothing_else(text: str) -> None:
-    assert filtered(text) == unfiltered(text)
-    assert may_hold_tokens(text) or not unfiltered(text)
-
-
-@given(ADVERSARIAL, st.integers(0, 9_000))
-def test_in_a_very_long_line_it_is_found_too(text: str, before: int) -> None:
-    line = text.replace("\n", " ")
-    kinds = {kind for _, kind, _ in unfiltered(f" {line} ")}
-    assert kinds <= {kind for _, kind, _ in filtered(f"{'. ' * (before // 2)} {line} {'. ' * 4_500}")}
-
-
-@pytest.mark.parametrize("module", SIGNS)
-def test_no_token_is_told_whole(module: str, rng: random.Random) -> None:
-    for token in samples(rng)[module]:
-        for finding in tokens_in("f", token):
-            assert len(finding.begins) <= 4
-            assert len(str(finding)) < len("f:1: ") + len(finding.kind) + 12
-
-
-def test_every_rule_that_knows_a_kind_of_token_is_asked() -> None:
-    """A rule that a later detect-secrets brings is to be taken up, or left out on purpose."""
-    import pkgutil
-
-    import detect_secrets.plugins
-
-    # Words and entropy find mostly what is none; of the others the rule finds any word beside the product's name.
-    left_out = {"base", "high_entropy_strings", "keyword", "ip_public"}
-    left_out |= {"cloudant", "ibm_cloud_iam", "ibm_cos_hmac", "softlayer"}
-    there = {module.name for module in pkgutil.iter_modules(detect_secrets.plugins.__path__)}
-    assert there - left_out == set(DETECTORS) == set(SIGNS)
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("app.py", "pass" + "word = getpass.getpass()"),
+        ("app.py", "def check(pass" + "word: str, token: str) -> bool: ..."),
+        ("config.yaml", "pass" + "word: ${DB_PASSWORD}"),
+        ("config.yaml", "pass" + "word: {{ vault.db }}"),
+        ("setup.sh", "TOKEN=$(cat /run/token1)"),
+        ("lib.rs", "let token = next_token2;"),
+        ("README.md", "Give the pass" + "word of the user and press Enter."),
+    ],
+)
+def test_a_name_without_a_value_of_its_own_is_none(path: str, line: str) -> None:
+    assert tokens_in(path, line) == []
 
 
 def test_this_project_can_be_captured_as_it_is(repository: Path) -> None:
     """Its own rules and examples are written so that they are none of what they look for."""
     texts = [path for part in ("capsule", "cli", "docs") for path in (repository / part).rglob("*.*")]
     found = [tokens_in(str(path), path.read_text("utf-8")) for path in texts if path.suffix in (".py", ".md", ".svg")]
-    assert len(found) > 100 and not any(found)
+    assert len(found) > 100 and not any(found), [one for one in found if one]
 
 
-def test_ordinary_text_has_no_findings(repository: object) -> None:
+def test_ordinary_text_has_no_findings() -> None:
     text = (
         "def test_append_by_another_instance_is_refused_while_locked(): pass\n"
         "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\n"
-        "https://example.org/a/very/long/path/without/any/secret?at=all\n"
+        "https://example.org/a/very/long/path/without/any/thing?at=all\n"
         "mail me@example.org; git@github.com:owner/name.git\n"
         "550e8400-e29b-41d4-a716-446655440000\n"
     )
-    assert tokens_in("f", text) == []
-    assert not may_hold_tokens(text)
+    assert tokens_in("f", text) == [] and not may_hold_tokens(text)
 
 
 def test_a_file_full_of_tokens_tells_twenty(rng: random.Random) -> None:
-    lines = [f"ghp_{drawn(rng, WORD, 36)}" for _ in range(500)]
-    found = tokens_in("f", "\n".join(lines))
+    found = tokens_in("f", "\n".join(samples(rng)["GitHub Token"] * 100))
     assert [one.line for one in found] == list(range(1, 21))
 
 
 def test_a_very_long_line_of_what_nearly_matches_is_read_in_no_time() -> None:
     """Some rules take a time that grows with the square of a line's length; 2 MB of it would take days."""
     tokens_in("f", f"//a/:{AUTH}" * 100_000 + "npm_" + "x" * 500_000)
-    tokens_in("f", f"//a/:{AUTH}=npm_x" * 100_000)
     tokens_in("f", "://a:" * 400_000 + "@")
     tokens_in("f", "eyJ" * 500_000 + ".")
 

@@ -1,4 +1,4 @@
-"""The tool `branch`, and reading where there are branches: exact words, in both eras; who is asked before what."""
+"""`branch` and `delete_messages`, and reading where there are branches: in both eras; who is asked before what."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ from tests.mcp_server.talking import Answering, data, error, talking, text
 
 pytestmark = pytest.mark.anyio
 
-QUESTION = (
-    'Delete from the conversation "Plan" (plan-1), for good: message @2 "And \\"now\\"?" and all that answers it, '
-    "2 messages (1 user, 1 assistant)?"
-)
-ALONE = (
-    'Delete from the conversation "Plan" (plan-1), for good: message @2 "And \\"now\\"?" while what answers it stays, '
-    "1 message (1 user)?"
-)
-PRUNING = (
-    'Delete from the conversation "Plan" (plan-1), for good: all that is not on the active branch, '
-    "3 messages (2 assistant, 1 user)?"
-)
+WHERE = 'Delete from the conversation "Plan" (plan-1): '
+TRASH = " They go to the store's trash."
+QUESTION = f'{WHERE}message @2 "And \\"now\\"?" and all that answers it, 2 messages (1 user, 1 assistant)?{TRASH}'
+ALONE = f'{WHERE}message @2 "And \\"now\\"?" while what answers it stays, 1 message (1 user)?{TRASH}'
+PRUNING = f"{WHERE}all that is not on the active branch, 3 messages (2 assistant, 1 user)?{TRASH}"
+BACK = "The user can bring them back: capsule restore plan-1"
 CANT = "Nothing was done. This needs the user's consent, and the client can't ask: "
 AGAIN = " If the user agrees, call again with confirm: true."
 NO = [
@@ -53,6 +47,10 @@ def tree(store: Store, ids: list[str]) -> list[str]:
 
 async def called(client: Any, **arguments: Any) -> Any:
     return await client.call_tool("branch", {"id": "plan-1", **arguments})
+
+
+async def removed(client: Any, **arguments: Any) -> Any:
+    return await client.call_tool("delete_messages", {"id": "plan-1", **arguments})
 
 
 def contents(store: Store) -> list[str]:
@@ -201,7 +199,7 @@ async def test_editing_on_a_branch_leaves_the_old_message_and_its_answers(
     async with talking(store, era) as client:
         answer = await called(client, action="edit", message="@2", content="And then?")
     new = str(store.path("plan-1")[-1].id)
-    assert text(answer) == f"Made: message {new} (@4) of conversation plan-1, where the active branch now ends."
+    assert text(answer) == f"Made: message {new} (@4) of conversation plan-1; the active branch leads through it."
     assert data(answer) == {"id": "plan-1", "leaf": new}
     assert contents(store) == ["What first?", "The tests.", "And then?"]
     assert [message.content for message in store.path("plan-1", ids[3])][2:] == ['And "now"?', "The code."]
@@ -231,43 +229,45 @@ async def test_a_fork_has_the_branch_up_to_the_message(store: Store, era: str, t
     assert [message.content for message in store.path(whole)] == ["What first?", "The docs."]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"action": "switch"}, "action switch needs message: its id, @N or @last"),
-        ({"action": "delete", "confirm": True}, "action delete needs message: its id, @N or @last"),
-        ({"action": "edit", "message": "@0"}, "action edit needs content: the text of the new message"),
-        ({"action": "regenerate"}, "action regenerate needs content: the text of the new message"),
-        ({"action": "next"}, "the active branch of conversation plan-1 has no other beside it"),
-        ({"action": "switch", "message": "@9"}, "conversation plan-1 has no message @9; it has 4"),
-        (
-            {"action": "delete", "message": "nope", "confirm": True},
-            "no message in conversation plan-1: nope; call read_conversation on plan-1 to see which there are",
-        ),
-        (
-            {"action": "switch", "message": "nope"},
-            "no message in conversation plan-1: nope; call read_conversation on plan-1 to see which there are",
-        ),
-        (
-            {"action": "prune", "id": "gone"},
-            "no conversation gone; call list_conversations to see which there are",
-        ),
-        (
-            {"action": "grow"},
-            (
-                "branch was not called: action: Input should be 'switch', 'next', 'previous', 'edit', 'regenerate', "
-                "'fork', 'delete', 'delete_one' or 'prune'"
-            ),
-        ),
-    ],
-)
-async def test_an_error_says_what_to_do_and_changes_nothing(
-    store: Store, era: str, ids: list[str], arguments: dict[str, Any], said: str
-) -> None:
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"action": "switch"}, "action switch needs message: its id, @N or @last"),
+    ({"confirm": True}, "what with_answers needs message: its id, @N or @last"),
+    (
+        {"what": "other_branches", "message": "@0", "confirm": True},
+        "what other_branches takes no message",
+    ),
+    ({"action": "fork", "content": "x"}, "action fork takes no content"),
+    ({"action": "next", "idempotencyKey": "k"}, "action next makes nothing, so it takes no idempotencyKey"),
+    ({"action": "edit", "message": "@0"}, "action edit needs content: the text of the new message"),
+    ({"action": "regenerate"}, "action regenerate needs content: the text of the new message"),
+    ({"action": "next"}, "the active branch of conversation plan-1 has no other beside it"),
+    ({"action": "switch", "message": "@9"}, "conversation plan-1 has no message @9; it has 4"),
+    (
+        {"message": "nope", "confirm": True},
+        "no message in conversation plan-1: nope; call read_conversation on plan-1 to see which there are",
+    ),
+    (
+        {"action": "switch", "message": "nope"},
+        "no message in conversation plan-1: nope; call read_conversation on plan-1 to see which there are",
+    ),
+    (
+        {"what": "other_branches", "id": "gone"},
+        "no conversation gone; call list_conversations to see which there are",
+    ),
+    (
+        {"action": "grow"},
+        ("branch was not called: action: Input should be 'switch', 'next', 'previous', 'edit', 'regenerate' or 'fork'"),
+    ),
+]
+
+
+async def test_an_error_says_what_to_do_and_changes_nothing(store: Store, era: str, ids: list[str]) -> None:
     before = store.read("plan-1")
     user = Answering("accept", {"yes": True})
     async with talking(store, era, elicitation_callback=user) as client:
-        assert error(await called(client, **arguments)) == said
+        for arguments, said in WRONG:
+            tool = called if "action" in arguments else removed
+            assert error(await tool(client, **arguments)) == said
     assert user.questions == []
     assert store.read("plan-1") == before
 
@@ -278,9 +278,11 @@ async def test_a_conversation_locked_by_another_is_not_branched(
     with Store.open(root, user="anna") as other:
         other.lock("plan-1")
         async with talking(store, era) as client:
-            for arguments in ({"action": "edit", "content": "x"}, {"action": "delete", "confirm": True}):
-                said = error(await called(client, message="@1", **arguments))
-                assert said.startswith("conversation plan-1 is locked by anna on ")
+            for answer in (
+                await called(client, message="@1", action="edit", content="x"),
+                await removed(client, message="@1", confirm=True),
+            ):
+                assert error(answer).startswith("conversation plan-1 is locked by anna")
     assert len(store.path("plan-1")) == 4
 
 
@@ -293,11 +295,11 @@ async def test_a_message_and_its_answers_are_deleted_when_the_user_says_yes(
 ) -> None:
     user = Answering("accept", content)
     async with talking(store, era, elicitation_callback=user) as client:
-        answer = await called(client, action="delete", message=ids[2])
+        answer = await removed(client, message=ids[2])
     assert user.questions == [QUESTION]
     assert text(answer) == (
         "Deleted from conversation plan-1: 2 messages (1 user, 1 assistant); "
-        f"the active branch ends in message {ids[1]}."
+        f"the active branch ends in message {ids[1]}. {BACK}"
     )
     assert data(answer) == {"id": "plan-1", "leaf": ids[1], "removed": 2}
     assert contents(store) == ["What first?", "The tests."]
@@ -306,10 +308,10 @@ async def test_a_message_and_its_answers_are_deleted_when_the_user_says_yes(
 async def test_a_message_is_deleted_alone_and_what_answers_it_moves_up(store: Store, era: str, ids: list[str]) -> None:
     user = Answering("accept", {"yes": True})
     async with talking(store, era, elicitation_callback=user) as client:
-        answer = await called(client, action="delete_one", message="@2")
+        answer = await removed(client, what="alone", message="@2")
     assert user.questions == [ALONE]
     assert text(answer) == (
-        f"Deleted from conversation plan-1: 1 message (1 user); the active branch ends in message {ids[3]}."
+        f"Deleted from conversation plan-1: 1 message (1 user); the active branch ends in message {ids[3]}. {BACK}"
     )
     assert data(answer) == {"id": "plan-1", "leaf": ids[3], "removed": 1}
     assert contents(store) == ["What first?", "The tests.", "The code."]
@@ -317,68 +319,63 @@ async def test_a_message_is_deleted_alone_and_what_answers_it_moves_up(store: St
 
 async def test_when_all_is_deleted_no_message_is_left(store: Store, era: str, ids: list[str]) -> None:
     async with talking(store, era, elicitation_callback=Answering("accept", {"yes": True})) as client:
-        answer = await called(client, action="delete", message="@0")
-    assert text(answer) == ("Deleted from conversation plan-1: 4 messages (2 user, 2 assistant); no message is left.")
+        answer = await removed(client, message="@0")
+    assert text(answer) == (
+        f"Deleted from conversation plan-1: 4 messages (2 user, 2 assistant); no message is left. {BACK}"
+    )
     assert data(answer) == {"id": "plan-1", "removed": 4}
 
 
 async def test_the_other_branches_are_pruned_when_the_user_says_yes(store: Store, era: str, tree: list[str]) -> None:
     user = Answering("accept", {"yes": True})
     async with talking(store, era, elicitation_callback=user) as client:
-        answer = await called(client, action="prune")
+        answer = await removed(client, what="other_branches")
         assert user.questions == [PRUNING]
         assert text(answer) == (
             "Deleted from conversation plan-1: 3 messages (2 assistant, 1 user); "
-            f"the active branch ends in message {tree[4]}."
+            f"the active branch ends in message {tree[4]}. {BACK}"
         )
         assert [message.content for message in store.load("plan-1").history] == ["What first?", "The docs."]
-        again = await called(client, action="prune")
+        again = await removed(client, what="other_branches")
     assert text(again) == "Nothing was done: conversation plan-1 has no other branch."
     assert data(again) == {"id": "plan-1"}
     assert len(user.questions) == 1
 
 
-@pytest.mark.parametrize(("action", "content", "said"), NO)
-@pytest.mark.parametrize(
-    "arguments",
-    [{"action": "delete", "message": "@2"}, {"action": "delete_one", "message": "@2"}, {"action": "prune"}],
-)
-@pytest.mark.parametrize("confirm", [False, True])
-async def test_nothing_is_taken_out_when_the_user_does_not_say_yes(
-    store: Store,
-    era: str,
-    tree: list[str],
-    action: str,
-    content: dict[str, Any] | None,
-    said: str,
-    arguments: dict[str, Any],
-    confirm: bool,
-) -> None:
+#: What can be taken out, what is asked first, and how many messages are left.
+TAKEN: list[tuple[dict[str, Any], str, int]] = [
+    ({"message": "@2"}, QUESTION, 3),
+    ({"what": "alone", "message": "@2"}, ALONE, 4),
+    ({"what": "other_branches"}, PRUNING, 2),
+]
+
+
+async def test_nothing_is_taken_out_when_the_user_does_not_say_yes(store: Store, era: str, tree: list[str]) -> None:
     before = store.read("plan-1")
-    user = Answering(action, content)
-    async with talking(store, era, elicitation_callback=user) as client:
-        answer = await called(client, **arguments, confirm=confirm)
-    assert error(answer) == f"Nothing was done: the user {said}. Don't ask again unless they bring it up."
-    assert user.questions == [{"delete": QUESTION, "delete_one": ALONE, "prune": PRUNING}[arguments["action"]]]
+    for action, content, said in NO:
+        user = Answering(action, content)
+        async with talking(store, era, elicitation_callback=user) as client:
+            for arguments, _, _ in TAKEN:
+                for confirm in (False, True):
+                    answer = await removed(client, **arguments, confirm=confirm)
+                    assert error(answer).startswith(f"Nothing was done: the user {said}.")
+        assert user.questions == [question for _, question, _ in TAKEN for _ in range(2)]
     assert store.read("plan-1") == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "question", "left"),
-    [
-        ({"action": "delete", "message": "@2"}, QUESTION, 3),
-        ({"action": "prune"}, PRUNING, 2),
-    ],
-)
 async def test_where_the_client_cant_ask_nothing_is_taken_out_without_confirm(
-    store: Store, era: str, tree: list[str], arguments: dict[str, Any], question: str, left: int
+    store: Store, era: str, tree: list[str]
 ) -> None:
-    before = store.read("plan-1")
-    async with talking(store, era) as client:
-        assert error(await called(client, **arguments)) == f"{CANT}{question}{AGAIN}"
-        assert store.read("plan-1") == before
-        data(await called(client, **arguments, confirm=True))
-    assert len(store.load("plan-1").history) == left
+    for arguments, question, left in TAKEN:
+        id = store.fork("plan-1").id  # Something to compare with: nothing else is touched.
+        before, other = store.read("plan-1"), store.read(id)
+        async with talking(store, era) as client:
+            assert error(await removed(client, **arguments)) == f"{CANT}{question}{AGAIN}"
+            assert store.read("plan-1") == before
+            data(await removed(client, **arguments, confirm=True))
+        assert len(store.load("plan-1").history) == left
+        assert store.read(id) == other
+        store.restore_messages(store.removed("plan-1")[0].trashed)
 
 
 class _Meanwhile(Answering):
@@ -398,7 +395,7 @@ async def test_no_message_goes_that_the_user_was_not_asked_about(store: Store, e
     """The older era asks in the middle of the call, and ends it then; the newer one asks again."""
     user = _Meanwhile(store, ids[3])
     async with talking(store, era, elicitation_callback=user) as client:
-        answer = await called(client, action="delete", message="@2")
+        answer = await removed(client, message="@2")
     if era == "legacy":
         assert error(answer) == (
             "conversation plan-1 was changed meanwhile: 3 messages (2 user, 1 assistant) would go now, and not the 2 "
@@ -415,6 +412,6 @@ async def test_stored_text_in_a_question_stays_in_its_quotes_and_is_cut(store: S
     store.create(id="plan-1", title="Plan", type="group")
     store.append("plan-1", content='ok" and nothing else\n\x1b[2Kreally' + "x" * 100)
     async with talking(store, era) as client:
-        said = error(await called(client, action="delete", message="@0"))
+        said = error(await removed(client, message="@0"))
     cut = 'ok\\" and nothing else\\n\\u001b[2Kreally' + "x" * 28 + "\u2026"
     assert f'message @0 "{cut}" and all that answers it, 1 message (1 user)?' in said

@@ -43,7 +43,7 @@ def text(result: Any) -> str:
 def test_two_sessions_are_two_instances_and_a_delete_releases_the_locks_of_one(root: Path) -> None:
     with over_http(root) as server:
         one, other = server.session(), server.session()
-        assert not one.call("append_message", id=ID, content="one").get("isError")
+        assert not one.call("lock_conversation", id=ID).get("isError")
         assert [state for _, _, state in locks(root)] == ["held"]
         refused = other.call("append_message", id=ID, content="other")
         assert refused["isError"]
@@ -58,7 +58,7 @@ def test_a_session_without_requests_ends_with_its_lease_and_its_locks_with_it(ro
     (root / "capsule.toml").write_text('[lock]\nttl = "1s"\n', encoding="utf-8")
     with over_http(root) as server:
         session = server.session()
-        session.call("append_message", id=ID, content="one")
+        session.call("lock_conversation", id=ID)
         with Store.open(root, keep_locks=False) as store:
             eventually(lambda: not list(store.locks()), "the lease runs out")
         eventually(session.is_over, "the session is gone")
@@ -68,7 +68,7 @@ def test_a_session_is_of_use_to_the_holder_who_began_it_only(root: Path) -> None
     anna, bert = admit(root, "anna"), admit(root, "bert")
     with over_http(root) as server:
         session = server.session(anna)
-        session.call("append_message", id=ID, content="one")
+        session.call("lock_conversation", id=ID)
         # Her locks say who she is.
         assert locks(root) == [("anna", None, "held")]
         stolen = session.headers | {"authorization": f"Bearer {bert}"}
@@ -108,7 +108,7 @@ def test_a_revoked_token_is_refused_at_the_next_request_and_its_locks_are_releas
     anna = admit(root, "anna")
     with over_http(root) as server:
         session = server.session(anna)
-        session.call("append_message", id=ID, content="one")
+        session.call("lock_conversation", id=ID)
         Program(root)("--store", str(root), "tokens", "revoke", "anna")
         assert server.post("ping", **session.headers)[0] == 401
         eventually(lambda: locks(root) == [], "her locks are released")
@@ -119,7 +119,7 @@ def test_a_stop_releases_the_locks_of_all_sessions(root: Path) -> None:
         ids = [store.create(title=f"T {n}").id for n in range(20)]
     with over_http(root) as server:
         for id in ids:
-            assert not server.session().call("append_message", id=id, content="x").get("isError")
+            assert not server.session().call("lock_conversation", id=id).get("isError")
         assert len(locks(root)) == 20
         server.signal(15)
         assert server.ended() == 0
@@ -128,7 +128,7 @@ def test_a_stop_releases_the_locks_of_all_sessions(root: Path) -> None:
 
 def test_a_server_that_is_killed_leaves_no_lock_that_counts(root: Path) -> None:
     with over_http(root) as server:
-        server.session().call("append_message", id=ID, content="one")
+        server.session().call("lock_conversation", id=ID)
         server.signal(9)
         server.ended()
     with Store.open(root) as store:

@@ -14,7 +14,7 @@ from mcp.client import Client
 from mcp.client.extension import advertise
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from capsule import Store
+from capsule import Locked, Store
 from capsule.mcp_server.forms import EXTENSION
 from tests.mcp_server.serving import HANDSHAKE, ROOT, Stdio, environment, over_stdio
 
@@ -116,6 +116,7 @@ def test_the_server_finds_its_store_as_every_command_does(root: Path, monkeypatc
 def test_a_named_server_writes_as_that_holder(root: Path) -> None:
     with over_stdio(root, "--instance", "anna") as client:
         id = client.call("create_conversation", title="T")["id"]
+        client.call("lock_conversation", id=id)
         with Store.open(root) as other:
             assert [(lock.id, lock.name) for lock in other.locks()] == [(id, "anna")]
 
@@ -138,6 +139,20 @@ def test_options_for_the_other_transport_are_refused(root: Path) -> None:
             assert "--as" in client.said or "--allow-host" in client.said
         finally:
             client.close()
+
+
+def test_a_save_keeps_nobody_else_out_and_a_lock_does(root: Path) -> None:
+    with over_stdio(root) as one, Store.open(root, keep_locks=False) as other:
+        id = one.call("create_conversation", title="Chat", content="Hello")["id"]
+        one.call("append_message", id=id, content="Hi")
+        assert other.head(id).lock is None
+        other.append(id, content="Me too")
+        one.call("lock_conversation", id=id)
+        with pytest.raises(Locked):
+            other.append(id, content="Locked out")
+        one.call("append_message", id=id, content="Still mine")
+        one.call("unlock_conversation", id=id)
+        other.append(id, content="Free")
 
 
 def test_whatever_comes_is_answered_with_its_id_and_the_server_goes_on(root: Path) -> None:

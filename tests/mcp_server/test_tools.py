@@ -46,6 +46,7 @@ async def test_these_are_the_tools_in_both_eras(store: Store, era: str) -> None:
         "append_message",
         "edit_message",
         "branch",
+        "delete_messages",
         "update_conversation",
         "delete_conversation",
         "lock_conversation",
@@ -61,9 +62,9 @@ async def test_these_are_the_tools_in_both_eras(store: Store, era: str) -> None:
 
 async def test_all_a_model_reads_of_the_tools_is_under_3500_tokens(store: Store) -> None:
     """Counted as 3.5 characters a token of the compact JSON of tools/list; o200k and cl100k count over 4."""
-    async with talking(store, "legacy") as client:
+    async with talking(store, "legacy", takes=[]) as client:
         tools = (await client.list_tools()).tools
-    assert len(tools) <= 14
+    assert len(tools) <= 13
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
     assert len(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) / 3.5 < 3500
 
@@ -77,7 +78,7 @@ async def test_which_tools_read_add_and_replace(store: Store) -> None:
     destroys = {name for name, hint in hints.items() if hint and hint.destructive_hint}
     assert destroys == {
         "edit_message",
-        "branch",
+        "delete_messages",
         "update_conversation",
         "delete_conversation",
         "unlock_conversation",
@@ -233,6 +234,18 @@ async def test_making_appending_and_editing(store: Store, era: str) -> None:
         answer = await client.call_tool("edit_message", {"id": id, "message": "@last", "content": "Hi!"})
         assert text(answer) == f"Edited: message {message.id} (@1) of conversation {id}."
     assert [message.content for message in store.tail(id, 5)] == ["Hello", "Hi!"]
+
+
+async def test_nothing_that_is_passed_when_a_conversation_is_made_is_ignored(store: Store, era: str) -> None:
+    made(store, tags=["old"])
+    async with talking(store, era) as client:
+        said = error(await client.call_tool("create_conversation", {"title": "t", "role": "system"}))
+        assert said == "role is that of the first message: give content too"
+        arguments = {"summaryOf": "plan-1", "content": "Short.", "type": "group", "role": "user", "tags": ["new"]}
+        found = data(await client.call_tool("create_conversation", {**arguments, "title": "Sum"}))
+    head = store.head(found["id"])
+    assert (head.title, head.type, head.tags) == ("Sum", "group", ("old", "new"))
+    assert [(message.role, message.content) for message in store.tail(head.id, 9)] == [("user", "Short.")]
 
 
 async def test_a_lock_of_ones_own_is_not_taken_for_somebody_elses(store: Store, root: Path, era: str) -> None:

@@ -11,18 +11,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import orjson
 
 from capsule import Store
 from capsule.discovery import load_settings
-from capsule.storage import held
 from capsule.storage.engine import FileStorage
 from capsule.storage.syscalls import Syscalls
 
 CALLS = (
     "open", "close", "pread", "pwrite", "fstat", "lstat", "ftruncate", "rename", "link", "unlink", "mkdir", "fchmod",
+    "fchown", "attributes", "set_attribute", "remove_attribute",
     "fsync", "fdatasync", "copy", "exchange", "dup", "try_lock", "try_lock_shared", "unlock", "names",
 )  # fmt: skip
 #: What a full disk refuses.
@@ -119,12 +118,10 @@ def lock_by_name(root: Path, id: str) -> None:
         store.lock(id)
 
 
-def switch_far(store: Store, id: str) -> None:
-    """Switch as in a large file, which is copied while the branch is looked for."""
+def switch_back(store: Store, id: str) -> None:
     first = str(store.load(id).history[0].id)
     store.append(id, content="new", parent=None)
-    with patch.object(held, "WORTH_A_THREAD", 0):
-        store.switch(id, first)
+    store.switch(id, first)
 
 
 #: What is done to the files before, what is done with the store, and the texts afterwards if it is done.
@@ -138,7 +135,7 @@ OPERATIONS: dict[str, tuple[Callable[[Path, str], None], Callable[[Store, str], 
     "append after a hand edit": (lay_out, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
     "append after a stale save": (stale_save, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
     "append to a torn file": (tear, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
-    "switch": (nothing, switch_far, ["one", "two", "new"]),
+    "switch": (nothing, switch_back, ["one", "two", "new"]),
     "rename": (nothing, lambda store, id: store.rename(id, "Renamed"), ["one", "two"]),
     "set a context": (nothing, lambda store, id: store.set_context(id, {"fullContext": "x" * 6000}), ["one", "two"]),
     "edit": (nothing, lambda store, id: store.edit_message(id, "@0", "edited"), ["edited", "two"]),

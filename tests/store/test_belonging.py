@@ -1,0 +1,103 @@
+"""A new version of a file belongs to whom the old one belonged, and is read and written by the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.storage.syscalls import Syscalls
+from tests.storage.faults import lay_out, stale_save, store_on, tear
+
+ACL = "system.posix_acl_access"
+#: What writes the file anew.
+WRITES: dict[str, Callable[[Store, Path], object]] = {
+    "rename": lambda store, root: store.rename("plan", "Named"),
+    "edit": lambda store, root: store.edit_message("plan", "@0", "edited"),
+    "append to another layout": lambda store, root: (lay_out(root, "plan"), store.append("plan", content="x")),
+    "repair": lambda store, root: (tear(root, "plan"), store.load("plan")),
+}
+
+
+def acl(user: int) -> bytes:
+    """rw for the owner, the group and this user, and nothing for others."""
+    entries = ((1, 6, -1), (2, 6, user), (4, 6, -1), (16, 6, -1), (32, 0, -1))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        store.create(id="plan", type="group", messages=[{"role": "user", "content": text} for text in ("one", "two")])
+    return tmp_path
+
+
+def attributes(path: Path) -> dict[str, bytes]:
+    return {name: os.getxattr(path, name) for name in os.listxattr(path) if not name.startswith("security.")}
+
+
+def anew(root: Path, name: str, sys: Syscalls | None = None) -> os.stat_result:
+    """The status of the file after a write that gave it another inode."""
+    path = root / "conversations" / "plan.json"
+    before = path.stat().st_ino
+    with store_on(root, sys or Syscalls()) as store:
+        WRITES[name](store, root)
+    assert path.stat().st_ino != before
+    return path.stat()
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.skipif(not hasattr(os, "setxattr"), reason="no extended attributes on this platform")
+def test_a_new_version_keeps_bits_and_attributes(root: Path, name: str) -> None:
+    path = root / "conversations" / "plan.json"
+    path.chmod(0o640)
+    try:
+        os.setxattr(path, "user.origin", b"import")
+        os.setxattr(path, ACL, acl(12345))
+    except OSError:
+        pytest.skip("the file system has no attributes")
+    before = attributes(path)
+    assert set(before) == {"user.origin", ACL}
+    assert stat.S_IMODE(anew(root, name).st_mode) == 0o660
+    assert attributes(path) == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_new_version_that_root_wrote_stays_its_owners(root: Path) -> None:
+    path = root / "conversations" / "plan.json"
+    for name in WRITES:
+        os.chown(path, 1234, 5678)
+        path.chmod(0o600)
+        found = anew(root, name)
+        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 5678, 0o600), name
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_group_that_cannot_be_kept_gives_no_other_group_its_rights(root: Path) -> None:
+    path = root / "conversations" / "plan.json"
+
+    class Bound(Syscalls):
+        """The system, to a user who may give nothing away."""
+
+        def fchown(self, fd: int, uid: int, gid: int) -> None:  # type: ignore[override]
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    os.chown(path, 1234, 5678)
+    path.chmod(0o664)
+    assert stat.S_IMODE(anew(root, "rename", Bound()).st_mode) == 0o644
+
+
+def test_a_stale_save_that_is_merged_keeps_the_bits_that_the_editor_gave(root: Path) -> None:
+    stale_save(root, "plan")
+    path = root / "conversations" / "plan.json"
+    path.chmod(0o604)
+    with Store.open(root) as store:
+        store.rename("plan", "Named")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
