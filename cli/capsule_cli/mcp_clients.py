@@ -7,6 +7,7 @@ that can't be read changes nothing in any other; and what the environment says o
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsule.errors import CapsuleError
+from capsule.ids import check_id
 from capsule_cli.options import asked, usage
 from capsule_cli.output import Stopped, out, out_json, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import Seen
-    from capsule.mcp_server.clients.entries import Change, Entry
+    from capsule.mcp_server.clients.settings import Entry, Plan
     from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
 
 __all__ = ["commands"]
@@ -48,7 +50,7 @@ Names = Annotated[
 All = Annotated[bool, typer.Option("--all", help="All of them whose settings are here.")]
 Project = Annotated[bool, typer.Option("--project", help="In the settings of the project in the current directory.")]
 User = Annotated[bool, typer.Option("--user", help="In your own settings, for all projects (the default).")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be changed, as a diff.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 Force = Annotated[bool, typer.Option("--force", help="Even if the entry of this name starts something else.")]
 
 
@@ -61,19 +63,24 @@ def install(
     user: User = False,
     dry_run: DryRun = False,
     force: Force = False,
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="The agent that it is: its messages are from it.")
+    ] = None,
 ) -> None:
     """Make programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
+    Where a program has a command for that (claude, codex, gemini, code), that is run. A settings file with comments is
+    left as it is, and what to paste into it is printed; the exit code is then 1.
+
     With --store, it always serves that store. Without, the one that `capsule` would use where the program starts it.
     """
-    from capsule.mcp_server.clients import entries
+    from capsule.mcp_server.clients import settings
 
     scope, places = _scope(project, user), _places()
-    launch = _launch(ctx)
-    changes = [
-        entries.install(client, scope, places, launch, force=force) for client in _clients(names, every, scope, places)
-    ]
-    _carry_out(ctx, changes, dry_run, "has the entry now", "has the entry already")
+    launch = _launch(ctx, name)
+    clients = _clients(names, every, scope, places)
+    plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
+    _carry_out(ctx, plans, places, dry_run, is_there=True)
 
 
 @commands.command("uninstall")
@@ -87,14 +94,12 @@ def uninstall(
     force: Force = False,
 ) -> None:
     """Take the entry `capsule` out of the settings of programs, and nothing else."""
-    from capsule.mcp_server.clients import entries
+    from capsule.mcp_server.clients import settings
 
     scope, places = _scope(project, user), _places()
-    changes: list[Change] = []
-    for client in _clients(names, every, scope, places):
-        found = entries.uninstall(client, scope, places, copies=_copies(), force=force)
-        changes += found or [entries.nothing(client, scope, places)]
-    _carry_out(ctx, changes, dry_run, "has no entry any more", "has no entry")
+    clients = _clients(names, every, scope, places)
+    plans = [plan for client in clients for plan in settings.uninstall(client, scope, places, force=force)]
+    _carry_out(ctx, plans, places, dry_run, is_there=False)
 
 
 @commands.command("doctor")
@@ -158,13 +163,13 @@ class _Visit:
 
 def _visits(client: Client, places: Places, store: str | None, *, named: bool) -> list[_Visit]:
     """What there is to see of a program, in both scopes."""
-    from capsule.mcp_server.clients import doctor, entries
+    from capsule.mcp_server.clients import doctor, settings
 
     visits = []
     for scope in _scopes():
         cwd = places.home if scope == "user" else places.project
         try:
-            found = list(entries.entries(client, scope, places))
+            found = list(settings.entries(client, scope, places))
         except CapsuleError as error:
             path = getattr(error, "path", "")
             visits.append(_Visit(client, scope, path, (error.message,)))
@@ -228,10 +233,11 @@ def _is_here(client: Client, scope: Scope, places: Places) -> bool:
 
 
 def _places() -> Places:
-    from capsule.mcp_server.clients.table import VARIABLES, Places
+    from capsule.mcp_server.clients.table import PROGRAMS, VARIABLES, Places
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    return Places(sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment)
+    programs = {name: path for name in PROGRAMS if (path := shutil.which(name))}
+    return Places(sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment, programs)
 
 
 def _copies() -> str:
@@ -250,7 +256,7 @@ def _store(ctx: typer.Context) -> str | None:
     return find_store(asked(ctx).store)
 
 
-def _launch(ctx: typer.Context) -> Launch:
+def _launch(ctx: typer.Context, name: str | None) -> Launch:
     """How a program is to start the server: this very `capsule`, by its absolute path."""
     from capsule.mcp_server.clients.table import Launch
 
@@ -259,6 +265,7 @@ def _launch(ctx: typer.Context) -> Launch:
     store, instance = _store(ctx), asked(ctx).instance
     words += ["--store", store] if store else []
     words += ["--instance", instance] if instance else []
+    words += ["--as", check_id(name)] if name is not None else []
     return Launch(executable, tuple(words))
 
 
@@ -273,36 +280,50 @@ def _executable() -> list[str]:
     return [sys.executable, "-m", "capsule_cli"]
 
 
-def _carry_out(ctx: typer.Context, changes: Sequence[Change], dry_run: bool, done: str, idle: str) -> None:
-    """Write the changes, or show them, and say so."""
-    from capsule.mcp_server.clients import entries
+def _carry_out(ctx: typer.Context, plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
+    """Do what the plans say, or show it, and say so.
+
+    Args:
+        is_there: Whether the entry is there afterwards.
+
+    Raises:
+        typer.Exit: A person has to do something.
+    """
+    from capsule.mcp_server.clients import settings
 
     told = []
-    for change in changes:
-        kept = None
-        if change.changes and not dry_run:
-            kept = entries.apply(change, _copies())
+    for plan in plans:
+        kept = settings.apply(plan, places, _copies()) if plan.changes and not dry_run else None
+        if not asked(ctx).json:
+            out(shown(_told(plan, kept, dry_run, is_there)))
         told.append(
             {
-                "client": change.client.name,
-                "scope": change.scope,
-                "path": change.file.path,
-                "changed": change.changes and not dry_run,
+                "client": plan.client.name,
+                "scope": plan.scope,
+                "path": plan.path,
+                "changed": plan.changes and not dry_run,
+                "commands": [list(command) for command in plan.commands],
                 "backup": kept,
-                **({"diff": change.diff()} if dry_run else {}),
+                **({"paste": plan.paste} if plan.paste else {}),
+                **({"diff": plan.diff()} if dry_run else {}),
             }
         )
-        if not asked(ctx).json:
-            out(shown(_told(change, kept, dry_run, done, idle)))
     if asked(ctx).json:
         out_json(told)
+    if any(plan.paste for plan in plans):
+        raise typer.Exit(1)
 
 
-def _told(change: Change, kept: str | None, dry_run: bool, done: str, idle: str) -> str:
-    title, path = change.client.title, change.file.path
-    if not change.changes:
-        return f"{title}: {path} {idle}; nothing to change"
+def _told(plan: Plan, kept: str | None, dry_run: bool, is_there: bool) -> str:
+    title, path = plan.client.title, plan.path
+    if plan.paste:
+        how = "put this into it yourself" if is_there else "change it yourself"
+        return f"{title}: {path} has comments, or can't be changed without changing more; {how}:\n{plan.paste.rstrip()}"
+    if not plan.changes:
+        return f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing to change"
     if dry_run:
-        return change.diff().removesuffix("\n")
+        return "\n".join(map(shlex.join, plan.commands)) or plan.diff().removesuffix("\n")
     copy = f"\n  what it held before: {kept}" if kept else ""
-    return f"{title}: {path} {done}; {change.client.then.format(title=title)}{copy}"
+    if not is_there:
+        return f"{title}: {path} has no entry any more; what {title} has started already goes on until it ends{copy}"
+    return f"{title}: {path} has the entry now; {plan.client.then.format(title=title)}{copy}"

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,8 +127,9 @@ def line_with(said: str, *words: str) -> str:
 
 
 @contextmanager
-def http_server(world: World) -> Iterator[str]:
-    """The server over HTTP, on a free port. Yields: its address."""
+def http_server(world: World) -> Iterator[tuple[str, str]]:
+    """The server over HTTP, on a free port. Yields: its address, and what a client is let in with."""
+    bearer = "Bearer " + world.capsule("tokens", "add", "client").strip()
     words = [CAPSULE, "--store", str(world.store), "mcp", "--http", "127.0.0.1:0"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=world.project, env=world.environment())
     assert process.stderr is not None
@@ -139,7 +141,7 @@ def http_server(world: World) -> Iterator[str]:
         if url is None:
             raise Failed("the server over HTTP went away before it said where it serves")
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield url
+        yield url, bearer
     finally:
         watchdog.cancel()
         process.terminate()
@@ -149,6 +151,8 @@ def http_server(world: World) -> Iterator[str]:
 def sdk(world: World) -> str:
     """The SDK's own client: both eras of the protocol, over stdio and HTTP."""
     from mcp import Client, StdioServerParameters
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
 
     over_stdio = StdioServerParameters(
         command=CAPSULE, args=["mcp", "--store", str(world.store)], env=world.environment(), cwd=str(world.project)
@@ -167,10 +171,14 @@ def sdk(world: World) -> str:
                     raise Failed(f"the resource has {read.contents}, the tools are {names}")
                 return client.protocol_version
 
-    with http_server(world) as url:
-        for name, server in (("stdio", over_stdio), ("HTTP", url)):
-            for mode in ("legacy", "auto"):
-                spoken.append(f"{name} {anyio.run(talk, server, mode)}")
+    async def over_http(url: str, bearer: str, mode: str) -> str:
+        async with create_mcp_http_client(headers={"Authorization": bearer}) as own:
+            return await talk(streamable_http_client(url, http_client=own), mode)
+
+    with http_server(world) as (url, bearer):
+        for mode in ("legacy", "auto"):
+            spoken.append(f"stdio {anyio.run(talk, over_stdio, mode)}")
+            spoken.append(f"HTTP {anyio.run(over_http, url, bearer, mode)}")
     versions = {words.split()[1] for words in spoken}
     if len(versions) != 2:
         raise Failed(f"both eras should have been spoken, and were not: {spoken}")
@@ -180,8 +188,9 @@ def sdk(world: World) -> str:
 def inspector(world: World) -> str:
     """The MCP Inspector's command line: tools, a call and resources, over stdio and HTTP."""
     told = []
-    with http_server(world) as url:
-        for name, target in (("stdio", [CAPSULE, "mcp", "--store", str(world.store)]), ("HTTP", [url])):
+    with http_server(world) as (url, bearer):
+        over_http = [url, "--header", f"Authorization: {bearer}"]
+        for name, target in (("stdio", [CAPSULE, "mcp", "--store", str(world.store)]), ("HTTP", over_http)):
 
             def ask(*words: str, target: list[str] = target) -> Any:
                 return json.loads(world.run("mcp-inspector", "--cli", *target, *words))
@@ -237,7 +246,7 @@ def codex(world: World) -> str:
     settings = world.home / ".codex" / "config.toml"
     settings.parent.mkdir()
     settings.write_text(f'# trusted\n[projects."{world.project}"]\ntrust_level = "trusted"\n', encoding="utf-8")
-    before = settings.read_bytes()
+    before = settings.read_text()
     for scope in ("--user", "--project"):
         world.capsule("mcp", "install", "codex", scope)
         servers = _app_server(world, in_project=scope == "--project")
@@ -246,7 +255,7 @@ def codex(world: World) -> str:
         world.capsule("mcp", "uninstall", "codex", scope)
         if left := _app_server(world, in_project=scope == "--project"):
             raise Failed(f"it still has the entry after uninstall: {left}")
-    if settings.read_bytes() != before:
+    if tomllib.loads(settings.read_text()).get("projects") != tomllib.loads(before).get("projects"):
         raise Failed(f"its settings are not what they were: {settings.read_text()}")
     server = servers[0]
     return f"{server['name']}: {server['serverInfo']['version']}, {len(server['tools'])} tools"

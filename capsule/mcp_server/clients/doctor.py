@@ -17,13 +17,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from capsule.mcp_server.budget import tokens
 from capsule.mcp_server.clients.table import Launch
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["TIMEOUT_S", "Seen", "examine"]
 

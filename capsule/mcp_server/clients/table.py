@@ -8,13 +8,19 @@ Looked up on 2026-11-21; the ones that `make clients` runs were seen to read wha
 
 from __future__ import annotations
 
+import json
 import ntpath
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CLIENTS", "VARIABLES", "Client", "Launch", "Places", "Scope", "client"]
+__all__ = ["CLIENTS", "NAME", "PROGRAMS", "VARIABLES", "Client", "Launch", "Places", "Scope", "client"]
+
+#: What the server is called in a program's settings.
+NAME = "capsule"
+#: The programs that have commands for their servers.
+PROGRAMS = ("claude", "codex", "gemini", "code")
 
 Scope = Literal["user", "project"]
 
@@ -39,12 +45,14 @@ class Places:
         home: The user's home directory, absolute.
         project: The directory of the project, absolute.
         environment: The values of `VARIABLES` that are set.
+        programs: The paths of those of `PROGRAMS` that are installed.
     """
 
     platform: str
     home: str
     project: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     def join(self, *parts: str) -> str:
         """A path of this platform."""
@@ -94,6 +102,8 @@ def _in_one_list(launch: Launch) -> dict[str, Any]:
 
 
 Files = Callable[[Places], tuple[str, ...]]
+Added = Callable[[Scope, Launch], tuple[str, ...]]
+Removed = Callable[[Scope], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +113,71 @@ class Client:
     Attributes:
         name: What the command line calls it.
         title: What people call it.
-        dialect: "json" (no comments), "jsonc" (comments, a comma after the last value) or "toml".
+        is_toml: Whether its files are TOML; else they are JSON, maybe with comments.
         servers: The names that lead to the table of servers.
         user: Its files in the user's settings.
         project: Its files in a project; None: it has none.
         shape: What an entry says.
         sources: Where this is written.
         then: What a person does after a change.
+        program: Its command, when it has one for its servers.
+        added: The arguments with which that adds a server; none: it can't, in that scope.
+        removed: The arguments with which it takes ours out.
         switched_off: The entry's switch and the value that turns it off.
     """
 
     name: str
     title: str
-    dialect: Literal["json", "jsonc", "toml"]
     servers: tuple[str, ...]
     user: Files
     project: Files | None
     shape: Callable[[Launch], dict[str, Any]]
     sources: tuple[str, ...]
     then: str
+    is_toml: bool = False
+    program: str = ""
+    added: Added | None = None
+    removed: Removed | None = None
     switched_off: tuple[tuple[str, Any], ...] = (("disabled", True), ("enabled", False))
 
     def files(self, scope: Scope, places: Places) -> tuple[str, ...]:
         """The files of a scope, absolute, the one that counts first; none when it has no such scope."""
         of = self.user if scope == "user" else self.project
         return of(places) if of is not None else ()
+
+    def adding(self, scope: Scope, places: Places, launch: Launch) -> tuple[tuple[str, ...], ...]:
+        """The command that adds our entry, if there is one."""
+        words = self.added(scope, launch) if self.added is not None else ()
+        return ((places.programs[self.program], *words),) if words and self.program in places.programs else ()
+
+    def removing(self, scope: Scope, places: Places) -> tuple[tuple[str, ...], ...]:
+        """The command that takes our entry out, if there is one."""
+        words = self.removed(scope) if self.removed is not None else ()
+        return ((places.programs[self.program], *words),) if words and self.program in places.programs else ()
+
+
+def _claude_adds(scope: Scope, launch: Launch) -> tuple[str, ...]:
+    return ("mcp", "add", "--scope", scope, NAME, "--", launch.command, *launch.args)
+
+
+def _codex_adds(scope: Scope, launch: Launch) -> tuple[str, ...]:
+    return ("mcp", "add", NAME, "--", launch.command, *launch.args) if scope == "user" else ()
+
+
+def _gemini_adds(scope: Scope, launch: Launch) -> tuple[str, ...]:
+    return ("mcp", "add", "--scope", scope, NAME, launch.command, "--", *launch.args)
+
+
+def _code_adds(scope: Scope, launch: Launch) -> tuple[str, ...]:
+    return ("--add-mcp", json.dumps({"name": NAME, **_typed(launch)})) if scope == "user" else ()
+
+
+def _scoped_removes(scope: Scope) -> tuple[str, ...]:
+    return ("mcp", "remove", "--scope", scope, NAME)
+
+
+def _codex_removes(scope: Scope) -> tuple[str, ...]:
+    return ("mcp", "remove", NAME) if scope == "user" else ()
 
 
 def _project(*names: str) -> Files:
@@ -186,7 +236,9 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="claude-code",
         title="Claude Code",
-        dialect="json",
+        program="claude",
+        added=_claude_adds,
+        removed=_scoped_removes,
         servers=("mcpServers",),
         user=_claude_code,
         project=_project(".mcp.json"),
@@ -197,7 +249,6 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="claude-desktop",
         title="Claude Desktop",
-        dialect="json",
         servers=("mcpServers",),
         user=_claude_desktop,
         project=None,
@@ -211,7 +262,10 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="codex",
         title="Codex",
-        dialect="toml",
+        is_toml=True,
+        program="codex",
+        added=_codex_adds,
+        removed=_codex_removes,
         servers=("mcp_servers",),
         user=_codex,
         project=_project(".codex/config.toml"),
@@ -222,7 +276,9 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="gemini",
         title="Gemini CLI",
-        dialect="jsonc",
+        program="gemini",
+        added=_gemini_adds,
+        removed=_scoped_removes,
         servers=("mcpServers",),
         user=_gemini,
         project=_project(".gemini/settings.json"),
@@ -237,7 +293,6 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="cursor",
         title="Cursor",
-        dialect="jsonc",
         servers=("mcpServers",),
         user=_cursor,
         project=_project(".cursor/mcp.json"),
@@ -248,7 +303,8 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="vscode",
         title="VS Code",
-        dialect="jsonc",
+        program="code",
+        added=_code_adds,
         servers=("servers",),
         user=_vscode,
         project=_project(".vscode/mcp.json"),
@@ -259,7 +315,6 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="windsurf",
         title="Windsurf (Devin Desktop)",
-        dialect="jsonc",
         servers=("mcpServers",),
         user=_windsurf,
         project=_project(".devin/mcp_config.json"),
@@ -274,7 +329,6 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="opencode",
         title="OpenCode",
-        dialect="jsonc",
         servers=("mcp",),
         user=_opencode,
         project=_project("opencode.json", "opencode.jsonc"),
@@ -289,7 +343,6 @@ CLIENTS: tuple[Client, ...] = (
     Client(
         name="zed",
         title="Zed",
-        dialect="jsonc",
         servers=("context_servers",),
         user=_zed,
         project=_project(".zed/settings.json"),

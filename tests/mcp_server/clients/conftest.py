@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from capsule.mcp_server.clients import table
 from capsule.mcp_server.clients.table import Places
 from tests.cli.conftest import Program
 
@@ -25,6 +26,8 @@ def capsule(tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch) -> 
     """The program, in that home and project, and a store."""
     monkeypatch.setenv("HOME", places.home)
     monkeypatch.chdir(places.project)
+    # Those of this machine are no part of a test.
+    monkeypatch.setattr(table, "PROGRAMS", ())
     program = Program(tmp_path / "my störe")
     program("init", str(program.root))
     yield program

@@ -1,0 +1,400 @@
+"""The entry of this server in a program's settings: read, put in, taken out.
+
+What must stay true: nothing but the entry called `capsule` changes in what settings say; an entry of that name that
+starts something else is left alone unless it was said to be replaced; and a change is worked out whole before anything
+is done, so that it can be shown first. It is made by the program's own command where there is one, else in the file,
+unless comments would be lost or the meaning changed: then the person is told what to paste.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+import ntpath
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
+from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
+from capsule.storage.files import naming
+
+__all__ = ["Entry", "Plan", "apply", "entries", "install", "uninstall"]
+
+# What one program or another replaces by the value of a variable or by a file: no path may look like that.
+_REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
+# A text, kept; or a comment. A text, kept; or a comma behind the last value.
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_TRAILING = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
+_COMMAND_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Our entry in a settings file.
+
+    Attributes:
+        path: The file.
+        value: What the entry says.
+        launch: How it starts the server; None when it doesn't start a program, or not one that can be read.
+        off: Whether it is switched off.
+    """
+
+    path: str
+    value: dict[str, Any]
+    launch: Launch | None
+    off: bool
+
+    @property
+    def ours(self) -> bool:
+        """Whether it starts a `capsule`."""
+        if self.launch is None:
+            return False
+        words = (self.launch.command, *self.launch.args)
+        names = {ntpath.basename(posixpath.basename(word)).lower().removesuffix(".exe") for word in words}
+        return bool(names & {"capsule", "capsule_cli", "capsule_cli.app"}) and "mcp" in words
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done to a program's settings; nothing, when it says nothing else.
+
+    Attributes:
+        path: The settings file.
+        commands: The program's own commands that do it.
+        before: What the file says now; None: there is no file.
+        after: What it is to say.
+        paste: What a person is to put into it, or take out of it.
+    """
+
+    client: Client
+    scope: Scope
+    path: str
+    commands: tuple[tuple[str, ...], ...] = ()
+    before: str | None = None
+    after: str | None = None
+    paste: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is something that `apply` does."""
+        return bool(self.commands) or self.after is not None
+
+    def diff(self) -> str:
+        """The change of the file, as a unified diff."""
+        old = "/dev/null" if self.before is None else self.path
+        before, after = ((text or "").splitlines(keepends=True) for text in (self.before, self.after))
+        lines = difflib.unified_diff(before, after, old, self.path)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def install(client: Client, scope: Scope, places: Places, launch: Launch, *, force: bool = False) -> Plan:
+    """Work out how a program comes to use the server.
+
+    Args:
+        launch: How the server is started.
+        force: Whether an entry of our name that starts something else is replaced.
+
+    Raises:
+        InvalidInput: The program has no such scope, or would read a word of `launch` as something else.
+        InvalidDocument: The file can't be read as what it should be; the message has line and column.
+        Refused: There is an entry of our name that isn't ours.
+    """
+    for word in (launch.command, *launch.args):
+        if _REPLACED.search(word):
+            raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
+    file = _file_for(client, scope, places)
+    entry = file.entry()
+    if entry is not None and not entry.ours and not force:
+        raise Refused(
+            f"{file.path}: {'.'.join(file.keys)} is there, and starts something else; "
+            "rename it, or replace it with: --force",
+            path=file.path,
+        )
+    wanted = client.shape(launch)
+    value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
+    if entry is not None and value == entry.value:
+        return Plan(client, scope, file.path)
+    if commands := client.adding(scope, places, launch):
+        if entry is not None:
+            commands = (*client.removing(scope, places), *commands)
+        return Plan(client, scope, file.path, commands)
+    return file.plan(scope, value)
+
+
+def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = False) -> list[Plan]:
+    """Work out how a program comes to forget the server: a plan for every file of the scope that has our entry.
+
+    Args:
+        force: Whether an entry of our name that starts something else is taken out too.
+
+    Raises:
+        InvalidInput: The program has no such scope.
+        InvalidDocument: A file can't be read as what it should be.
+        Refused: The entry of our name isn't ours.
+    """
+    plans = []
+    for file in _files(client, scope, places):
+        entry = file.entry()
+        if entry is None:
+            continue
+        if not entry.ours and not force:
+            raise Refused(
+                f"{file.path}: the entry {NAME} starts something else, and is left alone; take it out with: --force",
+                path=file.path,
+            )
+        commands = client.removing(scope, places)
+        plans.append(Plan(client, scope, file.path, commands) if commands else file.plan(scope, None))
+    return plans or [Plan(client, scope, _files(client, scope, places)[0].path)]
+
+
+def entries(client: Client, scope: Scope, places: Places) -> Iterator[Entry]:
+    """Our entries in a program's settings.
+
+    Raises:
+        InvalidDocument: A file can't be read as what it should be.
+    """
+    for path in client.files(scope, places):
+        entry = _read(client, path).entry()
+        if entry is not None:
+            yield entry
+
+
+def apply(plan: Plan, places: Places, copies: str) -> str | None:
+    """Do what a plan says.
+
+    Args:
+        copies: The directory for a copy of a file that is changed; made when it isn't there.
+
+    Returns:
+        The path of the copy; None: no file was changed, or it is a new one.
+
+    Raises:
+        Refused, StorageFailed: The program's own command failed, the system did not let it, or another program
+            changed the file meanwhile.
+    """
+    for command in plan.commands:
+        _run(command, places)
+    return _replace(plan, copies) if plan.after is not None else None
+
+
+def _run(command: tuple[str, ...], places: Places) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=places.project, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Refused(f"{' '.join(command)}: {error}", path=command[0]) from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        raise Refused(f"{' '.join(command)}: exit code {done.returncode}: {said[-1000:]}", path=command[0])
+
+
+def _replace(plan: Plan, copies: str) -> str | None:
+    """Put the new text in the place of the old, in one step, after having kept a copy; a link to it stays."""
+    assert plan.after is not None
+    target = os.path.realpath(plan.path)
+    copy_at = None
+    if plan.before is not None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+        copy_at = os.path.join(copies, f"{os.path.basename(target).lstrip('.')}-{stamp}.bak")
+        with naming(copy_at, "write"):
+            os.makedirs(copies, mode=0o700, exist_ok=True)
+            _write(copy_at, plan.before)
+    with naming(plan.path, "write"):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        temporary = f"{target}.{os.getpid()}.tmp"
+        try:
+            _write(temporary, plan.after)
+            if plan.before is not None:
+                shutil.copymode(target, temporary)
+            if _text(plan.path) != plan.before:
+                raise Refused(f"{plan.path} was changed by another program in this moment; try again", path=plan.path)
+            os.replace(temporary, target)
+        finally:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+    return copy_at
+
+
+def _write(path: str, text: str) -> None:
+    # What is new may come to hold secrets of other servers: for its owner only.
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+    with open(fd, "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(fd)
+
+
+def _text(path: str) -> str | None:
+    """What a file says; None: there is none."""
+    with naming(path, "read"):
+        try:
+            with open(path, "rb") as file:
+                return file.read().decode()
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise InvalidDocument.of([Problem(path, 0, 0, "", "is no UTF-8 text")]) from error
+
+
+def _files(client: Client, scope: Scope, places: Places) -> list[_File]:
+    found = client.files(scope, places)
+    if not found:
+        raise InvalidInput(f"{client.title} has no settings of a project; leave --project away")
+    return [_read(client, path) for path in found]
+
+
+def _file_for(client: Client, scope: Scope, places: Places) -> _File:
+    """The file to put our entry into: the one that has it, else one that is there, else the one that counts most."""
+    found = _files(client, scope, places)
+    return max(found, key=lambda file: (file.entry() is not None, file.text is not None, -found.index(file)))
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A settings file as it was read.
+
+    Attributes:
+        text: None: there is no file.
+        value: What it says.
+    """
+
+    client: Client
+    path: str
+    text: str | None
+    value: dict[str, Any]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names that lead to our entry. OpenCode 2 has `mcp.servers`, and reads `mcp` as OpenCode 1 does."""
+        if self.client.name == "opencode" and isinstance(self.value.get("mcp"), dict):
+            nested = self.value["mcp"].get("servers")
+            if isinstance(nested, dict) and not {"type", "command", "url", "enabled"} & set(nested):
+                return (*self.client.servers, "servers", NAME)
+        return (*self.client.servers, NAME)
+
+    def entry(self) -> Entry | None:
+        """Our entry."""
+        held: Any = self.value
+        for key in self.keys:
+            held = held.get(key) if isinstance(held, dict) else None
+        if held is None:
+            return None
+        value = held if isinstance(held, dict) else {}
+        off = any(value.get(name) == wanted and name in value for name, wanted in self.client.switched_off)
+        return Entry(self.path, value, _launch(value), off)
+
+    def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
+        """The plan that has the entry say `value`, or that takes it out when that is None."""
+        after = self._toml(value) if self.client.is_toml else self._json(value)
+        if after is not None:
+            return Plan(self.client, scope, self.path, before=self.text, after=after)
+        if value is None:
+            paste = f"take {'.'.join(self.keys)} out of it"
+        elif self.client.is_toml:
+            import tomlkit
+
+            paste = tomlkit.dumps(_changed({}, self.keys, value))
+        else:
+            paste = json.dumps(_changed({}, self.keys, value), indent=2, ensure_ascii=False)
+        return Plan(self.client, scope, self.path, paste=paste)
+
+    def _json(self, value: dict[str, Any] | None) -> str | None:
+        text = self.text or ""
+        if text.strip() and not _is_exact(text):
+            return None
+        indent = re.search(r"\n([ \t]+)", text)
+        wanted = _changed(copy.deepcopy(self.value), self.keys, value)
+        after = json.dumps(wanted, indent=indent[1] if indent else 2, ensure_ascii=False)
+        newline = "\r\n" if "\r\n" in text else "\n"
+        return after.replace("\n", newline) + (newline if not text or text.endswith("\n") else "")
+
+    def _toml(self, value: dict[str, Any] | None) -> str | None:
+        import tomlkit
+
+        after: str = tomlkit.dumps(_changed(tomlkit.parse(self.text or ""), self.keys, value))
+        # It has its limits with tables in odd places.
+        wanted = _changed(copy.deepcopy(self.value), self.keys, value)
+        try:
+            return after if tomllib.loads(after) == wanted else None
+        except tomllib.TOMLDecodeError:
+            return None
+
+
+def _changed(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None) -> Any:
+    """`document`, with the value under these names; or without it, and without a table that held nothing else."""
+    table = document
+    if value is not None:
+        for key in keys[:-1]:
+            table = table.setdefault(key, {})
+        table[keys[-1]] = value
+    elif len(keys) == 1 or not _changed(table[keys[0]], keys[1:], None):
+        del table[keys[0]]
+    return document
+
+
+def _is_exact(text: str) -> bool:
+    """Whether `json` carries a document as it is: no comments, no name twice, no number that it writes otherwise."""
+
+    def literally(text: str) -> Any:
+        return json.loads(text, object_pairs_hook=tuple, parse_float=str, parse_int=str)
+
+    try:
+        return bool(literally(text) == literally(json.dumps(json.loads(text))))
+    except ValueError:
+        return False
+
+
+def _read(client: Client, path: str) -> _File:
+    """Read a settings file, which need not be there.
+
+    Raises:
+        InvalidDocument: It can't be read as what it should be.
+    """
+    text = _text(path)
+    try:
+        if client.is_toml:
+            value = tomllib.loads(text or "")
+        else:
+            plain = _plain((text or "").removeprefix("\ufeff"))
+            value = json.loads(plain) if plain.strip() else {}
+    except (ValueError, RecursionError) as error:
+        line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
+        what = f"{getattr(error, 'msg', error)}; nothing was changed: correct it first"
+        raise InvalidDocument.of([Problem(path, line, column, "", what)]) from error
+    for keys in (client.servers[:n] for n in range(len(client.servers) + 1)):
+        table: Any = value
+        for key in keys:
+            table = table.get(key, {})
+        if not isinstance(table, dict):
+            named = ".".join(keys) or "it"
+            raise InvalidDocument.of([Problem(path, 0, 0, "", f"{named} is no table of names; correct it first")])
+    return _File(client, path, text, value)
+
+
+def _plain(text: str) -> str:
+    """A document without comments and trailing commas, every other character in its place."""
+    for pattern in (_COMMENT, _TRAILING):
+        text = pattern.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
+    return text
+
+
+def _launch(value: dict[str, Any]) -> Launch | None:
+    """How an entry starts its program, in any of the shapes."""
+    command, args = value.get("command"), value.get("args", [])
+    words = command if isinstance(command, list) else [command, *args] if isinstance(args, list) else []
+    env = value.get("env", value.get("environment")) or {}
+    if not words or not all(isinstance(word, str) for word in words) or not isinstance(env, dict):
+        return None
+    cwd = value.get("cwd")
+    said = {str(name): str(one) for name, one in env.items()}
+    return Launch(words[0], tuple(words[1:]), said, cwd if isinstance(cwd, str) else None)
