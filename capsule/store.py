@@ -8,27 +8,24 @@ the storage engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from capsule import discovery, timestamps
+from capsule import discovery
 from capsule.branching import Branching
 from capsule.conflicts import Conflicts
 from capsule.contexts import Contexts
+from capsule.creation import Creating
 from capsule.editing import Editing
-from capsule.errors import InvalidDocument, InvalidInput, StoreBusy
+from capsule.errors import StoreBusy
 from capsule.forking import Forking
-from capsule.format import anatomy, codec, new, validation
 from capsule.format.message import check_message
-from capsule.format.titles import check_tags, check_title, title_by_rule
 from capsule.head import Head, HeadCache
 from capsule.holding import HeldLock, Holder
-from capsule.ids import check_id, new_id
-from capsule.keyed import Keyed, TakenId, keyed_message, made_once
+from capsule.ids import check_id
+from capsule.keyed import Keyed, keyed_message
 from capsule.locks import LockState
-from capsule.overrides import Overriding
 from capsule.reading import KIND
 from capsule.receiving import Receiving
 from capsule.restoring import Restoring
@@ -38,7 +35,7 @@ from capsule.storage.engine import FileStorage
 from capsule.storage.interface import Interfered, Storage
 from capsule.summaries import Summarizing
 from capsule.watching import Watching
-from capsule.writing import Conversation, complete, creation_records, encoded_within
+from capsule.writing import Conversation
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
@@ -51,7 +48,7 @@ _TRIES = 50
 
 
 class Store(
-    Watching, Searching, Contexts, Branching, Forking, Receiving, Restoring, Editing, Conflicts, Overriding, Summarizing
+    Creating, Watching, Searching, Contexts, Branching, Forking, Receiving, Restoring, Editing, Conflicts, Summarizing
 ):
     """An open store: one instance, which several threads may use.
 
@@ -190,91 +187,6 @@ class Store(
             holder="another program",
         )
 
-    def create(
-        self,
-        *,
-        title: str | None = None,
-        mode: str = "api",
-        type: str = "chat",
-        tags: Iterable[str] = (),
-        id: str | None = None,
-        messages: Iterable[Mapping[str, Any] | Message] = (),
-        created_by: str | None = None,
-        key: str | None = None,
-    ) -> Head:
-        """Make a conversation; it is durable when this returns.
-
-        Args:
-            title: Its title; None: made by rule from the first user message, when there is one.
-            mode: `api` or `toolbox`.
-            type: `chat`, `direct`, `group` or `channel`.
-            tags: Its tags.
-            id: Its id; None: a new one.
-            messages: Its first messages, as `append_many` takes them.
-            created_by: The agent that makes it.
-            key: Instead of `id`, chosen by the caller for this one conversation: a retry gives it again, with the same
-                first message, and gets what the first call made, also from another process.
-
-        It begins with the overrides of MCP servers that wait for it (`set_mcp_servers` of None), which are then gone.
-
-        Raises:
-            InvalidInput: An argument can't be accepted, or the id is taken.
-            InvalidDocument: The document of what waits does not parse.
-            Refused, StorageFailed: The system did not let it.
-        """
-        if key is not None and id is not None:
-            raise InvalidInput("give id or key, and not both: a key makes the id")
-        stamp = timestamps.now()
-        checked = [check_message(message) for message in messages]
-        entries = [complete(message, stamp) for message in checked]
-        named = title is not None
-        title = title_by_rule(entries) if title is None else check_title(title)
-
-        def make(id: str) -> Head:
-            lock = self._holder.lock_for_new(type)
-            with self._pending_overrides() as overrides:
-                document = new.new_capsule(
-                    id,
-                    title,
-                    stamp,
-                    mode,
-                    type,
-                    check_tags(tags),
-                    "user" if named else "auto",
-                    lock,
-                    entries,
-                    metadata={"createdBy": created_by, "mcpServers": overrides},
-                )
-                return self._make(document)
-
-        if key is not None:
-            return made_once(self, "create", "", key, make, checked[0] if checked else None)
-        return make(new_id() if id is None else check_id(id))
-
-    def _make(self, document: dict[str, Any]) -> Head:
-        """Write a new conversation, whose lock, if it has one, is this instance's. Raises as `create`."""
-        id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
-        for entry in entries:
-            encoded_within(entry, self.settings.message_bytes)
-        data = codec.encode(document)
-        _check_new(document, data)
-        with self.storage.mutex(KIND, id) as held:
-            try:
-                if self.storage.exists(KIND, id):
-                    raise Interfered
-                records = creation_records(document)
-                with self._own.under_way(id) if self._own is not None else nullcontext():
-                    known = held.replace(None, data, anatomy.survey(data), records, keep=False)
-                    if self._own is not None:
-                        self._own.wrote(id, "created", known.tag)
-                        self._own.appended(id, entries)
-            except Interfered:
-                raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
-        self._holder.now_held(id, lock)
-        head = Head.of(document, self.storage.path(KIND, id), known.signature.size)
-        assert head is not None
-        return head
-
     def append(self, id: str, *, role: str = "user", content: str, **fields: Any) -> Message:
         """Append one message; it is durable when this returns.
 
@@ -401,11 +313,3 @@ class Store(
     def lock_state(self, head: Head) -> LockState | None:
         """What is known of the holder of the lock in a head; None when it has none."""
         return self._holder.state_of(head) if head.lock else None
-
-
-def _check_new(document: dict[str, Any], data: bytes) -> None:
-    """Raise InvalidInput unless a document made from arguments is a valid capsule."""
-    try:
-        validation.check(document, data, "conversation")
-    except InvalidDocument as error:
-        raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None

@@ -1,0 +1,134 @@
+"""Making a conversation.
+
+What must stay true: what is made is a valid capsule, and durable when it is returned; an id that is taken is never
+written over; and a conversation made under a key is made once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule.format import anatomy, codec, new, validation
+from capsule.format.message import check_message
+from capsule.format.titles import check_tags, check_title, title_by_rule
+from capsule.head import Head
+from capsule.ids import check_id, new_id
+from capsule.keyed import TakenId, made_once
+from capsule.overrides import Overriding
+from capsule.reading import KIND
+from capsule.storage.interface import Interfered
+from capsule.writing import complete, creation_records, encoded_within
+
+if TYPE_CHECKING:
+    from capsule.format.models import Message
+    from capsule.holding import Holder
+    from capsule.own import Own
+    from capsule.settings import Settings
+
+__all__ = ["Creating"]
+
+
+class Creating(Overriding, ABC):
+    """How an open store makes a conversation. A base of `Store`."""
+
+    settings: Settings
+    _holder: Holder
+    _own: Own | None = None
+
+    def create(
+        self,
+        *,
+        title: str | None = None,
+        mode: str = "api",
+        type: str = "chat",
+        tags: Iterable[str] = (),
+        id: str | None = None,
+        messages: Iterable[Mapping[str, Any] | Message] = (),
+        created_by: str | None = None,
+        key: str | None = None,
+    ) -> Head:
+        """Make a conversation; it is durable when this returns.
+
+        Args:
+            title: Its title; None: made by rule from the first user message, when there is one.
+            mode: `api` or `toolbox`.
+            type: `chat`, `direct`, `group` or `channel`.
+            tags: Its tags.
+            id: Its id; None: a new one.
+            messages: Its first messages, as `append_many` takes them.
+            created_by: The agent that makes it.
+            key: Instead of `id`, chosen by the caller for this one conversation: a retry gives it again, with the same
+                first message, and gets what the first call made, also from another process.
+
+        It begins with the overrides of MCP servers that wait for it (`set_mcp_servers` of None), which are then gone.
+
+        Raises:
+            InvalidInput: An argument can't be accepted, or the id is taken.
+            InvalidDocument: The document of what waits does not parse.
+            Refused, StorageFailed: The system did not let it.
+        """
+        if key is not None and id is not None:
+            raise InvalidInput("give id or key, and not both: a key makes the id")
+        stamp = timestamps.now()
+        checked = [check_message(message) for message in messages]
+        entries = [complete(message, stamp) for message in checked]
+        named = title is not None
+        title = title_by_rule(entries) if title is None else check_title(title)
+
+        def make(id: str) -> Head:
+            lock = self._holder.lock_for_new(type)
+            with self._pending_overrides() as overrides:
+                document = new.new_capsule(
+                    id,
+                    title,
+                    stamp,
+                    mode,
+                    type,
+                    check_tags(tags),
+                    "user" if named else "auto",
+                    lock,
+                    entries,
+                    metadata={"createdBy": created_by, "mcpServers": overrides},
+                )
+                return self._make(document)
+
+        if key is not None:
+            return made_once(self, "create", "", key, make, checked[0] if checked else None)
+        return make(new_id() if id is None else check_id(id))
+
+    def _make(self, document: dict[str, Any]) -> Head:
+        """Write a new conversation, whose lock, if it has one, is this instance's. Raises as `create`."""
+        id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
+        for entry in entries:
+            encoded_within(entry, self.settings.message_bytes)
+        data = codec.encode(document)
+        _check_new(document, data)
+        with self.storage.mutex(KIND, id) as held:
+            try:
+                if self.storage.exists(KIND, id):
+                    raise Interfered
+                records = creation_records(document)
+                with self._own.under_way(id) if self._own is not None else nullcontext():
+                    known = held.replace(None, data, anatomy.survey(data), records, keep=False)
+                    if self._own is not None:
+                        self._own.wrote(id, "created", known.tag)
+                        self._own.appended(id, entries)
+            except Interfered:
+                raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
+        self._holder.now_held(id, lock)
+        head = Head.of(document, self.storage.path(KIND, id), known.signature.size)
+        assert head is not None
+        return head
+
+
+def _check_new(document: dict[str, Any], data: bytes) -> None:
+    """Raise InvalidInput unless a document made from arguments is a valid capsule."""
+    try:
+        validation.check(document, data, "conversation")
+    except InvalidDocument as error:
+        raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None
