@@ -142,7 +142,7 @@ class Holder:
         """The lock that a new conversation of this type is made with."""
         return self._take() if self._keep_locks and locks.is_exclusive(type) else None
 
-    def _take(self) -> dict[str, Any] | None:
+    def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
         """The record of a lock for this instance; None once it keeps none any more."""
         me = self.me()
         # Under the guard: an instance that was closed meanwhile must not be announced as living.
@@ -151,7 +151,7 @@ class Holder:
                 return None
             if me.name is None:
                 self._storage.announce(me.instance)
-        return locks.taken(me, timestamps.now())
+        return locks.taken(me, timestamps.now(), client, agent)
 
     def _is_stale(self, lock: dict[str, Any]) -> bool:
         try:
@@ -171,7 +171,7 @@ class Holder:
             self._held.setdefault(id, 0)
         self._leases.start()
 
-    def lock(self, id: str) -> HeldLock:
+    def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
         """See `Store.lock`. Locks of one instance nest: the outermost `with` gives it back."""
 
         def act(conversation: Conversation) -> None:
@@ -179,7 +179,7 @@ class Holder:
             if conversation.head.lock is not None and orphan is None:
                 conversation.refresh_lock()
                 return
-            record = self._take()
+            record = self._take(client, agent)
             if record is None:
                 raise Refused(f"conversation {id} was not locked: this instance is being closed", path="")
             conversation.change_head(lambda head: head["metadata"].update(lock=record))
@@ -268,7 +268,14 @@ class Holder:
             name=lock.get("name"),
             since=str(lock.get("timestamp") or ""),
             state=self._state(lock),
+            client=lock.get("client"),
+            agent=lock.get("agent"),
         )
+
+    def is_dead(self, lock: dict[str, Any]) -> bool:
+        """Whether the kernel says that the program which took a lock has ended."""
+        here = lock.get("host") == self.me().host and not lock.get("name")
+        return here and not self._storage.alive(str(lock.get("instanceId")))
 
     def close(self) -> None:
         """Release what this instance holds, which keeps no lock from here on; a named one leaves them as they are."""

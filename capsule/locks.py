@@ -17,7 +17,7 @@ import orjson
 from capsule import timestamps
 from capsule.errors import Locked, LockLost
 
-__all__ = ["Identity", "LockState", "admit", "describe", "in_damaged", "is_exclusive", "state_of", "taken"]
+__all__ = ["Identity", "LockState", "admit", "describe", "in_damaged", "is_exclusive", "said_of", "state_of", "taken"]
 
 #: The lock is the first object of that name: a quote in a text has a backslash before it.
 _IN_DAMAGED = re.compile(rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})')
@@ -45,6 +45,8 @@ class LockState:
     Attributes:
         state: "held": its instance lives, or was used lately; "orphaned": it is gone; "elsewhere": on another
             host, where it can't be asked, and used within the time to live.
+        client: The program that it was taken for, as people know it.
+        agent: The agent that it was taken for.
     """
 
     id: str
@@ -55,6 +57,8 @@ class LockState:
     name: str | None
     since: str
     state: str
+    client: str | None = None
+    agent: str | None = None
 
 
 def in_damaged(data: bytes) -> dict[str, Any] | None:
@@ -72,8 +76,15 @@ def is_exclusive(type: str) -> bool:
     return type == "chat"
 
 
-def taken(identity: Identity, stamp: str) -> dict[str, Any]:
-    """The record of a lock taken by `identity` at `stamp`, in the order of the format."""
+def taken(identity: Identity, stamp: str, client: str | None = None, agent: str | None = None) -> dict[str, Any]:
+    """The record of a lock taken by `identity` at `stamp`, in the order of the format.
+
+    Args:
+        identity: Who takes it.
+        stamp: When.
+        client: The program that it is taken for, as people know it.
+        agent: The agent that it is taken for.
+    """
     lock: dict[str, Any] = {
         "active": True,
         "instanceId": identity.instance,
@@ -82,9 +93,8 @@ def taken(identity: Identity, stamp: str) -> dict[str, Any]:
         "host": identity.host,
         "pid": identity.pid,
     }
-    if identity.name is not None:
-        lock["name"] = identity.name
-    return lock
+    more = {"name": identity.name, "client": client, "agent": agent}
+    return lock | {name: value for name, value in more.items() if value is not None}
 
 
 def state_of(lock: dict[str, Any], host: str, alive: Callable[[str], bool], ttl_s: float) -> str:
@@ -109,10 +119,22 @@ def state_of(lock: dict[str, Any], host: str, alive: Callable[[str], bool], ttl_
 
 
 def describe(lock: dict[str, Any]) -> str:
-    """Who holds a lock, in words: "anna on lab-2 since 2025-01-12 10:30"."""
-    name = f" ({lock['name']})" if lock.get("name") else ""
+    """Who holds a lock, in words: "anna (agent reviewer, in claude-code 2.1) on lab-2 since 2025-01-12 10:30"."""
+    name = said_of(lock, str)
     since = str(lock.get("timestamp") or "an unknown time").replace("T", " ")[:16] + " UTC"
     return f"{lock.get('user') or 'somebody'}{name} on {lock.get('host') or 'an unknown host'} since {since}"
+
+
+def said_of(lock: dict[str, Any], word: Callable[[str], str]) -> str:
+    """What a lock says of its holder besides the user, in brackets; empty when that is nothing.
+
+    Args:
+        lock: The lock.
+        word: Makes a text fit to be shown.
+    """
+    known = {"": lock.get("name"), "agent ": lock.get("agent"), "in ": lock.get("client")}
+    said = ", ".join(what + word(str(value)) for what, value in known.items() if value)
+    return f" ({said})" if said else ""
 
 
 def admit(

@@ -168,12 +168,12 @@ class Store(
 
     # -- Writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
+    def _write(self, id: str, action: Callable[[Conversation], T], *, is_own: bool = True) -> T:
         """Run `action` on the conversation, settled and under its mutex; again when another program interferes."""
         for _ in range(_TRIES):
             try:
                 with self.storage.mutex(KIND, id) as held:
-                    own = self._own
+                    own = self._own if is_own else None
                     conversation = Conversation(held, settle(held), self._heads, self.settings, own)
                     if own is None:
                         return action(conversation)
@@ -284,12 +284,16 @@ class Store(
 
     # -- Locks ---------------------------------------------------------------------------------------------------
 
-    def lock(self, id: str) -> HeldLock:
+    def lock(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
         """Lock a conversation for this instance, now; the lock ends with a `with` block, `unlock` or `close`.
+
+        Args:
+            id: The conversation.
+            client, agent: The program and the agent that it is for, which the lock then names.
 
         Raises as `append`. Cost: copying the file, in the kernel.
         """
-        return self._holder.lock(check_id(id))
+        return self._holder.lock(check_id(id), client, agent)
 
     def unlock(self, id: str, *, force: bool = False) -> bool:
         """Release a conversation's lock, without modifying the conversation.

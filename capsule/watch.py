@@ -36,6 +36,8 @@ _GATHER_S = 0.002
 _RESCAN_S = 10.0
 #: How many times as long as it takes: such a look costs a scan, and it is to cost 0.1 % of the time at most.
 _RESCAN_COSTS = 1000
+#: How often it is looked for what no notice tells of, in seconds.
+_CHECK_S = 2.0
 #: Without notices: the shortest time between two looks, and how many times as long as a look takes, for at most 2 %.
 _POLL_S = 0.2
 _POLL_COSTS = 50
@@ -73,6 +75,7 @@ class Hub:
         listen: Opens a tracker of the documents; None where the system gives no notices.
         look: What changed after a cursor (None: nothing, but the cursor now), brought up to date; and the
             cursor after that.
+        check: Called now and then, for what no notice tells of: a program that has ended writes nothing.
         most: How many changes `look` gives at once; when it gives as many there may be more.
     """
 
@@ -80,10 +83,12 @@ class Hub:
         self,
         listen: Callable[[], Tracker | None],
         look: Callable[[str | None], tuple[Sequence[Change], str]],
+        check: Callable[[], None],
         most: int,
     ) -> None:
         self._listen = listen
         self._look_up = look
+        self._check = check
         self.most = most
         self.closed = False
         self._begin()
@@ -219,6 +224,7 @@ class Hub:
                     return
                 if tracker is None:
                     _wait(bell, None, max(_POLL_S, _POLL_COSTS * look_s))
+                    self._check()
                 else:
                     self._await_touch(bell, tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
                     tracker = tracker if tracker.is_open else None
@@ -239,10 +245,13 @@ class Hub:
         """Return when a document was touched, when the tracker can't tell, and after `timeout_s`."""
         until = time.monotonic() + timeout_s
         while not self._stopped:
-            is_touched = _wait(bell, tracker, until - time.monotonic())
+            left_s = until - time.monotonic()
+            is_touched = _wait(bell, tracker, min(left_s, _CHECK_S))
             if is_touched:
                 _wait(bell, None, _GATHER_S)
-            if tracker.changed() != set() or not is_touched:
+            else:
+                self._check()
+            if tracker.changed() != set() or left_s <= _CHECK_S:
                 return
 
     def _look(self, cursor: str | None) -> str | None:

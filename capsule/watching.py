@@ -6,20 +6,25 @@ buffer, so that who is slow costs no memory; and a store that nobody watches imp
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.errors import InvalidInput
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.format.new import inactive_lock
 from capsule.ids import check_id
 from capsule.reading import KIND, Reading
 
 if TYPE_CHECKING:
     from capsule.changes import Change, Changes
     from capsule.following import Event, Watch
+    from capsule.holding import Holder
     from capsule.own import Own
     from capsule.watch import Hub, Waiter
+    from capsule.writing import Conversation
 
 __all__ = ["Watching"]
 
@@ -27,13 +32,24 @@ __all__ = ["Watching"]
 _MOST = 500
 
 
-class Watching(Reading):
+T = TypeVar("T")
+_log = logging.getLogger("capsule")
+
+
+class Watching(Reading, ABC):
     """What an open store tells of changes as they come. A base of `Store`."""
 
     root: str
     _hub: Hub | None = None
     _main_store: Watching | None = None
     _own: Own | None = None
+    _holder: Holder
+    #: The active locks, as far as the hub has heard of them; only its thread uses them.
+    _locks: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - replaced, never changed, before it is used
+
+    @abstractmethod
+    def _write(self, id: str, action: Callable[[Conversation], T], *, is_own: bool = True) -> T:
+        """Run `action` on the conversation, settled and under its mutex."""
 
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
         found = super().changes(since, ids=ids, limit=limit)
@@ -123,12 +139,38 @@ class Watching(Reading):
                     self._own = Own()
                     main = self._main_store
                     self._hub = (
-                        Hub(lambda: self.storage.tracker(KIND), self._look, _MOST) if main is None else main._watched()
+                        Hub(lambda: self.storage.tracker(KIND), self._look, self._free_the_dead, _MOST)
+                        if main is None
+                        else main._watched()
                     )
         return self._hub
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:
-        return self.index.changes(since, _MOST)
+        found, cursor = self.index.changes(since, _MOST)
+        if since is None:
+            self._locks = self.index.locks()
+        for change in found:
+            if change.kind == "locked" and change.lock is not None:
+                self._locks[change.id] = change.lock
+            elif change.kind in ("unlocked", "deleted"):
+                self._locks.pop(change.id, None)
+        return found, cursor
+
+    def _free_the_dead(self) -> None:
+        """Release the locks of programs that have ended: for whoever waits for one, that is the change to hear of."""
+
+        def act(conversation: Conversation) -> None:
+            lock = conversation.head.lock
+            if lock is not None and self._holder.is_dead(lock):
+                conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
+
+        for id in [id for id, lock in self._locks.items() if self._holder.is_dead(lock)]:
+            try:
+                self._write(id, act, is_own=False)  # Nobody here did it: it is news to all.
+            except CapsuleError as error:
+                _log.debug("the lock on %s, whose holder is gone, could not be released: %s", id, error)
+            else:
+                self._locks.pop(id, None)
 
     def _read(self, waiter: Waiter, since: str) -> Changes:
         """What changed since; brought up to date, unless the hub has just done so."""

@@ -92,6 +92,8 @@ PARTS: dict[str, tuple[Field, ...]] = {
         Field("host", "text", null=True),
         _new("pid", "whole"),
         _new("name", "text"),
+        _new("client", "text"),
+        _new("agent", "text"),
     ),
     "context": (
         Field("fullContext", "text"),

@@ -63,6 +63,8 @@ class Lock(Lock20):
 
     pid: int | None = Field(default=None, description="The instance's process; for the reader's eye only.")
     name: str | None = Field(default=None, description="The name of the instance, when a person named it.")
+    client: str | None = Field(default=None, description="The program that it was taken for, as people know it.")
+    agent: str | None = Field(default=None, description="The agent that it was taken for.")
 
 
 class McpServer(_Part):

@@ -6,9 +6,10 @@ and an index that proves to be of no use is built anew, not complained about.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.head import Head
 from capsule.index.database import Progress
@@ -78,6 +79,16 @@ class Index(Refreshing):
                 "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id", (id,)
             )
             return [row[0] for row in found]
+
+        return self._doing(ask)
+
+    def locks(self) -> dict[str, dict[str, Any]]:
+        """The active locks, by conversation."""
+
+        def ask() -> dict[str, dict[str, Any]]:
+            db = self._database.connection
+            found = db.execute("SELECT id, lock FROM capsules WHERE lock IS NOT NULL AND gone = 0")
+            return {id: json.loads(lock) for id, lock in found}
 
         return self._doing(ask)
 

@@ -14,6 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from pydantic import ValidationError
 
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
+from capsule.locks import said_of
 from capsule.mcp_server.fence import quoted, visible, word
 
 __all__ = ["NOT_AGAIN", "Told", "ensure_known", "explained", "holder", "of_tool"]
@@ -40,7 +41,7 @@ class Told(ToolError):
 
 def holder(lock: dict[str, object]) -> str:
     """Who holds a lock, in words; what the capsule says of them is stored text."""
-    name = f" ({word(str(lock['name']))})" if lock.get("name") else ""
+    name = said_of(lock, word)
     since = str(lock.get("timestamp") or "an unknown time")
     return (
         f"{word(str(lock.get('user') or 'somebody'))}{name} on {word(str(lock.get('host') or '?'))} since {word(since)}"

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.mcp_server import questions
-from capsule.mcp_server.access import author, written_by
+from capsule.mcp_server.access import access_of, author, written_by
 from capsule.mcp_server.fence import visible, word
 from capsule.mcp_server.questions import Standing, Yes, agreed
 from capsule.mcp_server.reading_tools import Id, Role
@@ -183,8 +183,14 @@ def lock_conversation(
     agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)
-    store.lock(id)
+    store.lock(id, client=_program(ctx), agent=access_of(ctx).name)
     return answer(f"Locked for you: {id}.", LockAnswer(id=id, locked=True))
+
+
+def _program(ctx: Context) -> str | None:
+    """The program that is the client, as it calls itself."""
+    about = ctx.session.client_params
+    return None if about is None else f"{about.client_info.name} {about.client_info.version}".strip()[:100]
 
 
 def unlock_conversation(

@@ -148,7 +148,7 @@ def test_a_save_keeps_nobody_else_out_and_a_lock_does(root: Path) -> None:
         assert other.head(id).lock is None
         other.append(id, content="Me too")
         one.call("lock_conversation", id=id)
-        with pytest.raises(Locked):
+        with pytest.raises(Locked, match=r"in test 1\) on .* since 20"):
             other.append(id, content="Locked out")
         one.call("append_message", id=id, content="Still mine")
         one.call("unlock_conversation", id=id)

@@ -58,6 +58,40 @@ async def test_an_append_of_another_process_ends_the_wait(store: Store, root: Pa
     assert text(answers[0]).startswith(f"c1 appended: {message}\nTo go on: cursor: ")
 
 
+HOLDS = """
+    store = Store.open(sys.argv[1])
+    store.lock(sys.argv[2], client="claude-code 2.1", agent="reviewer")
+    say()
+    hear()
+"""
+
+
+async def test_who_waits_for_a_lock_hears_that_its_holder_was_killed(store: Store, root: Path, era: str) -> None:
+    id = store.create(id="c1", title="t", type="group").id
+    child = Child(HOLDS, str(root), id)
+    try:
+        child.hear()
+        lock = store.head(id).lock
+        assert lock is not None
+        async with talking(store, era) as client:
+            said = error(await client.call_tool("append_message", {"id": id, "content": "x"}))
+            assert '(agent reviewer, in "claude-code 2.1") on ' in said and lock["timestamp"] in said
+            cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
+            answers: list[Any] = []
+
+            async def wait() -> None:
+                answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
+
+            with anyio.fail_after(45):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(wait)
+                    child.kill()
+            data(await client.call_tool("append_message", {"id": id, "content": "x"}))
+    finally:
+        child.close()
+    assert data(answers[0])["changes"] == [{"kind": "unlocked", "id": id}]
+
+
 async def test_what_happened_between_two_calls_is_told_at_once(store: Store, root: Path, era: str) -> None:
     async with talking(store, era) as client:
         cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
