@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from capsule import settings
-from capsule.errors import NotFound
+from capsule.errors import NotFound, Refused
 from capsule.storage.files import naming, sync_directory
 from capsule.storage.layout import SETTINGS_NAME, Directory, Layout
 from capsule.storage.syscalls import Syscalls
@@ -29,6 +29,7 @@ def find_store(path: str | Path | None) -> str:
 
     Raises:
         NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
+        Refused: The nearest one upwards is another user's, who may have put it in the way of this one.
     """
     for given, what in ((path, "--store"), (os.environ.get("CAPSULE_STORE"), "CAPSULE_STORE")):
         if given:
@@ -43,6 +44,7 @@ def find_store(path: str | Path | None) -> str:
     here = os.getcwd()
     while True:
         if os.path.isfile(os.path.join(here, SETTINGS_NAME)):
+            _ensure_trusted(here)
             return here
         above = os.path.dirname(here)
         if above == here:
@@ -53,6 +55,24 @@ def find_store(path: str | Path | None) -> str:
     own = os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False))
     ensure_store(own)
     return own
+
+
+def _ensure_trusted(root: str) -> None:
+    """Raise Refused when a store that was merely come upon belongs to somebody else, as git does it: what its settings
+    and conversations say would be taken for the user's own."""
+    if not hasattr(os, "geteuid"):
+        return
+    me = os.geteuid()
+    behind_sudo = os.environ.get("SUDO_UID", "") if me == 0 else ""
+    trusted = {0, me, int(behind_sudo) if behind_sudo.isdecimal() else me}
+    for path in (root, os.path.join(root, SETTINGS_NAME)):
+        owner = os.stat(path).st_uid
+        if owner not in trusted:
+            raise Refused(
+                f"{path} belongs to another user (uid {owner}), so the store there is used only when it is named: "
+                f"--store {root}, or CAPSULE_STORE={root}",
+                path=path,
+            )
 
 
 def ensure_store(directory: str | Path) -> list[str]:
