@@ -143,11 +143,13 @@ class Forking(Discarding):
 
         Cost: bringing the index up to date, to find the forks; and for each copying it, in the kernel.
         """
-        forks = self.forks(check_id(id)) if self.storage.exists(KIND, id) else []
-        above = self._forked_from(id) if forks else None
+        above = self._forked_from(check_id(id)) if self.storage.exists(KIND, id) else None
         trashed = super().delete(id)
-        for fork in forks:
-            self._point(fork, id, above)
+        try:
+            for fork in self.forks(id):
+                self._point(fork, id, above)
+        except CapsuleError as error:
+            _log.warning("%s is in the trash, and its forks could not be looked for: %s", id, error.message)
         return trashed
 
     def delete_with_forks(self, id: str) -> list[Trashed]:
@@ -186,7 +188,7 @@ class Forking(Discarding):
     def _forked_from(self, id: str) -> str | None:
         try:
             return self.head(id).forked_from
-        except InvalidDocument:
+        except CapsuleError:
             return None
 
     def _point(self, fork: str, gone: str, above: str | None) -> None:

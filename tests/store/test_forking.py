@@ -9,7 +9,7 @@ import pytest
 
 from capsule import Store
 from capsule.doctor import examine
-from capsule.errors import InvalidInput, Locked, NotFound
+from capsule.errors import InvalidInput, Locked, NotFound, StoreBusy
 from capsule.ids import message_ids_at
 
 
@@ -113,6 +113,19 @@ def test_when_all_go_no_fork_is_pointed_elsewhere_before_it_goes_too(store: Stor
     assert {one for one, _ in store.delete_all()} == {id, fork} and store.ids() == []
     for trashed in store.trash():
         assert store.storage.read_trashed(trashed.token) == before[trashed.id]
+
+
+def test_a_conversation_is_deleted_when_its_forks_cannot_be_looked_for(
+    root: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    id = store.create(type="group").id
+
+    def busy(id: str) -> list[str]:
+        raise StoreBusy("the index is being built", id="", holder="another process")
+
+    monkeypatch.setattr(store.index, "forks_of", busy)
+    assert store.delete(id).id == id and not store.storage.exists("conversations", id)
+    assert "could not be looked for" in caplog.text
 
 
 def test_a_damaged_source_is_deleted_and_its_forks_stay(root: Path, store: Store) -> None:
