@@ -1,8 +1,8 @@
 """Every block of the README runs, and gives what stands there.
 
-`console` blocks run in one shell, in a copy of this repository's store; a UUID, a time or a host stands for any
-other, and `...` for the store's directory. The `python` block runs there too, and prints the `text` block behind it.
-The targets in `sh` blocks exist.
+`console` blocks run in one shell, in a copy of this repository's store, which they leave as it is; a UUID, a time or a
+host stands for any other, and `...` for the store's directory. The `python` block runs there too, and prints the `text`
+block behind it. The targets in `sh` blocks exist.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ DONE = "--- done"
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the store that this repository is, in a git repository of its own."""
-    shutil.copy(ROOT / "capsule.toml", tmp_path)
-    shutil.copytree(ROOT / "conversations", tmp_path / "conversations")
-    monkeypatch.chdir(tmp_path)
+    store = tmp_path / "capsule"
+    store.mkdir()
+    shutil.copy(ROOT / "capsule.toml", store)
+    shutil.copytree(ROOT / "conversations", store / "conversations")
+    monkeypatch.chdir(store)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for name in ("USER", "LOGNAME"):
         monkeypatch.setenv(name, "anna")
     subprocess.run(["git", "init", "-q"], check=True)
     subprocess.run(["git", "add", "."], check=True)
     subprocess.run(["git", "commit", "-q", "-m", "the samples"], check=True)
-    return tmp_path
+    return store
 
 
 def commands_of(kind: str) -> list[tuple[str, str]]:
@@ -67,7 +69,7 @@ VARYING = {
 
 def normal(output: str) -> str:
     """`output` without what differs from run to run; `...` is the store's directory."""
-    output = output.replace(os.getcwd(), "...")
+    output = output.replace(f"{os.getcwd()}-tour", "...").replace(os.getcwd(), "...")
     for pattern, name in VARYING.items():
         output = re.sub(pattern, name, output, flags=re.M)
     return output
@@ -80,6 +82,8 @@ def test_the_tour_says_what_the_commands_say(store: Path) -> None:
     assert len(said) == len(tour)
     for (command, expected), output in zip(tour, said, strict=True):
         assert normal(output) == normal(expected), f"$ {command}"
+    left = subprocess.run(["git", "status", "--porcelain", "--ignored"], capture_output=True, text=True, check=True)
+    assert left.stdout == ""
 
 
 def test_the_python_example_prints_what_it_says(store: Path) -> None:
