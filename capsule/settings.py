@@ -73,6 +73,12 @@ class Settings:
     document_bytes: int = 500_000_000
     unknown: tuple[Problem, ...] = field(default=())
 
+    @property
+    def of_storage(self) -> dict[str, Any]:
+        """What the storage engine asks for, by its names for it."""
+        names = ("shared", "append", "mutex_timeout_s", "document_bytes")
+        return {name: getattr(self, name) for name in names}
+
 
 def _duration(value: Any) -> float:
     if isinstance(value, str):

@@ -113,13 +113,7 @@ class Store(
         """
         root = discovery.find_store(path)
         settings = discovery.load_settings(root)
-        storage = FileStorage(
-            root,
-            shared=settings.shared,
-            append=settings.append,
-            mutex_timeout_s=settings.mutex_timeout_s,
-            document_bytes=settings.document_bytes,
-        )
+        storage = FileStorage(root, **settings.of_storage)
         return cls(root, settings, storage, keep_locks=keep_locks, instance=instance, user=user)
 
     def beside(self, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:

@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import TyperInfo
 
-from capsule.errors import CapsuleError
-from capsule_cli.boundary import BROKEN_PIPE, report, report_error
+from capsule.errors import CapsuleError, NotFound
+from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.options import CapsuleCommand, asked, everywhere, read_plainly
 from capsule_cli.output import Stopped, quiet_stdout
 
@@ -151,6 +151,11 @@ class CapsuleGroup(_Group):
                 raise
             report(error.format_message(), error.exit_code, "Usage", as_json=True)
             raise typer.Exit(error.exit_code) from error
+        except FileNotFoundError as error:
+            if not is_nowhere():
+                raise
+            what = "the working directory was deleted; go to another one with cd, and try again"
+            raise typer.Exit(report_error(NotFound(what, id=""), as_json=as_json)) from error
         except BrokenPipeError:
             quiet_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
@@ -194,6 +199,7 @@ def program() -> Any:
 
 def main() -> None:
     """Run `capsule` with the words of the command line; never returns."""
+    ensure_streams()
     for at, word in enumerate(sys.argv[1:], 1):
         try:
             word.encode()

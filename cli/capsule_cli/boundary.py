@@ -15,7 +15,17 @@ from typing import Any
 from capsule.errors import CapsuleError
 from capsule_cli.output import Stopped, say, shown
 
-__all__ = ["BROKEN_PIPE", "INTERRUPTED", "TERMINATED", "end_at_once", "report", "report_error", "unwound_by_signals"]
+__all__ = [
+    "BROKEN_PIPE",
+    "INTERRUPTED",
+    "TERMINATED",
+    "end_at_once",
+    "ensure_streams",
+    "is_nowhere",
+    "report",
+    "report_error",
+    "unwound_by_signals",
+]
 
 #: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.
 INTERRUPTED = 130
@@ -67,6 +77,30 @@ def end_at_once() -> None:
 
     for number in codes:
         signal.signal(number, end)
+
+
+def ensure_streams() -> None:
+    """Give a process that was started without standard input, output or error ones that lead nowhere, as git does it.
+
+    Nothing is lost that the caller wanted, and no document is opened under the number of a standard stream.
+    """
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+            os.set_inheritable(fd, True)
+            setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
+
+
+def is_nowhere() -> bool:
+    """Whether the working directory was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = None, *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ def complete_id(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     except (CapsuleError, OSError):
         return []
     heads.sort(key=lambda head: head.updated_at, reverse=True)
-    found = [(head.id, one_line(head.title) or "damaged") for head in heads]
+    found = [(head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads]
     if incomplete.startswith("@"):
         found.append(("@last", "the conversation changed last"))
     return found

@@ -55,7 +55,7 @@ def edit(
         id = store.resolve(id)
         if message is not None:
             changed = _edit_message(store, id, message, text, branch=branch)
-            _tell_message(ctx, id, changed)
+            _tell_message(ctx, id, changed, "added" if branch else "changed")
         elif branch:
             raise usage("say which message gets another one beside it: --message MID", "--branch")
         elif text is not None:
@@ -87,7 +87,10 @@ def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, b
     """One message changed, or another put beside it. Returns: None when nothing changed."""
     save = store.branch if branch else store.edit_message
     if text is not None or not sys.stdin.isatty():
-        return save(id, message_id, message_text(text, None))
+        wanted = message_text(text, None)
+        if not branch and store.find_message(id, message_id).content == wanted:
+            return None
+        return save(id, message_id, wanted)
     with _held(store, id):
         message = store.find_message(id, message_id)
         before = f"{message.content}\n".encode()
@@ -157,11 +160,11 @@ def _again(error: InvalidDocument) -> bool:
     return not str(answer).strip().lower().startswith("q")
 
 
-def _tell_message(ctx: typer.Context, id: str, message: Message | None) -> None:
+def _tell_message(ctx: typer.Context, id: str, message: Message | None, done: str) -> None:
     if asked(ctx).json:
         out_json_line({"changed": message is not None, **({"id": message.id, "at": message.at} if message else {})})
     else:
-        out(f"{id}: " + (f"message {message.id} changed" if message else "nothing changed"))
+        out(f"{id}: " + (f"message {message.id} {done}" if message else "nothing changed"))
 
 
 def _tell_head(ctx: typer.Context, store: Store, id: str, head: Head | None) -> None:

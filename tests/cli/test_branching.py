@@ -136,7 +136,7 @@ def test_edit_branch_leaves_a_message_and_puts_the_new_text_beside_it(capsule: A
     assert shown(capsule, id) == [("@4  2/2", "other question")]
     assert capsule.history(id)[0]["content"] == "question" and "editedAt" not in capsule.history(id)[0]
     editor('printf "third" > "$1"')
-    capsule.terminal("edit", id, "--message", "@0", "--branch")
+    assert "added" in capsule.terminal("edit", id, "--message", "@0", "--branch")
     assert shown(capsule, id) == [("@5  3/3", "third")]
     capsule("edit", id, "--branch", expect=2)
 

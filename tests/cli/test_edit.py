@@ -149,6 +149,7 @@ def test_one_message_is_edited_by_its_id_or_place(capsule: Any, plan: str, mid: 
     id = capsule.history(plan)[1]["id"]
     named = {"full": id, "beginning": id[:20] if id[:20] not in capsule.history(plan)[0]["id"] else id}.get(mid, mid)
     capsule("edit", plan, "--message", named, "changed")
+    assert "nothing changed" in capsule("edit", plan, "--message", named, "changed").stdout
     first, second = capsule.history(plan)
     assert second["content"] == "changed"
     assert "editedAt" in second

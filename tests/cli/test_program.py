@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import capsule as package
-from capsule import errors
+from capsule import Store, errors
 from capsule.format import fields
 from capsule_cli import options, reference
 from capsule_cli.app import GROUPS, SECTIONS, app
@@ -299,3 +300,46 @@ def test_a_signal_whose_exception_python_drops_is_raised_once_more(child: Callab
     )
     assert process.hear() == "still here"
     assert process.end() == 143
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_without_standard_streams_does_its_work(capsule: Any, closed: str) -> None:
+    """The first file that is opened must not become standard output, either."""
+    id = capsule.new("Plan")
+    environment = capsule.environment(CAPSULE_STORE=str(capsule.root))
+    command = f"{shlex.quote(sys.executable)} -m capsule_cli append {id} hello {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [message["content"] for message in capsule.json("show", id)["history"]] == ["hello"]
+    listing = f"{shlex.quote(sys.executable)} -m capsule_cli list {closed}"
+    done = subprocess.run(["sh", "-c", listing], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["list"], ["--store", "x", "list"], ["init", "x"], ["context", "capture", "x"]])
+def test_a_working_directory_that_was_deleted_is_an_error_in_words(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "gone").mkdir()
+    script = f'cd "{tmp_path}/gone" && rmdir "$PWD" && exec "$0" -m capsule_cli "$@"'
+    environment = {name: value for name, value in os.environ.items() if name != "CAPSULE_STORE"}
+    done = subprocess.run(["sh", "-c", script, sys.executable, *words], capture_output=True, text=True, env=environment)
+    assert done.returncode == 3 and "Traceback" not in done.stderr and "working directory" in done.stderr, done
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_store_of_another_user_is_used_only_when_it_is_named(
+    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CAPSULE_STORE")
+    below = tmp_path / "shared" / "project"
+    below.mkdir(parents=True)
+    Store.init(tmp_path / "shared")
+    monkeypatch.chdir(below)
+    assert capsule("list").stdout == ""
+    for path in (tmp_path / "shared" / "capsule.toml", tmp_path / "shared"):
+        os.chown(path, 12345, 12345)
+        assert f"--store {tmp_path / 'shared'}" in capsule("list", expect=6).stderr
+        assert capsule("--store", str(tmp_path / "shared"), "list").stdout == ""
+        monkeypatch.setenv("SUDO_UID", "12345")
+        capsule("list")
+        monkeypatch.delenv("SUDO_UID")
+        os.chown(path, 0, 0)
