@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidInput, NotFound
+from capsule.errors import GitFailed, InvalidInput, NotFound, Refused
+from capsule.git.program import Git
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -111,12 +111,10 @@ class Surroundings:
     """What a project is looked at from: values that only a door finds out.
 
     Attributes:
-        environment: What git runs in; None: what this process runs in, with the variables that a hook of git sets.
         global_ignore: Gives the text of the user's global ignore file, for a project that git can't be asked about.
         never: Directories that are never taken, absolute paths: the store's own.
     """
 
-    environment: Mapping[str, str] | None = None
     global_ignore: Callable[[], str] = _nothing
     never: tuple[str, ...] = ()
 
@@ -173,7 +171,7 @@ def paths(root: str, selection: Selection, surroundings: Surroundings, left_out:
         raise NotFound(f"{root}: there is no such directory to capture", id=root)
     include, exclude = _spec(selection.include), _spec(selection.exclude)
     named = selection.named
-    tracked = _git_files(root, surroundings.environment)
+    tracked = _git_files(root)
     if tracked is None:
         from capsule.context.ignoring import walk
 
@@ -269,13 +267,11 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec | None:
         raise InvalidInput(f"a pattern can't be understood: {error}; patterns are those of .gitignore") from None
 
 
-def _git_files(root: str, environment: Mapping[str, str] | None) -> list[str] | None:
+def _git_files(root: str) -> list[str] | None:
     """The files that git tracks or would track below `root`, relative to it; None outside a work tree."""
-    command = ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    asked = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_GIT_TIMEOUT_S, check=False, env=environment)
-    except (OSError, subprocess.TimeoutExpired):
+        found = Git(root).run(*asked, timeout_s=_GIT_TIMEOUT_S).fields
+    except (GitFailed, Refused):
         return None
-    if done.returncode != 0:
-        return None
-    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")]
+    return [path for path in found if not path.endswith("/")]

@@ -10,7 +10,7 @@ import subprocess
 from types import TracebackType
 from typing import IO, Self
 
-from capsule.errors import GitFailed, Refused
+from capsule.errors import GitFailed
 from capsule.git.program import Git
 
 __all__ = ["Blobs"]
@@ -65,17 +65,7 @@ class Blobs:
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         if self._process is None:
-            try:
-                self._process = subprocess.Popen(
-                    ["git", "cat-file", "--batch"],
-                    cwd=self._git.directory,
-                    env=self._git.environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                )
-            except FileNotFoundError as error:
-                what = "there is no program git here; install it, and try again"
-                raise Refused(what, path=self._git.directory) from error
+            self._process = self._git.start("cat-file", "--batch", errors=subprocess.DEVNULL)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         return self._process.stdin, self._process.stdout

@@ -176,8 +176,9 @@ def _stage(turn: Turn, paths: Sequence[str], found: dict[str, Raw | None]) -> di
                 entries.append(Entry(path, "", before.old))
             continue
         name = blob_name(data, hashing)
+        # Also where it is what the index has: git is to look again at a file that was locked when it looked last.
+        entries.append(Entry(path, FILE, name))
         if before is None or (before.old, before.old_mode) != (name, FILE):
-            entries.append(Entry(path, FILE, name))
             contents[name] = data
         if len(entries) >= _BATCH or sum(map(len, contents.values())) >= _BATCH_BYTES:
             give()

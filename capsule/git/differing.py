@@ -45,6 +45,6 @@ def difference(
                 file.write(text)
         colour = f"--color={'always' if coloured else 'never'}"
         # Told of its repository, git knows its settings out there.
-        git = Git(directory, repository.git.environment)
+        git = Git(directory)
         asking = (f"--git-dir={repository.directory}", "diff", "--no-index", "--no-prefix", "--no-ext-diff", colour)
         return git.run(*asking, "--no-textconv", "--no-renames", "--", *sides, fine=(0, 1)).out

@@ -33,6 +33,8 @@ Cleaner = Callable[[bytes, str], bytes]
 _PATIENCE_S = 0.25
 #: What marks a store; the storage layer's own word for it is not loaded for every file.
 _SETTINGS = "capsule.toml"
+#: What a conversation begins with that the diff driver has made readable: `git blame` gives that to the filter.
+_READABLE = b"conversation "
 _VERSION = "version=2"
 _CAPABILITIES = ("capability=clean", "capability=smudge")
 
@@ -99,6 +101,8 @@ def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
         try:
             return clean(data, path, kind)
         except InvalidDocument as error:
+            if data.startswith(_READABLE):
+                return data
             whole = _once_written(os.path.join(top, path), kind)
             if whole is not None and whole != data:
                 return clean_form(whole, path)

@@ -11,11 +11,12 @@ import os
 import re
 import shlex
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from capsule.errors import CapsuleError
 from capsule.git import blocks
 from capsule.git.drivers import CHECK, CHECK_LINE, DRIVER
+from capsule.git.program import Git
 from capsule.git.repository import Repository
 
 __all__ = ["Hook", "chain", "find", "unchain"]
@@ -69,7 +70,7 @@ def find(repository: Repository, *, everywhere: bool = False) -> Hook:
         GitFailed: Git will not say.
         Refused: The hook may not be read.
     """
-    git = replace(repository.git, trusting=True)  # Else it is told that there are none.
+    git = Git(repository.top, trusting=True)  # Else it is told that there are none.
     folder = os.path.join(repository.top, git.run("rev-parse", "--git-path", "hooks").text)
     folder = os.path.normpath(folder)
     path = os.path.join(folder, _NAME)

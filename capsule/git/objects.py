@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
 def changes(git: Git, *command: str) -> list[Raw]:
     """What a `git diff-files`, `diff-index` or `diff-tree` tells, which is given `-z --raw --no-renames` here."""
-    fields = iter(git.run(command[0], "-z", "--raw", "--no-renames", "--ignore-submodules=none", *command[1:]).fields)
+    fields = iter(git.run(command[0], "-z", "--raw", "--no-renames", "--ignore-submodules=dirty", *command[1:]).fields)
     found = []
     for told in fields:
         if not told.startswith(":"):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from capsule.errors import GitFailed, Refused
 
-__all__ = ["Answer", "Git", "outside_hooks"]
+__all__ = ["Answer", "Git", "hook_variables", "outside_hooks"]
 
 #: What any call gets: paths as they are, and no program that pages, watches files or checks signatures.
 _ALWAYS = (
@@ -65,6 +65,11 @@ def outside_hooks() -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
+def hook_variables() -> dict[str, str]:
+    """What git has told the hook or driver that this process is."""
+    return {name: value for name, value in os.environ.items() if name in _OF_HOOKS}
+
+
 class Answer(NamedTuple):
     """What git answered: its exit code, and what it wrote."""
 
@@ -95,30 +100,34 @@ class Git:
 
     Attributes:
         directory: Where it runs.
-        environment: What it runs in; None: what this process runs in, outside of hooks (`outside_hooks`).
         config: Settings for this call only, which stand above all others.
+        variables: What its environment has besides `outside_hooks`.
         trusting: Whether hooks may run, and remotes be reached: for what a person commits or exchanges.
     """
 
     directory: str
-    environment: Mapping[str, str] | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     trusting: bool = False
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start one command, with pipes to its three streams.
+    def start(self, *arguments: str, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        """Start one command, with pipes to its streams.
+
+        Args:
+            arguments: The command and its arguments.
+            errors: What its standard error is.
 
         Raises:
             Refused: There is no program `git`.
         """
         given = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
         hooks = () if self.trusting else _NO_HOOKS
-        own = outside_hooks() if self.environment is None else dict(self.environment)
+        own = {**outside_hooks(), **self.variables}
         own = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, **own} if self.trusting else {**own, **_READS}
         pipe = subprocess.PIPE
         command = ["git", *_ALWAYS, *hooks, *given, *arguments]
         try:
-            return subprocess.Popen(command, cwd=self.directory, env=own, stdin=pipe, stdout=pipe, stderr=pipe)
+            return subprocess.Popen(command, cwd=self.directory, env=own, stdin=pipe, stdout=pipe, stderr=errors)
         except FileNotFoundError as error:
             raise Refused("there is no program git here; install it, and try again", path=self.directory) from error
 

@@ -31,6 +31,10 @@ _OVERTAKEN = re.compile(
 )
 
 
+#: What git runs to reach a remote. Named by a repository alone, it may have come with an archive.
+_HELPERS = r"^(core\.(sshcommand|gitproxy|askpass)|credential\.(.*\.)?helper|remote\..*\.(uploadpack|receivepack|vcs))$"
+
+
 class Offline(Exception):
     """The remote can't be reached; its words say why. It never leaves the package."""
 
@@ -56,8 +60,9 @@ def remote_of(git: Git, branch: str) -> Remote | None:
     """The remote of a branch: the one it follows, else the only one there is; None when there is none.
 
     Raises:
-        Refused: There are several, and it follows none.
+        Refused: There are several, and it follows none; or the repository names programs of its own for them.
     """
+    _ensure_own_helpers(git)
     name = _setting(git, f"branch.{branch}.remote")
     merge = _setting(git, f"branch.{branch}.merge")
     if name and merge and name != ".":
@@ -72,6 +77,19 @@ def remote_of(git: Git, branch: str) -> Remote | None:
     if not there:
         return None
     return Remote(git, name if name in there else there[0], branch, f"refs/heads/{branch}", follows=False)
+
+
+def _ensure_own_helpers(git: Git) -> None:
+    """Raise Refused when the repository's own configuration names what git is to reach a remote with."""
+    told = git.run("config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, fine=(0, 1)).fields
+    own = [name for scope, name in zip(told[::2], told[1::2], strict=True) if scope in ("local", "worktree")]
+    if own:
+        raise Refused(
+            f"the repository's own configuration names a program for reaching remotes ({', '.join(own)}), which "
+            "capsule git sync does not run; if it is yours, set it in your own configuration (git config --global), or "
+            "exchange with git pull and git push",
+            path=git.directory,
+        )
 
 
 def _setting(git: Git, name: str) -> str:

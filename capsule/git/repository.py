@@ -7,19 +7,26 @@ repository's root or any folder in it, and the repository may be a linked worktr
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capsule.errors import GitFailed, NotFound
 from capsule.format.copynames import original_of
 from capsule.git.program import Git
 from capsule.ids import is_id
-from capsule.store import Store
 
-__all__ = ["KINDS", "Repository"]
+__all__ = ["KINDS", "Repository", "underway"]
 
 #: The documents that git is told of, by the names of their folders.
 KINDS = ("conversations", "agents")
+#: What a person may be in the midst of, by what git leaves in its directory (gitrepository-layout(5), and what
+#: `git status` looks for), and how they end it.
+_UNDER_WAY = {
+    "MERGE_HEAD": ("a merge", "git commit, or git merge --abort"),
+    "rebase-merge": ("a rebase", "git rebase --continue, or git rebase --abort"),
+    "rebase-apply": ("a rebase", "git rebase --continue, or git rebase --abort"),
+    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue, or git cherry-pick --abort"),
+    "REVERT_HEAD": ("a revert", "git revert --continue, or git revert --abort"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class Repository:
     """A store's repository.
 
     Attributes:
-        git: Git, in the repository's top directory.
+        git: Git, in the repository's top directory; it runs nothing that the repository names.
         top: That directory.
         prefix: The store's folder in it: empty, or with a `/` at the end.
         directory: What this worktree has of git's own: its index, its HEAD.
@@ -41,19 +48,18 @@ class Repository:
     common: str
 
     @classmethod
-    def around(cls, root: str, environment: Mapping[str, str] | None = None) -> Repository:
+    def around(cls, root: str) -> Repository:
         """The repository in which the store at `root` lies.
 
         Args:
             root: The store's directory.
-            environment: What git runs in; None: what this process runs in.
 
         Raises:
             NotFound: The store lies in no repository.
-            Refused: There is no program `git`.
+            Refused: There is no program `git`, or a filter that can't be turned off.
             GitFailed: Git will not say, for example as somebody else owns the directory.
         """
-        git = Git(root, environment)
+        git = Git(root)
         try:
             answer = git.run("rev-parse", "--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-prefix")
         except GitFailed as error:
@@ -63,12 +69,7 @@ class Repository:
             raise NotFound(what, id=root) from error
         top, directory, common, prefix = (*answer.text.split("\n"), "")[:4]
         common = os.path.abspath(os.path.join(root, common))
-        return cls(Git(top, environment), top, prefix, directory, common)
-
-    @classmethod
-    def of(cls, store: Store, environment: Mapping[str, str] | None = None) -> Repository:
-        """As `around`, of an open store."""
-        return cls.around(store.root, environment)
+        return cls(Git(top).without_filters(), top, prefix, directory, common)
 
     def path_of(self, kind: str, id: str) -> str:
         """Where the repository has a document: `folder/conversations/{id}.json`."""
@@ -90,3 +91,9 @@ class Repository:
 def _literal(path: str) -> str:
     """`path` with what a glob would read as more than itself escaped."""
     return "".join(f"\\{letter}" if letter in "*?[\\" else letter for letter in path)
+
+
+def underway(repository: Repository) -> tuple[str, str] | None:
+    """What a person has begun with git and not ended in this worktree, and how they end it; None: nothing."""
+    found = (told for name, told in _UNDER_WAY.items() if os.path.exists(os.path.join(repository.directory, name)))
+    return next(found, None)

@@ -53,14 +53,11 @@ def ignore_lines() -> list[str]:
     return [*(f"{kind}/.*.tmp" for kind in KINDS), "/overrides/"]
 
 
-def set_up(
-    root: str, environment: Mapping[str, str] | None, program: Sequence[str], *, everywhere: bool = False
-) -> list[Step]:
+def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> list[Step]:
     """Make git understand the conversations of a store: attributes, configuration, and the hook.
 
     Args:
         root: The store's directory.
-        environment: What git runs in.
         program: How the drivers are started, as in `drivers.driver_config`.
         everywhere: Put the configuration into the user's own, so that all their clones have it. Then a store outside
             of any repository will do.
@@ -73,11 +70,11 @@ def set_up(
     """
     wanted = driver_config(program) | check_config(program)
     try:
-        repository = Repository.around(root, environment)
+        repository = Repository.around(root)
     except NotFound:
         if not everywhere:
             raise
-        return [_configure(Git(root, environment), wanted, everywhere=True)]
+        return [_configure(Git(root), wanted, everywhere=True)]
     steps = [
         _add(os.path.join(root, _ATTRIBUTES), "attributes", attribute_lines()),
         _add(os.path.join(root, _IGNORE), "ignore", ignore_lines()),
@@ -89,23 +86,22 @@ def set_up(
     return [*steps, _hook(repository, everywhere)]
 
 
-def take_down(root: str, environment: Mapping[str, str] | None, *, everywhere: bool = False) -> list[Step]:
+def take_down(root: str, *, everywhere: bool = False) -> list[Step]:
     """Take out what `set_up` put in, and nothing else. What was left, and why, is among the steps.
 
     Args:
         root: The store's directory.
-        environment: What git runs in.
         everywhere: Take it out of the user's own configuration, too.
 
     Raises:
         As `set_up`.
     """
     try:
-        repository = Repository.around(root, environment)
+        repository = Repository.around(root)
     except NotFound:
         if not everywhere:
             raise
-        return list(_unconfigure(Git(root, environment), "--global"))
+        return list(_unconfigure(Git(root), "--global"))
     paths = (("attributes", _ATTRIBUTES), ("ignore", _IGNORE))
     steps = [step for kind, name in paths for step in _remove(os.path.join(root, name), kind)]
     users = sorted(_users(repository))
@@ -212,7 +208,7 @@ def _users(repository: Repository) -> set[str]:
     if _names_drivers(everyones):
         found.add(everyones)
     for top in _worktrees(repository):
-        git = Git(top, repository.git.environment)
+        git = Git(top)
         paths = ("-c", "-o", "--exclude-standard", "--", f":(top,glob)**/{_ATTRIBUTES}")
         try:
             names = git.run("ls-files", "-z", *paths).fields

@@ -1,7 +1,8 @@
 """Whether a clone is set up for conversations, and how it stands with what it has.
 
-What must stay true: nothing is changed by looking; what is told is what git itself answers, for a document of this
-store, and not what some file says; and whatever is not as it should be comes with what to do about it.
+What must stay true: nothing is changed by looking, and nothing is run that the repository's configuration names; what
+is told is what git itself answers, for a document of this store, and not what some file says; and whatever is not as it
+should be comes with what to do about it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from capsule import __version__
-from capsule.errors import GitFailed
+from capsule.errors import InvalidDocument
+from capsule.format.cleaning import clean
 from capsule.git import hooks
 from capsule.git.drivers import DRIVER, check_config, driver_config
-from capsule.git.repository import KINDS, Repository
+from capsule.git.objects import blob_name, object_format
+from capsule.git.program import Git
+from capsule.git.repository import KINDS, Repository, underway
 
 if TYPE_CHECKING:
     from capsule.conflicts import Disputed
@@ -30,16 +33,7 @@ __all__ = ["Finding", "State", "look"]
 _NEEDS = (((2, 38), "capsule git sync, where it merges other files than conversations"),)
 _SET_UP = "run: capsule git setup"
 _ANY_ID = "00000000-0000-4000-8000-000000000000"
-_PATIENCE_S = 30
 _ATTRIBUTE = {"merge": DRIVER, "diff": DRIVER, "filter": DRIVER, "text": "unset"}
-#: What git is in the middle of, by the file that says so, and how that is ended.
-_UNDERWAY = {
-    "MERGE_HEAD": ("a merge", "git commit, or git merge --abort"),
-    "rebase-merge": ("a rebase", "git rebase --continue, or git rebase --abort"),
-    "rebase-apply": ("a rebase", "git rebase --continue, or git rebase --abort"),
-    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue, or git cherry-pick --abort"),
-    "REVERT_HEAD": ("a revert", "git revert --continue, or git revert --abort"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,33 +96,30 @@ class State:
         return {**told, "fine": self.is_fine, "findings": [finding.as_json() for finding in self.findings]}
 
 
-def look(
-    root: str, environment: Mapping[str, str] | None, program: Sequence[str], conflicts: Iterable[Disputed] = ()
-) -> State:
+def look(root: str, program: Sequence[str], conflicts: Iterable[Disputed] = ()) -> State:
     """Look at a clone.
 
     Args:
         root: The store's directory.
-        environment: What git runs in.
         program: How `set_up` would have the drivers started now.
         conflicts: What merges left to be settled, by conversation (`Store.conflicts`).
 
     Raises:
         NotFound: The store lies in no repository.
 
-    Cost: some ten starts of git, of which `git status` looks at every document; and one of the drivers.
+    Cost: some ten starts of git, of which `git status` looks at every document, and a read of those that it names.
     """
-    repository = Repository.around(root, environment)
+    repository = Repository.around(root)
     state = State(repository.top, repository.prefix.rstrip("/"))
     state.findings += _drivers(repository, program)
     state.findings += _files(repository)
     state.findings += _hook(repository, state)
     state.findings += _version(repository, state)
     state.findings += _standing(repository, state)
-    underway = list(_underway(repository, state))
-    if underway:  # What goes on in any clone waits: `commit` and `sync` are refused until that is ended.
+    waiting = list(_underway(repository, state))
+    if waiting:  # What goes on in any clone waits: `commit` and `sync` are refused until that is ended.
         state.findings = [finding for finding in state.findings if finding.is_trouble]
-    state.findings += underway
+    state.findings += waiting
     for id, disputes in groupby(conflicts, lambda one: one.id):
         disputed = list(disputes)
         fields = ", ".join(one.field for one in disputed)
@@ -142,7 +133,10 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding
     """Attributes and configuration, of which one without the other is the usual trap."""
     missing = _missing_attributes(repository)
     wanted = driver_config(program) | check_config(program)
-    answer = repository.git.run("config", "-z", "--get-regexp", rf"^((merge|diff|filter)\.)?{DRIVER}\.", fine=(0, 1))
+    # Not `repository.git`, for which the filters are off.
+    answer = Git(repository.top).run(
+        "config", "-z", "--get-regexp", rf"^((merge|diff|filter)\.)?{DRIVER}\.", fine=(0, 1)
+    )
     there = {name: value for name, _, value in (entry.partition("\n") for entry in answer.fields)}
     absent = [name for name in wanted if name not in there]
     if absent:
@@ -174,38 +168,22 @@ def _missing_attributes(repository: Repository) -> list[str]:
 
 
 def _programs(repository: Repository, there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether what the configuration names is there, and of this version."""
+    """Whether what the configuration names is there, and set as this version sets it."""
     command = there[f"filter.{DRIVER}.process"]
-    differing = [name for name in wanted if there[name] != wanted[name]]
     try:
         words = shlex.split(command)
         words = words[: words.index("filter")]
     except ValueError:
+        words = []
+    if not words:
         yield Finding("drivers", f"filter.{DRIVER}.process is none that Capsule wrote: {command}", _SET_UP)
-        return
-    try:
-        answer = subprocess.run(
-            [*words, "version"],
-            cwd=repository.top,
-            env=repository.git.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-        version = answer.stdout.decode("utf-8", "replace").strip()
-        failed = "" if answer.returncode == 0 else (answer.stderr.decode("utf-8", "replace").strip() or "it failed")
-    except (OSError, subprocess.SubprocessError, IndexError) as error:
-        version, failed = "", str(error)
-    if failed:
-        what = f"the program of the drivers does not start, so that git can't add or check out conversations: {failed}"
-        yield Finding("drivers", what, _SET_UP)
-    elif version != __version__:
-        yield Finding("drivers", f"the drivers are of Capsule {version}, and this is {__version__}", _SET_UP)
-    elif differing:
+    elif shutil.which(words[0]) is None:
+        what = "the program of the drivers is gone, so that git can't add or check out conversations"
+        yield Finding("drivers", f"{what}: {words[0]}", _SET_UP)
+    else:
         # Which Python starts them doesn't matter, as long as all of them are as this version writes them.
         others = driver_config(words) | check_config(words)
-        odd = [name for name in differing if there[name] != others[name]]
+        odd = [name for name in wanted if there[name] not in (wanted[name], others[name])]
         if odd:
             yield Finding("drivers", f"not as this version sets it: {', '.join(odd)}", _SET_UP)
 
@@ -225,9 +203,7 @@ def _files(repository: Repository) -> Iterator[Finding]:
             todo = f"take out the rule that {command} names, if they belong in git"
             yield Finding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
     names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
-    # Git looks at the conversations along with these; a filter that can't be run must not hide what is asked here.
-    unfiltered = git.with_config({f"filter.{DRIVER}.process": "", f"filter.{DRIVER}.required": "false"})
-    changed = [entry[3:] for entry in unfiltered.run("status", "--porcelain", "-z", "--", *names).fields]
+    changed = [entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields]
     if changed:
         what = f"not committed as it is here, and other clones have what is committed: {shlex.join(changed)}"
         yield Finding("attributes", what, "run: capsule git commit")
@@ -266,34 +242,18 @@ def _version(repository: Repository, state: State) -> Iterator[Finding]:
 
 def _standing(repository: Repository, state: State) -> Iterator[Finding]:
     """Branch and upstream, and the documents that are not as in the last commit."""
-    words = ("status", "--porcelain=v2", "-z", "--branch", "--no-renames", "--untracked-files=all", "--")
-    try:
-        fields = repository.git.run(*words, *repository.pathspecs()).fields
-    except GitFailed as error:
-        yield _incomparable(error)
-        return
-    touched = set()
+    shape = ("--porcelain=v2", "-z", "--branch", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
+    fields = repository.git.run("status", *shape, "--", *repository.pathspecs()).fields
     for entry in fields:
         kind, _, rest = entry.partition(" ")
         if kind == "#":
             _read_branch(rest, state)
             continue
         # porcelain v2 (git-status(1)): 7 fields stand before the path, 9 where it is unmerged, none of a new file.
-        path = rest.split(" ", {"1": 7, "u": 9}.get(kind, 0))[-1]
+        *before, path = rest.split(" ", {"1": 7, "u": 9}.get(kind, 0))
         found = repository.document_at(path)
-        if found and kind == "1" and rest.startswith(".M"):
-            touched.add(path)
-        elif found:
+        if found and not (kind == "1" and before[0] == ".M" and _is_clean(repository, path, found[0], before[6])):
             (state.unmerged if kind == "u" else state.changed).append("/".join(found))
-    if touched:
-        # `git status` takes every file of another size for changed; what the filter makes of it `git diff` asks first.
-        try:
-            told = repository.git.run("diff", "--name-only", "-z", "--", *repository.pathspecs()).fields
-        except GitFailed as error:
-            yield _incomparable(error)
-            told = list(touched)
-        found_all = (repository.document_at(path) for path in touched.intersection(told))
-        state.changed = sorted([*state.changed, *("/".join(found) for found in found_all if found)])
     if state.changed:
         what = f"{_count(len(state.changed), 'document')} changed since the last commit"
         yield Finding("changed", what, "run: capsule git commit", False)
@@ -303,8 +263,13 @@ def _standing(repository: Repository, state: State) -> Iterator[Finding]:
         yield Finding("upstream", f"{counts} ({state.branch} and {state.upstream})", "run: capsule git sync", False)
 
 
-def _incomparable(error: GitFailed) -> Finding:
-    return Finding("changed", f"git can't compare the documents here: {error.words}", "see what it says, and above")
+def _is_clean(repository: Repository, path: str, kind: str, blob: str) -> bool:
+    """Whether a file that git takes for changed is what the index has, but for its lock or its layout."""
+    try:
+        with open(os.path.join(repository.top, path), "rb") as file:
+            return blob_name(clean(file.read(), path, kind), object_format(repository.git)) == blob
+    except (OSError, InvalidDocument):
+        return False
 
 
 def _read_branch(words: str, state: State) -> None:
@@ -320,12 +285,12 @@ def _read_branch(words: str, state: State) -> None:
 
 def _underway(repository: Repository, state: State) -> Iterator[Finding]:
     """What git has begun and not ended, in this worktree."""
-    for name, (what, end) in _UNDERWAY.items():
-        if os.path.exists(os.path.join(repository.directory, name)):
-            files = f"; to be settled: {', '.join(state.unmerged)}" if state.unmerged else ""
-            first = "settle what is open, git add it, and then: " if state.unmerged else "end it with: "
-            yield Finding("merging", f"{what} is going on{files}", f"{first}{end}")
-            return
+    if found := underway(repository):
+        what, end = found
+        files = f"; to be settled: {', '.join(state.unmerged)}" if state.unmerged else ""
+        first = "settle what is open, git add it, and then: " if state.unmerged else "end it with: "
+        yield Finding("merging", f"{what} is going on{files}", f"{first}{end}")
+        return
     if state.unmerged:
         what = f"without a merge going on, these wait to be settled: {', '.join(state.unmerged)}"
         yield Finding("merging", what, "settle them, and git add them")

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from capsule.errors import GitFailed, StoreBusy
 from capsule.git.objects import Entry, set_entries
-from capsule.git.program import Git, outside_hooks
-from capsule.git.repository import Repository
+from capsule.git.program import Git
+from capsule.git.repository import Repository, underway
 from capsule.storage.files import naming
 from capsule.storage.layout import Directory, Layout
 from capsule.storage.mutex import Mutexes
@@ -40,15 +40,6 @@ _TURN_S = 60.0
 _PATIENCE_S = 10.0
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 0.5
-#: What a person may be in the midst of, by what git leaves in its directory (gitrepository-layout(5), and what
-#: `git status` looks for), and how they end it.
-_UNDER_WAY = {
-    "MERGE_HEAD": ("a merge", "git commit, or git merge --abort"),
-    "rebase-merge": ("a rebase", "git rebase --continue, or git rebase --abort"),
-    "rebase-apply": ("a rebase", "git rebase --continue, or git rebase --abort"),
-    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue, or git cherry-pick --abort"),
-    "REVERT_HEAD": ("a revert", "git revert --continue, or git revert --abort"),
-}
 
 
 def nobody(step: str, done: int, total: int) -> None:
@@ -64,25 +55,23 @@ class Turn:
         repository: Its repository.
         drivers: The configuration of the drivers (`drivers.driver_config`), so that it works before a setup too.
         told: Told of each step.
+        asks: Whether git may ask for a password.
     """
 
     store: Store
     repository: Repository
     drivers: Mapping[str, str]
     told: Told
+    asks: bool = True
 
     @property
     def git(self) -> Git:
         """Git as its person runs it, with hooks, but for our filter."""
-        return replace(self.repository.git, trusting=True).with_config(NO_FILTER)
+        return Git(self.repository.top, NO_FILTER, {} if self.asks else {"GIT_TERMINAL_PROMPT": "0"}, trusting=True)
 
     def with_index(self, path: str) -> Git:
         """As `git`, on another index."""
-        git = self.git
-        return replace(
-            git,
-            environment={**(outside_hooks() if git.environment is None else git.environment), "GIT_INDEX_FILE": path},
-        )
+        return replace(self.git, variables={**self.git.variables, "GIT_INDEX_FILE": path})
 
     def tree_with(self, tree: str, entries: Sequence[Entry]) -> str:
         """The name of a tree, as a commit has it, but with these entries."""
@@ -108,19 +97,19 @@ class Turn:
 @contextmanager
 def a_turn(
     store: Store,
-    environment: Mapping[str, str],
     drivers: Mapping[str, str],
     told: Told = nobody,
     *,
+    asks: bool = True,
     timeout_s: float = _TURN_S,
 ) -> Iterator[Turn]:
     """While the body runs, no other commit or sync of Capsule's is under way in this worktree.
 
     Args:
         store: The store, open.
-        environment: What git runs in.
         drivers: The configuration of the drivers.
         told: Told of each step.
+        asks: Whether git may ask for a password.
         timeout_s: How long to wait for another's turn to end, in seconds.
 
     Raises:
@@ -128,7 +117,7 @@ def a_turn(
         StoreBusy: Another's turn takes longer.
         GitFailed: A person is in the midst of a merge or the like; the message says how to end it.
     """
-    repository = Repository.of(store, environment)
+    repository = Repository.around(store.root)
     sys = Syscalls()
     folder = Directory(Layout(repository.directory), sys, around=_FOLDER)
     mutexes = Mutexes(sys, folder)
@@ -141,7 +130,7 @@ def a_turn(
             raise StoreBusy(what, id=repository.top, holder=error.holder) from None
         try:
             _ensure_at_rest(repository)
-            yield Turn(store, repository, drivers, told)
+            yield Turn(store, repository, drivers, told, asks)
         finally:
             mutexes.release(mutex)
     finally:
@@ -149,10 +138,9 @@ def a_turn(
 
 
 def _ensure_at_rest(repository: Repository) -> None:
-    for name, (what, way_out) in _UNDER_WAY.items():
-        if os.path.exists(os.path.join(repository.directory, name)):
-            said = f"{repository.top} is in the midst of {what}; end it first: {way_out}"
-            raise GitFailed(said, command=[], words="")
+    if found := underway(repository):
+        what, way_out = found
+        raise GitFailed(f"{repository.top} is in the midst of {what}; end it first: {way_out}", command=[], words="")
     if unmerged := repository.git.run("ls-files", "-z", "--unmerged").fields:
         path = unmerged[0].partition("\t")[2]
         said = f"{repository.top} has conflicts that nobody settled, in {path} for one; settle them and git add them"

@@ -7,7 +7,6 @@ What must stay true: what looks like a secret is told before anything is written
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,7 +32,6 @@ commands = typer.Typer()
 #: The store's own directories, which are never captured.
 _OWN = ("conversations", "agents", ".capsule")
 #: What a hook of git sets, and would have another repository taken for the project's.
-_OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
 _SHOWN = 20
 
 Project = Annotated[
@@ -306,17 +304,16 @@ def _surroundings(store: Store) -> Surroundings:
     from capsule.context.files import Surroundings
 
     own = tuple(os.path.join(store.root, name) for name in _OWN)
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
-    return Surroundings(environment, lambda: _global_ignore(environment), own)
+    return Surroundings(_global_ignore, own)
 
 
-def _global_ignore(environment: dict[str, str]) -> str:
+def _global_ignore() -> str:
     """The text of the user's global ignore file: `core.excludesFile`, else the one in the XDG directory."""
-    command = ["git", "config", "--type=path", "--get", "core.excludesFile"]
+    from capsule.git.program import Git
+
     try:
-        done = subprocess.run(command, capture_output=True, timeout=10, check=False, env=environment)
-        path = os.fsdecode(done.stdout.rstrip(b"\n"))
-    except (OSError, subprocess.TimeoutExpired):
+        path = Git(os.getcwd()).run("config", "--type=path", "--get", "core.excludesFile", fine=(0, 1)).text
+    except CapsuleError:
         path = ""
     if not path:
         directory = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")

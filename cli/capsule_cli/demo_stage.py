@@ -17,8 +17,8 @@ from typing import Any
 
 import typer
 
+from capsule.git.program import outside_hooks
 from capsule_cli.output import Stopped, in_terminal, out, shown
-from capsule_cli.surroundings import outside_hooks
 
 __all__ = ["DEADLINE_S", "EACH", "Agent", "Stage", "Stream", "words_of"]
 

@@ -87,10 +87,10 @@ def _merge(arguments: list[str]) -> int:
 
 
 def _pre_commit(arguments: list[str]) -> int:
-    from capsule.git.program import Git
+    from capsule.git.program import Git, hook_variables
     from capsule.git.staged import problems
 
-    found = problems(Git(os.getcwd(), os.environ))
+    found = problems(Git(os.getcwd(), variables=hook_variables()))
     for line in found:
         _tell(line)
     return 1 if found else 0

@@ -14,7 +14,7 @@ import typer
 from capsule_cli.opening import store_of
 from capsule_cli.options import asked
 from capsule_cli.output import one_line, out, out_json
-from capsule_cli.surroundings import driver_program, outside_hooks
+from capsule_cli.surroundings import driver_program
 
 if TYPE_CHECKING:
     from capsule.git.setup import Step
@@ -45,7 +45,7 @@ def setup(
     from capsule.git.setup import set_up
 
     with store_of(ctx) as store:
-        steps = set_up(store.root, outside_hooks(), driver_program(), everywhere=everywhere)
+        steps = set_up(store.root, driver_program(), everywhere=everywhere)
     _tell_steps(ctx, steps)
     if any(step.todo for step in steps):
         raise typer.Exit(1)
@@ -62,7 +62,7 @@ def teardown(
     from capsule.git.setup import take_down
 
     with store_of(ctx) as store:
-        steps = take_down(store.root, outside_hooks(), everywhere=everywhere)
+        steps = take_down(store.root, everywhere=everywhere)
     _tell_steps(ctx, steps)
 
 
@@ -72,7 +72,7 @@ def status(ctx: typer.Context) -> None:
     from capsule.git.state import look
 
     with store_of(ctx) as store:
-        state = look(store.root, outside_hooks(), driver_program(), store.conflicts())
+        state = look(store.root, driver_program(), store.conflicts())
     if asked(ctx).json:
         out_json(state.as_json())
     else:

@@ -16,7 +16,6 @@ from capsule_cli.opening import store_of
 from capsule_cli.options import Id, asked
 from capsule_cli.output import in_terminal, one_line, out, out_bytes, out_json, out_rows, progress, say, shown, table
 from capsule_cli.pager import paged
-from capsule_cli.surroundings import outside_hooks
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -184,4 +183,4 @@ def _now(store: Store, id: str) -> tuple[dict[str, Any] | None, bool]:
 def _repository(store: Store) -> Repository:
     from capsule.git.repository import Repository
 
-    return Repository.of(store, outside_hooks())
+    return Repository.around(store.root)

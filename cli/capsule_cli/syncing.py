@@ -17,7 +17,7 @@ from capsule_cli.ending import Ending
 from capsule_cli.opening import store_of
 from capsule_cli.options import asked, usage
 from capsule_cli.output import Stopped, one_line, out, out_json, out_json_line, progress, say, shown
-from capsule_cli.surroundings import driver_program, outside_hooks
+from capsule_cli.surroundings import driver_program
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -178,7 +178,7 @@ def committing(
     #: Whether the remote could not be reached the last time, and which it was: each change of that is said once.
     alone: tuple[bool, str | None] | None = None
     last = False
-    Repository.around(str(store.root), outside_hooks())  # What no wait will mend is said at once.
+    Repository.around(store.root)  # What no wait will mend is said at once.
 
     def act() -> None:
         with _turn(store, None if last else ending, asks=False) as turn:
@@ -228,7 +228,6 @@ def _turn(store: Store, ending: Ending | None, *, asks: bool = True) -> Iterator
     from capsule.git.drivers import driver_config
     from capsule.git.turns import a_turn
 
-    environment = outside_hooks() | ({} if asks else {"GIT_TERMINAL_PROMPT": "0"})
     with progress("documents", after_s=1.0) as bar:
 
         def told(step: str, done: int, total: int) -> None:
@@ -237,7 +236,7 @@ def _turn(store: Store, ending: Ending | None, *, asks: bool = True) -> Iterator
             if bar is not None and total:
                 bar(done, total)
 
-        with a_turn(store, environment, driver_config(driver_program()), told) as turn:
+        with a_turn(store, driver_config(driver_program()), told, asks=asks) as turn:
             yield turn
     if ending is not None:
         ending.rest()

@@ -79,10 +79,9 @@ def _ancestor(store: Store) -> Ancestor | None:
     """What finds in git which version a conflict copy began from; None where the store lies in no repository."""
     from capsule.git.ancestors import ancestor_in
     from capsule.git.repository import Repository
-    from capsule_cli.surroundings import outside_hooks
 
     try:
-        return ancestor_in(Repository.of(store, outside_hooks()))
+        return ancestor_in(Repository.around(store.root))
     except (NotFound, Refused):
         return None
 

@@ -16,7 +16,7 @@ from capsule.format.cleaning import clean
 from capsule.git import turns
 from capsule.git.describing import Described, message_of
 from capsule.git.drivers import driver_config
-from tests.git.repositories import PROGRAM, Clone, environment, new, worktree
+from tests.git.repositories import PROGRAM, Clone, new, worktree
 from tests.git.turning import committed, staged, status
 from tests.processes import Child
 
@@ -397,8 +397,8 @@ def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.Monk
 
 def test_one_works_in_a_worktree_at_a_time(repo: Clone) -> None:
     drivers = driver_config(PROGRAM)
-    with repo.store() as store, turns.a_turn(store, environment(), drivers):
-        second = turns.a_turn(store, environment(), drivers, timeout_s=0.01)
+    with repo.store() as store, turns.a_turn(store, drivers):
+        second = turns.a_turn(store, drivers, timeout_s=0.01)
         with pytest.raises(StoreBusy, match=f"process {os.getpid()}"), second:
             pass
 

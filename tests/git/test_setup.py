@@ -24,11 +24,11 @@ DOCUMENT = "00000000-0000-4000-8000-000000000000"
 
 
 def setup(clone: Clone, **settings: bool) -> list[tuple[str, bool]]:
-    return [(step.kind, step.changed) for step in set_up(str(clone.root), environment(), PROGRAM, **settings)]
+    return [(step.kind, step.changed) for step in set_up(str(clone.root), PROGRAM, **settings)]
 
 
 def teardown(clone: Clone, **settings: bool) -> list[str]:
-    return [f"{step.kind}: {step.what}" for step in take_down(str(clone.root), environment(), **settings)]
+    return [f"{step.kind}: {step.what}" for step in take_down(str(clone.root), **settings)]
 
 
 def in_force(clone: Clone, kind: str = "conversations") -> dict[str, str]:
@@ -194,7 +194,7 @@ def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Pa
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\necho "$@" >>{shlex.quote(str(log))}\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
-    assert set_up(str(plain.root), environment(), [str(python), *PROGRAM[1:]])[2].changed
+    assert set_up(str(plain.root), [str(python), *PROGRAM[1:]])[2].changed
     with plain.store() as store:
         id = store.create(title="one").id
     plain.commit()
@@ -241,10 +241,10 @@ def test_with_global_every_clone_has_the_programs_and_home_need_not_have_a_confi
 
 def test_global_needs_no_repository_and_the_rest_does(root: Path) -> None:
     with pytest.raises(NotFound, match="git init"):
-        set_up(str(root), environment(), PROGRAM)
+        set_up(str(root), PROGRAM)
     with pytest.raises(NotFound, match="git init"):
-        take_down(str(root), environment())
-    assert [step.where for step in set_up(str(root), environment(), PROGRAM, everywhere=True)] == ["yours"]
+        take_down(str(root))
+    assert [step.where for step in set_up(str(root), PROGRAM, everywhere=True)] == ["yours"]
     assert (Path(os.environ["HOME"]) / ".gitconfig").exists()
     assert sorted(path.name for path in root.iterdir()) == [".capsule", "capsule.toml", "conversations"]
 
@@ -346,7 +346,7 @@ def test_a_store_in_no_repository_is_told_the_way_out(tmp_path: Path) -> None:
 
 def test_when_the_filter_s_program_is_gone_git_says_the_way_out(plain: Clone, tmp_path: Path) -> None:
     gone = str(tmp_path / "no such" / "python")
-    set_up(str(plain.root), environment(), [gone, *PROGRAM[1:]])
+    set_up(str(plain.root), [gone, *PROGRAM[1:]])
     with plain.store() as store:
         store.create(title="one")
     ran = plain.run("add", "--all", expect=128)

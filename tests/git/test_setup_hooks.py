@@ -12,7 +12,7 @@ import pytest
 from capsule.git import hooks
 from capsule.git.drivers import CHECK, CHECK_LINE, DRIVER
 from capsule.git.setup import Step, set_up, take_down
-from tests.git.repositories import PROGRAM, ROOT, Clone, environment, new, run, worktree
+from tests.git.repositories import PROGRAM, ROOT, Clone, new, run, worktree
 
 LOCKED = """{
   "version": "2.0", "id": "%s", "title": "x", "createdAt": "2025-01-12T10:00:00.000Z",
@@ -27,11 +27,11 @@ THEIRS = "#!/bin/sh\necho theirs >>ran\nexit 0\n"
 
 def setup(clone: Clone, **settings: bool) -> Step:
     """Set it up. Returns: what came of the hook."""
-    return set_up(str(clone.root), environment(), PROGRAM, **settings)[-1]
+    return set_up(str(clone.root), PROGRAM, **settings)[-1]
 
 
 def teardown(clone: Clone, **settings: bool) -> list[Step]:
-    return [step for step in take_down(str(clone.root), environment(), **settings) if step.kind == "hook"]
+    return [step for step in take_down(str(clone.root), **settings) if step.kind == "hook"]
 
 
 def stage_locked(clone: Clone) -> None:
@@ -232,7 +232,7 @@ def test_when_capsule_is_gone_other_commits_pass_and_those_of_conversations_are_
     plain: Clone, tmp_path: Path
 ) -> None:
     gone = str(tmp_path / "no such" / "python")
-    set_up(str(plain.root), environment(), [gone, *PROGRAM[1:]])
+    set_up(str(plain.root), [gone, *PROGRAM[1:]])
     plain.run("config", "--remove-section", "filter.capsule")
     stage_text(plain)
     assert gone in plain.run("commit", "-m", "notes").err
@@ -242,7 +242,7 @@ def test_when_capsule_is_gone_other_commits_pass_and_those_of_conversations_are_
     plain.run("config", "--unset", CHECK)
     plain.run("commit", "-m", "without Capsule")
     # Back again, it is taken out of the way, even so.
-    set_up(str(plain.root), environment(), [gone, *PROGRAM[1:]])
+    set_up(str(plain.root), [gone, *PROGRAM[1:]])
     plain.run("config", "--remove-section", "filter.capsule")
     plain.run("rm", "-q", "--cached", plain.path(ID))
     plain.run("commit", "-m", "what is deleted needs no check")

@@ -309,7 +309,7 @@ def test_a_driver_that_can_not_be_run_costs_nobody_their_words(clones: Two, driv
     say(ben, id, "from ben")
     sync_of(anna)
     drivers = driver_config(PROGRAM) | {"merge.capsule.driver": driver}
-    with ben.store() as store, a_turn(store, environment(), drivers) as turn:
+    with ben.store() as store, a_turn(store, drivers) as turn:
         sync(turn)
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
 

@@ -9,18 +9,18 @@ from capsule.git.committing import Committed, commit
 from capsule.git.drivers import driver_config
 from capsule.git.syncing import Synced, sync
 from capsule.git.turns import a_turn, nobody
-from tests.git.repositories import PROGRAM, Clone, environment
+from tests.git.repositories import PROGRAM, Clone
 
 Told = Callable[[str, int, int], None]
 
 
 def committed(store: Store, message: str | None = None, told: Told = nobody) -> Committed:
-    with a_turn(store, environment(LC_ALL="C.UTF-8"), driver_config(PROGRAM), told) as turn:
+    with a_turn(store, driver_config(PROGRAM), told) as turn:
         return commit(turn, message)
 
 
 def synced(store: Store, told: Told = nobody, *, unrelated: bool = False) -> Synced:
-    with a_turn(store, environment(LC_ALL="C.UTF-8"), driver_config(PROGRAM), told) as turn:
+    with a_turn(store, driver_config(PROGRAM), told) as turn:
         return sync(turn, unrelated=unrelated)
 
 
