@@ -14,6 +14,7 @@ This module knows JSON, and nothing of conversations.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import isfinite
@@ -70,7 +71,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     try:
         document = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise _invalid(path, text, [_syntax(error, text)]) from None
+        raise _invalid(path, text, _conflicts(text) or [_syntax(error, text)]) from None
     except _DuplicateKey:
         found = [(at, f"a second field {name!r} in the same object; keep one") for at, name in duplicate_keys(text)]
         raise _invalid(path, text, found) from None
@@ -186,6 +187,22 @@ def _too_deep(path: str, text: str) -> InvalidDocument:
     position = too_deep(text, MAX_DEPTH)
     what = f"objects and lists stand more than {MAX_DEPTH} levels deep inside each other; make it flatter"
     return _invalid(path, text, [(position or 0, what)])
+
+
+#: A line that git begins a conflict, its common ancestor, its other side or its end with (`merge.conflictStyle`).
+_MARKER = re.compile(r"^(<<<<<<<|\|\|\|\|\|\|\||=======|>>>>>>>)[^\n]*$", re.MULTILINE)
+
+
+def _conflicts(text: str) -> list[tuple[int, str]]:
+    """Where git has left conflicts to be settled; none unless a conflict begins, divides and ends."""
+    found = list(_MARKER.finditer(text))
+    if not {"<<<<<<<", "=======", ">>>>>>>"} <= {marker[1] for marker in found}:
+        return []
+    what = (
+        "a conflict that git's merge left here; keep one of the sides and take the marker lines out, or take a whole "
+        "side with git checkout --ours or --theirs; capsule git setup makes git merge conversations by message"
+    )
+    return [(marker.start(), what) for marker in found if marker[1] == "<<<<<<<"]
 
 
 _COMMA = "a comma too many before the closing bracket; remove it"

@@ -130,6 +130,8 @@ def test_the_samples_lose_nothing(path: Path) -> None:
         (b"{'a': 1}", 1, 2, "double quotes"),
         (b'{"a" 1}', 1, 6, "colon"),
         (b'{"a": [1 2]}', 1, 10, "comma"),
+        (b'{\r\n<<<<<<< ours\r\n"a": 1\r\n=======\r\n"a": 2\r\n>>>>>>> theirs\r\n}', 2, 1, "git checkout --ours"),
+        (b'{"a": 1\n=======\n}', 2, 1, "comma"),
         (b'{"a": tru}', 1, 7, "value"),
         (b'{"a": 01}', 1, 8, "comma"),
         (b'{"a": "abc', 1, 7, "no closing quote"),

@@ -81,20 +81,21 @@ def test_a_commit_that_is_under_way_is_made_first(
 
 
 def test_a_remote_that_does_not_answer_is_not_waited_for(
-    clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, tmp_path: Path
+    clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anna, ben = clones
     with ben.store() as store:
         id = store.create(title="Plan", type="group").id
     sync_of(ben)
     script(tmp_path / "slow", waiting(pipes), 'exec git-upload-pack "$@"')
-    anna.run("config", "remote.origin.uploadpack", f"'{tmp_path}/slow'")
-    process = start(anna, "git", "sync")
+    with monkeypatch.context() as patch:
+        for name, value in (("COUNT", "1"), ("KEY_0", "remote.origin.uploadpack"), ("VALUE_0", f"'{tmp_path}/slow'")):
+            patch.setenv(f"GIT_CONFIG_{name}", value)
+        process = start(anna, "git", "sync")
     assert pipes[0].read_text() == "there\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 143
     with open(pipes[1], "r+b", buffering=0) as release:
         release.write(b"on\n")
-    anna.run("config", "--unset", "remote.origin.uploadpack")
     sync_of(anna)
     assert anna.file(id).exists() and status(anna) == []
