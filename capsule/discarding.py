@@ -6,9 +6,11 @@ and only what has been there for long enough.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
@@ -20,6 +22,7 @@ from capsule.head import Head
 from capsule.holding import Holder
 from capsule.ids import check_id
 from capsule.reading import KIND, Reading
+from capsule.settling import forget_texts
 from capsule.storage.interface import Trashed
 from capsule.writing import REMOVED, Conversation
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Discarding", "Removed"]
 
 T = TypeVar("T")
+_log = logging.getLogger("capsule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +194,31 @@ class Discarding(Reading, ABC):
         return self._write(trashed.id, act)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
-        """Drop for good what has lain in the trash and the quarantine for longer; the paths of what is gone.
+        """Drop for good what has lain in the trash and the quarantine for longer, and every other trace of it.
+
+        Nothing that was taken out of a conversation then stands anywhere in `.capsule/`, unless it came into the trash
+        or the quarantine since. What a conversation has now stays in it. A document that does not parse keeps what the
+        store remembers of it, which mending it may need.
 
         Args:
             older_than_s: Seconds; 0: everything.
+
+        Returns:
+            The paths of what is gone from the trash and the quarantine.
+
+        Raises:
+            StoreBusy, Refused, StorageFailed: The system did not let it; what is left goes with the next purge.
+
+        Cost: reading every conversation that was written here; the index is built anew by the next question.
         """
-        return self.storage.purge(older_than_s)
+        for leftover in self.storage.leftovers(KIND):
+            if leftover.kind == "temporary":
+                self.storage.sweep(KIND, leftover)
+        gone = self.storage.purge(older_than_s)
+        for id in self.storage.remembered(KIND):
+            try:
+                self._again(partial(forget_texts, self.storage, KIND, id))
+            except InvalidDocument as error:
+                _log.warning("%s; what the store remembers of it was not purged", error.message)
+        self.index.drop()
+        return gone

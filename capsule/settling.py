@@ -18,9 +18,9 @@ from capsule.checkouts import replaced
 from capsule.errors import InvalidDocument, NotFound, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.reconcile import Outcome, head_record, reconcile, saved_record
-from capsule.storage.interface import Held, Known, Signature
+from capsule.storage.interface import Held, Interfered, Known, Leftover, Signature, Storage
 
-__all__ = ["decoded", "is_ours", "settle"]
+__all__ = ["decoded", "forget_texts", "is_ours", "settle"]
 
 _log = logging.getLogger("capsule")
 
@@ -101,6 +101,25 @@ def settle(held: Held, *, mend: bool = False, trust: bool = True) -> Known:
                 raise
             _log.warning("%s: %s", held.path, mended)
     return _take_in(held, document, data, signature, deliberate)
+
+
+def forget_texts(storage: Storage, kind: str, id: str) -> None:
+    """Have what the store remembers of a document hold no text that the document has no more.
+
+    Raises:
+        InvalidDocument: The document does not parse; nothing was done.
+        StoreBusy, Refused, StorageFailed: The system did not let it.
+    """
+    with storage.mutex(kind, id) as held:
+        if held.read() is not None:
+            known = settle(held)
+            got = held.read()
+            if got is None or got[1] != known.signature:
+                raise Interfered
+            document = decoded(got[0], held.path, id)
+            held.adopt(known.signature, known.anatomy, [head_record(known.stamp, document, len(document["history"]))])
+            return
+    storage.sweep(kind, Leftover("vanished", id, storage.path(kind, id), ""))
 
 
 def _put_back(held: Held) -> tuple[bytes, Signature] | None:

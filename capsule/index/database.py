@@ -264,10 +264,6 @@ class Database:
         """Have the index built anew by the next `ensure`, as this one is of no use. Not thread-safe."""
         self._drop(self._inode)
 
-    def drop(self) -> None:
-        """As `discard`, whatever index lies there."""
-        self._drop(self._derived.inode(NAME))
-
     def _drop(self, inode: int) -> None:
         self.forget()
         if not inode:
@@ -280,6 +276,17 @@ class Database:
                     self._derived.drop(*_LOGS)
             finally:
                 release()
+
+    def drop(self) -> None:
+        """As `discard`, whatever index lies there, and what a builder left. Raises as `DerivedFiles.try_lock`."""
+        self.forget()
+        release = self._lock()
+        try:
+            self._derived.drop(NAME)
+            self._derived.drop(*_LOGS)
+            self._sweep()
+        finally:
+            release()
 
     # -- The connection -------------------------------------------------------------------------------------------
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capsule.errors import CapsuleError
 from capsule.head import Head
 from capsule.index.database import Progress
 from capsule.index.refreshing import Refreshing
@@ -146,9 +148,15 @@ class Index(Refreshing):
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the files."""
         with self._guard:
+            with suppress(CapsuleError):  # Where no file can be written it is made in memory.
+                self.drop()
+            self.refresh(progress=progress)
+
+    def drop(self) -> None:
+        """Remove the index's files; the next question has them built anew. Raises Refused, StorageFailed, StoreBusy."""
+        with self._guard:
             self._throw_away()
             self._database.drop()
-            self.refresh(progress=progress)
 
     def close(self) -> None:
         """Give back every descriptor."""

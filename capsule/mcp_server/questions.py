@@ -1,22 +1,26 @@
 """What is asked of the user before it is done, and what is said where the client can't ask.
 
 What must stay true: nothing is done unless the user said yes. A client that can ask always asks, whatever the model
-says of it; only where it can't does `confirm: true` count, by which the model says that it asked itself. The SDK
-carries a question in either era of the protocol: a request in the middle of the call, or an answer that asks for more.
+says of it; only where it can't does `confirm: true` count, by which the model says that it asked itself; and not even
+that where words of a person are replaced or removed. The SDK carries a question in either era of the protocol: a
+request in the middle of the call, or an answer that asks for more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context, Elicit
 from mcp.server.mcpserver.resolve import AcceptedElicitation, ElicitationResult, Resolve
 from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, ConfigDict, Field
 
+from capsule.authorship import whose
 from capsule.choosing import find_message
 from capsule.errors import InvalidDocument, InvalidInput
+from capsule.mcp_server.access import access_of
 from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
 from capsule.mcp_server.fence import many, quoted, word
 from capsule.mcp_server.stores import store_of
@@ -25,13 +29,16 @@ if TYPE_CHECKING:
     from capsule.head import Head
 
 __all__ = [
+    "Edited",
     "Going",
     "Standing",
     "What",
     "Yes",
     "agreed",
+    "edited",
     "going",
     "may_delete",
+    "may_edit",
     "may_remove",
     "may_retitle",
     "may_take_over",
@@ -60,9 +67,15 @@ def _can_ask(ctx: Context) -> bool:
     return is_version_at_least(ctx.protocol_version, _ASKS_IN_ITS_ANSWER) or ctx.session.can_send_request
 
 
-def _ask(ctx: Context, question: str, confirm: bool) -> Yes | Elicit[Yes]:
+def _ask(ctx: Context, question: str, confirm: bool, *, instead: str = "") -> Yes | Elicit[Yes]:
+    """The question; where the client can't ask, `confirm` is the answer, unless there is something to do `instead`."""
     if _can_ask(ctx):
         return Elicit(question, Yes)
+    if instead:
+        raise Told(
+            "Nothing was done. These are somebody else's words, so the user must be asked, and the client can't ask: "
+            f"{question} {instead}"
+        )
     if confirm:
         return Yes()
     raise Told(
@@ -130,6 +143,7 @@ class Going(BaseModel):
     what: str = ""
     ids: tuple[str, ...] = ()
     roles: dict[str, int] = {}
+    are_own: bool = True
 
     @property
     def count(self) -> str:
@@ -150,14 +164,21 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
     id = store.resolve(id)
     if not message:
         found = store.prune(id, dry_run=True)
-        return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles)
+        are_own = _are_own(ctx, store.branches(id)[0], found.ids)
+        return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles, are_own=are_own)
     history, _, _ = store.branches(id)
     place = find_message(history, message, id)
     which, alone = str(history[place]["id"]), what == "alone"
     found = store.delete_message(id, which, keep_children=alone, dry_run=True)
     with_it = "while what answers it stays" if alone else "and all that answers it"
     said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
-    return Going(message=which, alone=alone, what=said, ids=found.ids, roles=found.roles)
+    are_own = _are_own(ctx, history, found.ids)
+    return Going(message=which, alone=alone, what=said, ids=found.ids, roles=found.roles, are_own=are_own)
+
+
+def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection[str]) -> bool:
+    me = access_of(ctx).name
+    return all(whose(entry, me) == "own" for entry in history if entry["id"] in ids)
 
 
 def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]) -> Yes | Elicit[Yes]:
@@ -165,11 +186,44 @@ def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, R
     if not leaving.ids:
         return Yes()
     store = store_of(ctx)
-    named = _named(store.head(store.resolve(id)))
+    head = store.head(store.resolve(id))
+    what = f"{leaving.what}, {leaving.count}? They go to the store's trash."
+    question = f"Delete from the conversation {_named(head)}: {what}"
+    command = f"delete {head.id} --message {leaving.message}" if leaving.message else f"prune {head.id}"
+    return _ask(ctx, question, confirm, instead="" if leaving.are_own else f"The user can do it: capsule {command}")
+
+
+class Edited(BaseModel):
+    """The message that is edited when the user agrees."""
+
+    id: str
+
+
+def edited(ctx: Context, id: str, message: str) -> Edited:
+    """The message that a call means."""
+    store = store_of(ctx)
+    return Edited(id=str(store.find_message(store.resolve(id), message).id))
+
+
+def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resolve(edited)]) -> Yes | Elicit[Yes]:
+    """Replace words that are not the caller's own?"""
+    store = store_of(ctx)
+    id = store.resolve(id)
+    message = store.find_message(id, meant.id)
+    whose_words = whose({"role": message.role, "from": message.from_}, access_of(ctx).name)
+    if whose_words == "own" or message.content == content:
+        return Yes()
+    beside = "To put a new version beside it: branch with action edit."
+    if whose_words == "agent":
+        raise Told(
+            f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not by you. {beside}"
+        )
+    which = f"message @{message.at} {quoted(message.content, 60)} of the conversation {_named(store.head(id))}"
     return _ask(
         ctx,
-        f"Delete from the conversation {named}: {leaving.what}, {leaving.count}? They go to the store's trash.",
-        confirm,
+        f"Replace {which} by {quoted(content, 60)}? A copy stays in the trash.",
+        confirm=False,
+        instead=f"The user can do it: capsule edit {id} --message {meant.id}. {beside}",
     )
 
 

@@ -17,7 +17,7 @@ from capsule.errors import InvalidInput
 from capsule.mcp_server import questions
 from capsule.mcp_server.access import access_of, author, written_by
 from capsule.mcp_server.fence import visible, word
-from capsule.mcp_server.questions import Standing, Yes, agreed
+from capsule.mcp_server.questions import Edited, Standing, Yes, agreed
 from capsule.mcp_server.reading_tools import Id, Role
 from capsule.mcp_server.results import (
     Appended,
@@ -120,12 +120,14 @@ def edit_message(
     id: Id,
     message: Annotated[str, Field(description="Id, @N or @last")],
     content: Annotated[str, Field(description="Its whole new text")],
+    meant: Annotated[Edited, Resolve(questions.edited)],
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_edit)],
 ) -> Annotated[CallToolResult, Written]:
-    """Replace a message's text."""
+    """Replace a message's text: your own, or the user's after asking them. The old text stays in the trash."""
+    agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)
-    edited = store.edit_message(id, message, content)
-    written = _written(id, edited)
+    written = _written(id, store.edit_message(id, meant.id, content))
     return answer(f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
 
 

@@ -180,6 +180,12 @@ class FileStorage:
         mended = repair.mend(data)
         return mended is not None and (accepts is None or accepts(mended.data))
 
+    def remembered(self, kind: str) -> list[str]:
+        """See `Storage.remembered`."""
+        with files.naming(self._mutex_files.path, "list"):
+            names = (name.removeprefix(f"{kind}-") for name in self._mutex_files.files() if name.startswith(f"{kind}-"))
+            return [id for id in names if is_id(id)]
+
     def remembers(self, kind: str, id: str) -> bool:
         """See `Storage.remembers`."""
         return self.noted(kind, id) is not None
@@ -306,9 +312,9 @@ class FileStorage:
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """See `Storage.leftovers`. Takes the mutex of each document that seems to have one."""
-        found = [Leftover("instance", dead, self.layout.derived("instances", dead), "left by a process that is dead")
-                 for dead in self._instances.dead()]  # fmt: skip
         with files.naming(self.layout.root, "list"):
+            dead = [(one, self.layout.derived("instances", one)) for one in self._instances.dead()]
+            found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
             present, temporaries = set(), []
             with suppress(FileNotFoundError):
                 for name, _ in self.sys.names(self.layout.documents(kind)):

@@ -287,6 +287,9 @@ class Storage(Protocol):
             accepts: As `Held.repair` has it; without it, the bytes alone decide.
         """
 
+    def remembered(self, kind: str) -> list[str]:
+        """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
+
     def remembers(self, kind: str, id: str) -> bool:
         """Whether the store has a note of such a document, whatever became of the file since."""
 

@@ -20,7 +20,6 @@ QUESTION = f'{WHERE}message @2 "And \\"now\\"?" and all that answers it, 2 messa
 ALONE = f'{WHERE}message @2 "And \\"now\\"?" while what answers it stays, 1 message (1 user)?{TRASH}'
 PRUNING = f"{WHERE}all that is not on the active branch, 3 messages (2 assistant, 1 user)?{TRASH}"
 BACK = "The user can bring them back: capsule restore plan-1"
-CANT = "Nothing was done. This needs the user's consent, and the client can't ask: "
 AGAIN = " If the user agrees, call again with confirm: true."
 NO = [
     ("accept", {"yes": False}, "said no"),
@@ -280,7 +279,7 @@ async def test_a_conversation_locked_by_another_is_not_branched(
         async with talking(store, era) as client:
             for answer in (
                 await called(client, message="@1", action="edit", content="x"),
-                await removed(client, message="@1", confirm=True),
+                await removed(client, message="@3", confirm=True),
             ):
                 assert error(answer).startswith("conversation plan-1 is locked by anna")
     assert len(store.path("plan-1")) == 4
@@ -363,19 +362,22 @@ async def test_nothing_is_taken_out_when_the_user_does_not_say_yes(store: Store,
     assert store.read("plan-1") == before
 
 
-async def test_where_the_client_cant_ask_nothing_is_taken_out_without_confirm(
+async def test_where_the_client_cant_ask_words_of_the_user_stay_and_others_go_with_confirm(
     store: Store, era: str, tree: list[str]
 ) -> None:
-    for arguments, question, left in TAKEN:
-        id = store.fork("plan-1").id  # Something to compare with: nothing else is touched.
-        before, other = store.read("plan-1"), store.read(id)
-        async with talking(store, era) as client:
-            assert error(await removed(client, **arguments)) == f"{CANT}{question}{AGAIN}"
-            assert store.read("plan-1") == before
-            data(await removed(client, **arguments, confirm=True))
-        assert len(store.load("plan-1").history) == left
-        assert store.read(id) == other
-        store.restore_messages(store.removed("plan-1")[0].trashed)
+    before = store.read("plan-1")
+    async with talking(store, era) as client:
+        for arguments, command in (
+            ({"message": "@2"}, f"capsule delete plan-1 --message {tree[2]}"),
+            ({"what": "other_branches"}, "capsule prune plan-1"),
+        ):
+            for confirm in (False, True):
+                assert command in error(await removed(client, **arguments, confirm=confirm))
+        assert error(await removed(client, message="@3")).endswith(AGAIN)
+        assert store.read("plan-1") == before
+        data(await removed(client, message="@3", confirm=True))
+    assert len(store.load("plan-1").history) == 4
+    assert [kept.reason for kept in store.removed("plan-1")] == ["deleted"]
 
 
 class _Meanwhile(Answering):

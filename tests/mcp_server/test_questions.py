@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client
 
 from capsule import Store
+from capsule.mcp_server.access import Access
+from capsule.mcp_server.server import build
+from capsule.mcp_server.stores import OneStore
 from tests.mcp_server.talking import Answering, data, error, talking, text
 from tests.processes import Child
 
@@ -182,3 +186,43 @@ async def test_a_lock_that_is_held_is_only_taken_with_force_and_the_users_word(
             data(await client.call_tool("unlock_conversation", {"id": plan, "force": True}))
             data(await client.call_tool("append_message", {"id": plan, "content": "now"}))
         assert store.head(plan).lock is None
+
+
+async def test_words_of_a_person_are_replaced_at_their_word_and_come_back(store: Store, era: str, plan: str) -> None:
+    message = store.append(plan, content="To the sea?")
+    arguments = {"id": plan, "message": "@last", "content": "To the hills?"}
+    no, yes = Answering("decline"), Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=no) as client:
+        assert "declined" in error(await client.call_tool("edit_message", arguments))
+    async with talking(store, era) as client:
+        said = error(await client.call_tool("edit_message", arguments))
+        assert f"capsule edit {plan} --message {message.id}" in said and "confirm" not in said
+    assert store.tail(plan, 1)[0].content == "To the sea?"
+    async with talking(store, era, elicitation_callback=yes) as client:
+        assert data(await client.call_tool("edit_message", arguments))["message"] == message.id
+    assert (
+        no.questions == yes.questions and '"To the sea?"' in yes.questions[0] and '"To the hills?"' in yes.questions[0]
+    )
+    (kept,) = store.removed(plan)
+    store.restore_messages(kept.trashed)
+    assert store.tail(plan, 1)[0].content == "To the sea?"
+
+
+async def test_an_answer_is_edited_without_a_question(store: Store, era: str, plan: str) -> None:
+    store.append(plan, role="assistant", content="Yes.")
+    user = Answering("decline")
+    async with talking(store, era, elicitation_callback=user) as client:
+        data(await client.call_tool("edit_message", {"id": plan, "message": "@last", "content": "No."}))
+    assert user.questions == [] and len(store.removed(plan)) == 1
+
+
+async def test_a_named_agent_edits_its_own_words_and_no_other_agents(store: Store, era: str, plan: str) -> None:
+    for name in ("reviewer", "builder"):
+        store.append(plan, role="assistant", content="Yes.", **{"from": name})
+    user = Answering("accept", {"yes": True})
+    server = build(OneStore(store, Access("reviewer")), version="1.2.3")
+    async with Client(server, mode=era, elicitation_callback=user) as client:
+        await client.call_tool("edit_message", {"id": plan, "message": "@0", "content": "No."})
+        said = error(await client.call_tool("edit_message", {"id": plan, "message": "@1", "content": "No."}))
+    assert "builder" in said and user.questions == []
+    assert [message.content for message in store.tail(plan, 2)] == ["No.", "Yes."]

@@ -1,0 +1,102 @@
+"""What is purged stands nowhere in `.capsule/` any more: not in the log, the index, the trash or the quarantine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule import Store
+
+CANARIES = ["edited", "deleted", "pruned", "overruled", "titled", "gone", "whole", "restored", "byhand"]
+
+
+def canary(what: str) -> str:
+    """A word that stands nowhere else."""
+    return f"canary{what}flew"
+
+
+def found(root: Path) -> set[str]:
+    """The canaries whose text stands in any byte of `.capsule/`, or in the name of a file there."""
+    all_bytes = b"".join(
+        path.name.encode() + (path.read_bytes() if path.is_file() else b"") for path in (root / ".capsule").rglob("*")
+    )
+    return {what for what in CANARIES if canary(what).encode() in all_bytes}
+
+
+@pytest.fixture
+def conversation(store: Store, root: Path) -> str:
+    """One in which each canary was written, and taken out again; what stays is "one" and "two"."""
+    id = store.create(type="group", messages=[{"role": "user", "content": canary("titled")}]).id
+    store.append(id, content="one")
+    for content in (canary("edited"), canary("deleted"), canary("byhand"), canary("whole")):
+        store.append(id, role="assistant", content=content)
+    store.regenerate(id, canary("pruned"), "@5")
+    store.switch(id, "@5")
+    for what in CANARIES:  # So that the index has had them all.
+        store.search(canary(what))
+    store.edit_message(id, "@2", "two")
+    store.delete_message(id, "@3", keep_children=True)
+    store.prune(id)
+    _saved_by_an_editor(store, id)
+    read = store.read(id)
+    document = orjson.loads(read)
+    document["history"] = [entry for entry in document["history"] if entry["content"] != canary("whole")]
+    store.rewrite(id, orjson.dumps(document), read)
+    store.delete_message(id, "@0", keep_children=True)
+    store.edit_message(id, "@0", canary("restored"))
+    store.restore_messages(store.removed(id)[0].trashed)
+    gone = store.create(title=canary("gone"), messages=[{"role": "user", "content": canary("gone")}]).id
+    store.search(canary("gone"))
+    store.delete(gone)
+    store.search("one")
+    return id
+
+
+def _saved_by_an_editor(store: Store, id: str) -> None:
+    """A hand edit that takes a message out, and goes over an edit that the store made meanwhile."""
+    path = Path(store.head(id).path)
+    document = orjson.loads(path.read_bytes())
+    store.edit_message(id, "@1", canary("overruled"))
+    document["history"] = [entry for entry in document["history"] if entry["content"] != canary("byhand")]
+    document["history"][1]["content"] = "one"
+    document["history"][1]["edited"] = "by hand"
+    path.write_bytes(orjson.dumps(document))
+    store.search("one")
+
+
+def test_nothing_that_was_purged_stands_anywhere(store: Store, root: Path, conversation: str) -> None:
+    assert found(root) >= {"edited", "deleted", "pruned", "titled", "gone", "whole", "restored"}
+    left = root / "conversations" / f".{conversation}.tmp"  # By a writer that is dead.
+    left.write_text(canary("gone"))
+    store.purge()
+    assert found(root) == set() and not left.exists()
+    assert {entry["content"] for entry in store.document(conversation)["history"]} == {"one", "two"}
+    assert store.trash() == [] == store.removed()
+    assert not any(store.search(canary(what)).hits for what in CANARIES)
+    store.append(conversation, content="three")
+    assert [hit.id for hit in store.search("three").hits] == [conversation]
+    assert found(root) == set()
+
+
+def test_purge_by_age_leaves_what_was_removed_since(store: Store, root: Path, conversation: str) -> None:
+    trash = root / ".capsule" / "trash"
+    before = sorted(os.listdir(trash))
+    store.purge(3600)
+    assert sorted(os.listdir(trash)) == before
+    for kept in reversed(store.removed(conversation)):
+        store.restore_messages(kept.trashed)
+    texts = {entry["content"] for entry in store.document(conversation)["history"]}
+    assert {canary("deleted"), canary("pruned"), canary("titled")} <= texts
+
+
+def test_another_open_store_goes_on_after_a_purge(store: Store, root: Path, conversation: str) -> None:
+    with Store.open(root, keep_locks=False) as other:
+        assert other.search("two").hits
+        store.purge()
+        other.append(conversation, content="after")
+        assert other.search("after").hits and store.search("after").hits
+        assert not other.search(canary("deleted")).hits
+    assert found(root) == set()
