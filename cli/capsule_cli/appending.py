@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule_cli.boundary import unwound_by_signals
+from capsule_cli.ending import Ending
 from capsule_cli.inputs import STDIN, message_text
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, Role, asked, usage
@@ -63,7 +63,7 @@ def append(
     if jsonl:
         if text is not None or file is not None or parent is not None:
             raise usage("the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
-        with store_of(ctx, keep_locks=True) as store, unwound_by_signals():
+        with store_of(ctx, keep_locks=True) as store, Ending():
             for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
                 out_bytes(batch)
         return

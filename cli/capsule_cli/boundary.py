@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from capsule.errors import CapsuleError
@@ -19,64 +17,16 @@ __all__ = [
     "BROKEN_PIPE",
     "INTERRUPTED",
     "TERMINATED",
-    "end_at_once",
     "ensure_streams",
     "is_nowhere",
     "report",
     "report_error",
-    "unwound_by_signals",
 ]
 
 #: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
-_AGAIN_S = 0.2
-
-
-@contextmanager
-def unwound_by_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM unwind the body, so that a stream that is ended politely leaves no lock behind.
-
-    Python drops an exception where it can't be raised, as in a callback while a module is imported. So a signal that
-    has not unwound the body after a moment is raised once more.
-    """
-    import signal
-
-    first: list[int] = []
-
-    def end(number: int, frame: object) -> None:
-        first.append(number)
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-        if first[0] == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(TERMINATED)
-
-    for name in ("SIGINT", "SIGTERM", "SIGALRM"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), end)
-    try:
-        yield
-    finally:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def end_at_once() -> None:
-    """Let SIGINT and SIGTERM end the process where it stands: for a command that holds nothing and only reads.
-
-    An exception instead would be lost where it can't be raised, as while a module is being imported.
-    """
-    import signal
-
-    codes = {int(signal.SIGINT): INTERRUPTED, int(signal.SIGTERM): TERMINATED}
-
-    def end(number: int, frame: object) -> None:
-        os._exit(codes[number])
-
-    for number in codes:
-        signal.signal(number, end)
 
 
 def ensure_streams() -> None:

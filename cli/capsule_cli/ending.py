@@ -1,18 +1,20 @@
-"""SIGINT and SIGTERM for work in steps, of which none is to be cut short.
+"""What SIGINT and SIGTERM do to a command; the server has its own way, `capsule.mcp_server.lifetime`.
 
-What must stay true: between two steps a signal ends the work at once, and within one as soon as it is done, but where
-the network is waited for; the second signal doesn't wait for anything.
+What must stay true: a command that holds something is unwound, so that it leaves no lock and no program behind; work in
+steps is ended between two steps, and within one only where the network is waited for; and the second signal waits for
+nothing.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from capsule_cli.boundary import TERMINATED
+from capsule_cli.boundary import INTERRUPTED, TERMINATED
 
-__all__ = ["Ending"]
+__all__ = ["Ending", "end_at_once"]
 
 #: Steps that wait for somebody else, and leave nothing half done.
 _PATIENT = frozenset({"fetch", "push"})
@@ -21,7 +23,7 @@ _AGAIN_S = 0.2
 
 
 class Ending:
-    """While the body of a `with` runs, signals end it between steps."""
+    """While the body of a `with` runs, a signal unwinds it: at once, or between steps when it has some."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -80,3 +82,10 @@ class Ending:
         """The steps are done."""
         self._careful = False
         self._end_if_asked()
+
+
+def end_at_once() -> None:
+    """Let SIGINT and SIGTERM end the process where it stands: for a command that holds nothing and only reads."""
+    codes = {int(signal.SIGINT): INTERRUPTED, int(signal.SIGTERM): TERMINATED}
+    for number in codes:
+        signal.signal(number, lambda number, frame: os._exit(codes[number]))

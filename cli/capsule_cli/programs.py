@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import IO
 
 from capsule.errors import InvalidInput
-from capsule_cli.boundary import unwound_by_signals
+from capsule_cli.ending import Ending
 from capsule_cli.output import Stopped
 
 __all__ = ["written_by"]
@@ -45,7 +45,7 @@ def written_by(command: str, given: bytes, limit: int) -> bytes:
     assert program.stdout is not None
     feeding = threading.Thread(target=_feed, args=(program.stdin, given), daemon=True)
     try:
-        with unwound_by_signals():
+        with Ending():
             feeding.start()
             written = bytearray()
             while len(written) <= limit and (chunk := program.stdout.read1(_CHUNK)):  # type: ignore[attr-defined]

@@ -16,8 +16,8 @@ import orjson
 import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
-from capsule_cli.boundary import end_at_once
 from capsule_cli.completion import complete_id
+from capsule_cli.ending import end_at_once
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, asked, usage
 from capsule_cli.output import in_terminal, one_line, out, out_json_line, out_rows, say

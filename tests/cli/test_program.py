@@ -285,13 +285,13 @@ def test_a_signal_whose_exception_python_drops_is_raised_once_more(child: Callab
         """
         import signal, threading
         sys.path[:0] = [sys.argv[1]]
-        from capsule_cli.boundary import unwound_by_signals
+        from capsule_cli.ending import Ending
 
         class Dropped:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGTERM)  # The exception of its handler is dropped, as this is a callback.
 
-        with unwound_by_signals():
+        with Ending():
             Dropped()
             say("still here")
             threading.Event().wait(60)

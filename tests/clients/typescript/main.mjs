@@ -80,7 +80,7 @@ await step("connect", async () => {
 if (!session) process.exit(1);
 
 await step("nobody comes in with a wrong token", async () => {
-  if (transport !== "token") return;
+  if (transport !== "http") return;
   for (const headers of [{}, { Authorization: "Bearer capsule_wrong" }])
     await assert.rejects(connect({ ...server, headers }, about), /401|token/i);
 });
@@ -90,7 +90,6 @@ await step("tools/list", async () => {
   const names = tools.map((tool) => tool.name);
   for (const name of ["append_message", "read_conversation", "search", "watch_changes", "delete_conversation"])
     assert.ok(names.includes(name), `${name} is not in ${names}`);
-  assert.ok(names.length <= 12, names);
 });
 
 await step("append and read", async () => {
