@@ -98,7 +98,7 @@ class Creating(Overriding, ABC):
                 return self._make(document)
 
         if key is not None:
-            return made_once(self, "create", "", key, make, checked[0] if checked else None)
+            return made_once(self, "create", "", key, make, title if named else None, next(iter(checked), None))
         return make(new_id() if id is None else check_id(id))
 
     def _make(self, document: dict[str, Any]) -> Head:

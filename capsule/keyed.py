@@ -62,6 +62,7 @@ def made_once(
     source: str,
     key: str,
     make: Callable[[str], Head],
+    title: str | None = None,
     first: dict[str, Any] | None = None,
 ) -> Head:
     """The conversation that is made under a key; it is made when it is not there.
@@ -71,7 +72,8 @@ def made_once(
         made_by, source: As `keyed_conversation_id` takes them.
         key: The key.
         make: Makes it under an id; raises `TakenId` when somebody was faster.
-        first: What its first message has, to tell another request under the same key.
+        title: The title that is asked for, when one is: it tells another request under the same key.
+        first: What its first message has, likewise.
 
     Raises as `make`; also
         InvalidInput: The key was used for another conversation, or for one that lies in the trash.
@@ -92,11 +94,13 @@ def made_once(
                 return make(id)
             except TakenId:
                 continue
-        history = store.document(id)["history"]
-        there = history[0] if history else {}
-        if first and "editedAt" not in there and any(there.get(name) != value for name, value in first.items()):
+        document = store.document(id)
+        there: dict[str, Any] = next(iter(document["history"]), {})
+        is_other = first and "editedAt" not in there and any(there.get(name) != value for name, value in first.items())
+        is_renamed = "titleSetAt" in document["metadata"]
+        if is_other or (title is not None and not is_renamed and document["title"] != title):
             raise InvalidInput(
-                f"this idempotency key was used before, for conversation {id}, which begins otherwise; nothing was "
+                f"this idempotency key was used before, for conversation {id}, which began otherwise; nothing was "
                 "made. Use a new key for a new conversation"
             )
         with store.storage.mutex(KIND, id) as held:

@@ -88,7 +88,7 @@ class Summarizing(Reading, ABC):
         def make(made: str) -> Head:
             return self._make(self._summary(made, self.head(id), message, title, tags, of or self.mark(id), type))
 
-        return make(new_id()) if key is None else made_once(self, "summarize", id, key, make, message)
+        return make(new_id()) if key is None else made_once(self, "summarize", id, key, make, title, message)
 
     def _summary(
         self,

@@ -13,6 +13,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from capsule.mcp_server.budget import tokens
 from capsule.mcp_server.errors import holder
 from capsule.mcp_server.fence import quoted, visible, word
 
@@ -36,6 +37,7 @@ __all__ = [
     "about",
     "answer",
     "conversation_of",
+    "cost",
     "said_of",
     "servers_of",
 ]
@@ -163,6 +165,12 @@ def answer(text: str, model: Answer) -> CallToolResult:
     """
     data = _seen(model.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     return CallToolResult(content=[TextContent(type="text", text=visible(text))], structured_content=data)
+
+
+def cost(model: Answer, text: str, forms: frozenset[str]) -> int:
+    """What a part of an answer costs in these forms, in tokens."""
+    told = {"data": model.model_dump_json(by_alias=True, exclude_defaults=True), "text": text}
+    return sum(tokens(told[form]) for form in forms)
 
 
 def _seen(value: Any) -> Any:

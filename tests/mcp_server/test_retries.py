@@ -101,6 +101,12 @@ async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(st
         id = data(await client.call_tool("create_conversation", first))["id"]
         said = error(await client.call_tool("create_conversation", {**first, "content": "Other"}))
         assert "used before" in said and id in said
+        titled = {"title": "One", "idempotencyKey": "titled"}
+        other = data(await client.call_tool("create_conversation", titled))["id"]
+        assert "used before" in error(await client.call_tool("create_conversation", {**titled, "title": "Two"}))
+        store.rename(other, "A person's")
+        assert data(await client.call_tool("create_conversation", titled))["id"] == other
+        store.delete(other)
         store.rename(id, "A person's")
         assert data(await client.call_tool("create_conversation", first))["title"] == "A person's"
         store.delete(id)
