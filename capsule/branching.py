@@ -16,7 +16,7 @@ from capsule.choosing import find_message
 from capsule.errors import InvalidInput
 from capsule.format import anatomy, codec
 from capsule.format.message import check_message
-from capsule.ids import check_id, keyed_message_id
+from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.keyed import Keyed, check_key
 from capsule.reading import KIND, Reading
 
@@ -253,16 +253,17 @@ class Branching(Reading, ABC):
         """Append the message that `made` gives, and have the active branch end in it."""
         from capsule.format.tree import Tree
 
-        named = {} if key is None else {"id": keyed_message_id(check_id(id), check_key(key))}
+        # The id is made before the first try, so that the next one finds what that has written.
+        new = new_message_id() if key is None else keyed_message_id(check_id(id), check_key(key))
 
         def act(conversation: Conversation) -> tuple[int, Entry]:
-            if named:
-                before = self._keyed.appended(conversation, {**named, "content": content}, ("content",))
+            if key is not None:
+                before = self._keyed.appended(conversation, {"id": new, "content": content}, ("content",))
                 if before is not None:
                     return before
             lock = self._holder.admit(conversation)
             history = conversation.document()["history"]
-            message = check_message({**made(history, Tree(history), conversation.head.current), **named})
+            message = check_message({**made(history, Tree(history), conversation.head.current), "id": new})
             at, entries = conversation.append([message], lock=lock, move=True)
             self._holder.now_held(id, lock)
             return at, entries[0]

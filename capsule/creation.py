@@ -22,7 +22,7 @@ from capsule.keyed import TakenId, made_once
 from capsule.overrides import Overriding
 from capsule.reading import KIND
 from capsule.storage.interface import Interfered
-from capsule.writing import complete, creation_records, encoded_within
+from capsule.writing import complete, encoded_within
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
@@ -112,9 +112,8 @@ class Creating(Overriding, ABC):
             try:
                 if self.storage.exists(KIND, id):
                     raise Interfered
-                records = creation_records(document)
                 with self._own.under_way(id) if self._own is not None else nullcontext():
-                    known = held.replace(None, data, anatomy.survey(data), records, keep=False)
+                    known = held.replace(None, data, anatomy.survey(data), [])
                     if self._own is not None:
                         self._own.wrote(id, "created", known.tag)
                         self._own.appended(id, entries)

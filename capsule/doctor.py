@@ -20,7 +20,7 @@ from capsule.ids import is_id
 from capsule.locks import describe
 from capsule.overrides import pending_problems
 from capsule.reading import KIND
-from capsule.settling import decoded, is_ours, settle
+from capsule.settling import decoded, mendable, settle
 from capsule.standing import standing_of
 from capsule.storage.interface import Held, Leftover, Scanned
 from capsule.store import Store
@@ -164,10 +164,10 @@ class _Examination:
         try:
             document = decoded(data, path, None)
         except InvalidDocument as error:
-            is_torn = self._store.storage.is_torn
-            if is_torn(data, lambda mended: held is None or is_ours(mended, held)):
+            got = held.read() if held is not None else None
+            if held is not None and got is not None and mendable(held, *got) is not None:
                 return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
-            if is_torn(data):
+            if self._store.storage.is_torn(data):
                 what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
                 return [self._finding("torn", f"{at.what}: {what}", at.line, at.column)]
@@ -250,7 +250,7 @@ class _Examination:
         written = codec.encode(canonical.in_order(document))
         if written != data:
             kept = held.quarantine(data, "repair") if "odd" in kinds else ""
-            held.replace(signature, written, anatomy.survey(written), [], keep=True)
+            held.replace(signature, written, anatomy.survey(written), [])
             said = ", ".join(changes) or "brought into the canonical layout"
             return f"{said}; the original is kept as {kept}" if kept else said
         return "merged back" if "overwritten" in kinds else "cut back; the original is in the quarantine"
@@ -268,7 +268,7 @@ class _Examination:
         as_written, _ = migrations.current(document, held.path)
         written = codec.encode(as_written)
         with storage.mutex(KIND, id) as target:
-            target.replace(None, written, anatomy.survey(written), [], keep=False)
+            target.replace(None, written, anatomy.survey(written), [])
         held.delete()
         return f"is {storage.path(KIND, id)} now; the misnamed file is in the trash"
 

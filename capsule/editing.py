@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule import timestamps
 from capsule.choosing import find_message
 from capsule.format import canonical, codec, migrations
 from capsule.format.message import check_message
@@ -68,7 +67,7 @@ class Editing(Reading, ABC):
                 if lock is not None:
                     document["metadata"]["lock"] = lock
 
-            after = conversation.rewrite(change, _later(conversation), reason="edited")
+            after = conversation.rewrite(change, reason="edited")
             self._holder.now_held(id, lock)
             return {"at": place, "entry": after["history"][place]}
 
@@ -98,7 +97,7 @@ class Editing(Reading, ABC):
                 after["metadata"]["lock"] = lock if lock is not None else document["metadata"]["lock"]
                 return after
 
-            after = conversation.rewrite(change, _later(conversation), reason="edited")
+            after = conversation.rewrite(change, reason="edited")
             self._holder.now_held(id, lock)
             return after
 
@@ -131,10 +130,6 @@ class Editing(Reading, ABC):
 
             self._write(id, act)
         return changes
-
-
-def _later(conversation: Conversation) -> str:
-    return timestamps.later_than(conversation.document()["updatedAt"])
 
 
 def _merged_edit(data: bytes, read: bytes, id: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -14,6 +14,7 @@ process's first look at it.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
@@ -21,6 +22,7 @@ from capsule.format import anatomy, codec
 from capsule.format.message import check_message
 from capsule.ids import keyed_conversation_id, keyed_message_id
 from capsule.reading import KIND
+from capsule.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -104,15 +106,35 @@ def made_once(
                 "made. Use a new key for a new conversation"
             )
         with store.storage.mutex(KIND, id) as held:
-            held.flush()  # Whoever made it may have died before it was durable.
+            known = settle(held)
+            if known.doubt:
+                held.flush(known)  # Whoever made it may have died before it was durable.
         return head
 
 
-class Keyed:
-    """The made ids of the conversations that keys were used on. Several threads may use it."""
+class _Seen:
+    """The made ids of one conversation, as far as its history was looked through; used under its mutex."""
 
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[str, int, frozenset[bytes]]] = {}
+    __slots__ = ("ids", "start", "tag")
+
+    def __init__(self, tag: str, start: int) -> None:
+        self.tag = tag
+        self.start = start
+        self.ids: set[bytes] = set()
+
+
+class Keyed:
+    """The made ids of the conversations that keys were used on last. Several threads may use it.
+
+    Args:
+        limit: How many ids are kept, of all conversations together, but for the one that was asked about last.
+    """
+
+    def __init__(self, limit: int = 1_000_000) -> None:
+        self._limit = limit
+        self._guard = threading.Lock()
+        self._seen: dict[str, _Seen] = {}
+        self._total = 0
 
     def appended(
         self, conversation: Conversation, message: dict[str, Any], same: Iterable[str] = _SAME
@@ -138,7 +160,7 @@ class Keyed:
                 f"this idempotency key was used before in conversation {conversation.id}, for another message (@{at}); "
                 "nothing was written. Use a new key for a new message"
             )
-        conversation.held.flush()  # Whoever appended it may have died before it was durable.
+        conversation.make_durable()  # Whoever appended it may have died, or failed, before it was.
         return found
 
     def _found(self, conversation: Conversation, id: str) -> tuple[int, dict[str, Any]] | None:
@@ -154,16 +176,25 @@ class Keyed:
         at, entry = found
         return at, codec.decode(b'{"history":[' + entry + b"]}", conversation.held.path)["history"][0]
 
-    def _ids(self, conversation: Conversation) -> frozenset[bytes]:
+    def _ids(self, conversation: Conversation) -> set[bytes]:
         """All made ids in the history of a canonical file."""
         known = conversation.known
         assert known.anatomy is not None
-        tag, start, ids = self._seen.get(conversation.id, ("", 0, frozenset[bytes]()))
-        if tag != known.tag or start > known.anatomy.tail:
-            start, ids = known.anatomy.history, frozenset()
-        if start < known.anatomy.tail:
-            ids |= anatomy.made_ids(conversation.held.history(known, start))
-            if len(self._seen) >= 1024:
-                self._seen.clear()
-            self._seen[conversation.id] = (known.tag, known.anatomy.tail, ids)
-        return ids
+        with self._guard:
+            seen = self._drop(conversation.id)
+        if seen is None or seen.tag != known.tag or seen.start > known.anatomy.tail:
+            seen = _Seen(known.tag, known.anatomy.history)
+        if seen.start < known.anatomy.tail:
+            seen.ids |= anatomy.made_ids(conversation.held.history(known, seen.start))
+            seen.start = known.anatomy.tail
+        with self._guard:
+            self._seen[conversation.id] = seen  # The last one that was used is the last to go.
+            self._total += 1 + len(seen.ids)
+            while self._total > self._limit and len(self._seen) > 1:
+                self._drop(next(iter(self._seen)))
+        return seen.ids
+
+    def _drop(self, id: str) -> _Seen | None:
+        seen = self._seen.pop(id, None)
+        self._total -= 1 + len(seen.ids) if seen is not None else 0
+        return seen

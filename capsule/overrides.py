@@ -172,7 +172,7 @@ def _write(held: Held, change: Callable[[Any], Overrides]) -> Overrides:
     if got is None and not after:
         return after
     document["mcpServers"] = after
-    held.replace(got[1] if got else None, codec.encode(document), None, [], keep=False)
+    held.replace(got[1] if got else None, codec.encode(document), None, [])
     return after
 
 

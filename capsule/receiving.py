@@ -23,7 +23,6 @@ from capsule.locks import describe
 from capsule.reading import KIND
 from capsule.settling import settle
 from capsule.storage.interface import Held, Interfered
-from capsule.writing import creation_records
 
 if TYPE_CHECKING:
     from capsule.format.merge import Conflict
@@ -157,16 +156,15 @@ class Receiving(Discarding, ABC):
         """Make the file, as it comes; False when there is one by now."""
         data = clean(theirs, f"{id}.json", KIND)
         known = None if _is_newer(data) else anatomy.survey(data)
-        records = [] if known is None else creation_records(codec.decode(data, id))
 
         def make(held: Held) -> bool:
             own = self._own
             try:
                 if own is None:
-                    held.replace(None, data, known, records, keep=False)
+                    held.replace(None, data, known, [])
                 else:
                     with own.under_way(id):
-                        own.wrote(id, "created", held.replace(None, data, known, records, keep=False).tag)
+                        own.wrote(id, "created", held.replace(None, data, known, []).tag)
                         own.appended(id, codec.decode(data, id).get("history", []))
             except Interfered:
                 return False
@@ -228,7 +226,7 @@ def _newer(held: Held, base: bytes | None, theirs: bytes) -> Brought:
         return Brought("same")
     if base is None or clean(got[0], held.path, KIND) != base:
         migrations.current(codec.decode(theirs, held.path), held.path)  # Says that it is too new, and what to do.
-    held.replace(got[1], theirs, None, [], keep=False)
+    held.replace(got[1], theirs, None, [])
     return Brought("updated")
 
 
@@ -237,7 +235,7 @@ def _agent(held: Held, base: bytes | None, theirs: bytes | None) -> Brought:
     if got is None:
         if theirs is None:
             return Brought("same")
-        held.replace(None, clean(theirs, held.path, AGENTS), None, [], keep=False)
+        held.replace(None, clean(theirs, held.path, AGENTS), None, [])
         return Brought("created")
     mine = clean(got[0], held.path, AGENTS)
     if theirs is None:
@@ -260,7 +258,7 @@ def _agent(held: Held, base: bytes | None, theirs: bytes | None) -> Brought:
     written = codec.encode(after)
     if written == got[0]:
         return Brought("same", "", brought.conflicts, brought.notes)
-    held.replace(got[1], written, None, [], keep=False)
+    held.replace(got[1], written, None, [])
     return brought
 
 

@@ -15,13 +15,15 @@ from capsule import timestamps
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.new import inactive_lock
+from capsule.format.reconcile import reconcile
+from capsule.format.records import head_record
 from capsule.head import Head
 from capsule.holding import Holder
 from capsule.ids import check_id
 from capsule.reading import KIND, Reading
 from capsule.settling import decoded
 from capsule.storage.interface import Interfered
-from capsule.writing import Conversation, creation_records
+from capsule.writing import Conversation
 
 if TYPE_CHECKING:
     from capsule.own import Own
@@ -119,9 +121,12 @@ class Restoring(Reading, ABC):
             if got is None or _is_sound(got[0], held.path, id):
                 raise Interfered
             kept = held.quarantine(got[0], "replaced")
-            document = wanted | {"updatedAt": timestamps.now(wanted["updatedAt"])}
+            # What it lacks stays out: this version was asked for.
+            taken_in = reconcile(wanted, held.records(), deliberate=True)
+            document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
-            known = held.replace(got[1], data, anatomy.survey(data), creation_records(document), keep=False)
+            records = [taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
+            known = held.replace(got[1], data, anatomy.survey(data), records)
             if self._own is not None:
                 self._own.wrote(id, known.tag)
         return Restored(self._head_of(id, document), kept)

@@ -17,16 +17,20 @@ from capsule import timestamps
 from capsule.checkouts import replaced
 from capsule.errors import InvalidDocument, NotFound, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.reconcile import Outcome, head_record, reconcile, saved_record
-from capsule.storage.interface import Held, Interfered, Known, Leftover, Signature, Storage
+from capsule.format.reconcile import Outcome, reconcile
+from capsule.format.records import head_record, identified, splices, without_texts
+from capsule.storage.interface import Held, Interfered, Known, Leftover, Signature, Splice, Storage
 
-__all__ = ["decoded", "forget_texts", "is_ours", "settle"]
+__all__ = ["decoded", "forget_texts", "mendable", "settle"]
 
 _log = logging.getLogger("capsule")
 
-#: An editor that writes in place is done within this time; until then a file that doesn't parse is not judged.
+#: An editor that writes in place is mostly done within this time after its last byte; so long it is waited for.
 _QUIET_NS = 150_000_000
+#: No clock that stamps files has a longer step: a younger file may be written to without its times changing.
+_STEP_NS = 10_000_000
 _POLL_S = 0.02
+_PATIENCE_S = 1.0
 _FEWER = (
     "was saved with %d messages fewer than it had, too old for the store to know whether whoever saved it had read "
     "them; they are taken for deleted"
@@ -81,30 +85,70 @@ def settle(held: Held, *, mend: bool = False, trust: bool = True) -> Known:
     if known is not None and trust:
         return known
     deliberate = None
+    deadline = time.monotonic() + _PATIENCE_S
     while True:
         got = held.read() or _put_back(held)
         if got is None:
             raise NotFound(f"no conversation {held.id}; list them with: capsule list", id=held.id)
         data, signature = got
+        age_ns = time.time_ns() - signature.mtime_ns
+        is_patient = time.monotonic() < deadline
+        if 0 <= age_ns < _STEP_NS and is_patient:
+            time.sleep((_STEP_NS - age_ns) / 1e9)  # What parses may be half of what is being saved.
+            continue
         try:
             document = decoded(data, held.path, held.id)
             break
         except InvalidDocument:
-            if 0 <= time.time_ns() - signature.mtime_ns < _QUIET_NS:
+            found = mendable(held, data, signature)
+            if found is None and 0 <= age_ns < _QUIET_NS and is_patient:
                 time.sleep(_POLL_S)
                 continue
-            mended = held.repair(data, signature, lambda whole: is_ours(whole, held))
-            if mended is None and mend:
-                mended = held.repair(data, signature, lambda whole: _taken(whole, held) is not None)
-                deliberate = False
-            if mended is None:
+            if found is None and mend:
+                found, deliberate = mendable(held, data, signature, asked=True), False
+            if found is None:
                 raise
-            _log.warning("%s: %s", held.path, mended)
+            kept = held.repair(data, signature, found[0])
+            _log.warning("%s: %s; the damaged original is kept as %s", held.path, found[1], kept)
     return _take_in(held, document, data, signature, deliberate)
 
 
+def _put_back(held: Held) -> tuple[bytes, Signature] | None:
+    """A document that was there lately, once it is again: vim moves the old version away before it writes the new."""
+    if not held.was_known():
+        return None
+    deadline = time.monotonic_ns() + _QUIET_NS
+    got = None
+    while got is None and time.monotonic_ns() < deadline:
+        time.sleep(_POLL_S / 10)
+        got = held.read()
+    return got
+
+
+def mendable(held: Held, data: bytes, signature: Signature, *, asked: bool = False) -> tuple[bytes, str] | None:
+    """A file that isn't valid, as it is once mended, and in words what was done; None when it is left alone.
+
+    Unasked, it is mended where the log has the very write that tore it, or nobody can be saving it any more.
+
+    Args:
+        held: The document, under its mutex.
+        data: The file.
+        signature: Its signature.
+        asked: Whether a person asked for it.
+    """
+    written = [
+        Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
+        for at, entries, stamp in splices(held.records())
+    ]
+    found = held.mended(data, signature, written, asked=asked)
+    return found if found is not None and _taken(found[0], held) is not None else None
+
+
 def forget_texts(storage: Storage, kind: str, id: str) -> None:
-    """Have what the store remembers of a document hold no text that the document has no more.
+    """Have the log of a document hold no text of a message, and no title, that the document has no more.
+
+    A document that is gone has no log afterwards. What a person deleted stays deleted, and what the document has is
+    still protected from a stale save.
 
     Raises:
         InvalidDocument: The document does not parse; nothing was done.
@@ -116,36 +160,10 @@ def forget_texts(storage: Storage, kind: str, id: str) -> None:
             got = held.read()
             if got is None or got[1] != known.signature:
                 raise Interfered
-            document = decoded(got[0], held.path, id)
-            held.adopt(known.signature, known.anatomy, [head_record(known.stamp, document, len(document["history"]))])
+            document, _ = migrations.current(decoded(got[0], held.path, id), held.path)
+            held.rewrite_records(without_texts(held.records(), document))
             return
     storage.sweep(kind, Leftover("vanished", id, storage.path(kind, id), ""))
-
-
-def _put_back(held: Held) -> tuple[bytes, Signature] | None:
-    """A document that was there lately, once it is again: vim moves the old version away before it writes the new."""
-    if not held.records():
-        return None
-    deadline = time.monotonic_ns() + _QUIET_NS
-    got = None
-    while got is None and time.monotonic_ns() < deadline:
-        time.sleep(_POLL_S / 10)
-        got = held.read()
-    return got
-
-
-def is_ours(mended: bytes, held: Held) -> bool:
-    """Whether a mended file is one that the store can have written, so that a crash of a write has torn it.
-
-    A crash takes nothing that was acknowledged. Where something is missing, an editor is at work or died at it, and
-    what it wrote is its person's to mend. Only a power cut can take what is remembered, as it may have been noted and
-    not yet flushed.
-    """
-    document = _taken(mended, held)
-    if document is None:
-        return False
-    outcome = reconcile(document, held.records())
-    return held.rebooted() or (not outcome.removed and not outcome.short)
 
 
 def _taken(data: bytes, held: Held) -> dict[str, Any] | None:
@@ -157,30 +175,34 @@ def _taken(data: bytes, held: Held) -> dict[str, Any] | None:
 
 
 def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None) -> Known:
-    document, changes = migrations.current(document, held.path)
-    document = canonical.in_order(document)
     known = held.records()
+    history = identified(document["history"], known)
+    is_renamed = history is not document["history"]
+    document, changes = migrations.current(document | {"history": history}, held.path)
+    document = canonical.in_order(document)
     outcome = reconcile(document, known, deliberate=deliberate)
-    is_gits = _is_gits(held, data, known) if outcome.changed and deliberate is None else False
+    is_lacking = outcome.changed or outcome.forgotten > 0
+    is_gits = _is_gits(held, data, known) if is_lacking and deliberate is None else False
     if is_gits:
-        _respect_git(held, outcome)
+        if outcome.changed:
+            _respect_git(held, outcome)
         outcome = reconcile(document, known, deliberate=True)
     for what, words in outcome.overruled:
         kept = held.quarantine(orjson.dumps(what, option=orjson.OPT_INDENT_2), "overruled")
         _log.warning("%s: %s; the store's is kept as %s", held.path, words, kept)
     if outcome.forgotten:
         _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
-    records = outcome.records
-    if not outcome.changed:
-        records.append(head_record(document["updatedAt"], document, len(document["history"]), by_hand=True))
+    if not outcome.changed and not is_renamed:
         is_canonical = not changes and codec.encode(document) == data
-        return held.adopt(signature, anatomy.survey(data) if is_canonical else None, records)
-    stamp = timestamps.now(document["updatedAt"])
+        parts = anatomy.survey(data) if is_canonical else None
+        return held.adopt(signature, parts, [outcome.seen], outcome.newest)
+    stamp = timestamps.later_than(outcome.newest)
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
-    records += [saved_record(document), head_record(stamp, merged, len(merged["history"]))]
-    known_now = held.replace(signature, written, anatomy.survey(written), records, keep=False)
-    _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome), held.id)
+    records = [outcome.seen, head_record(stamp, merged, len(merged["history"]))]
+    known_now = held.replace(signature, written, anatomy.survey(written), records)
+    if outcome.changed:
+        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome), held.id)
     return known_now
 
 
@@ -207,7 +229,7 @@ def _respect_git(held: Held, outcome: Outcome) -> None:
     )
 
 
-def _is_gits(held: Held, data: bytes, known: list[bytes]) -> bool | None:
+def _is_gits(held: Held, data: bytes, known: list[list[bytes]]) -> bool | None:
     """Whether a version that lacks something was put there by git, and what it replaced is in a commit as a whole.
 
     Returns:

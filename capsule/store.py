@@ -164,11 +164,11 @@ class Store(
 
     def _write(self, id: str, action: Callable[[Conversation], T], *, is_own: bool = True) -> T:
         """Run `action` on the conversation, settled and under its mutex; again when another program interferes."""
-        for _ in range(_TRIES):
+        for tries in range(_TRIES):
             try:
                 with self.storage.mutex(KIND, id) as held:
                     own = self._own if is_own else None
-                    conversation = Conversation(held, settle(held), self._heads, self.settings, own)
+                    conversation = Conversation(held, settle(held), self._heads, self.settings, own, tries)
                     if own is None:
                         return action(conversation)
                     with own.writing(conversation):

@@ -17,7 +17,7 @@ from capsule.errors import InvalidInput
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.fields import names
 from capsule.format.pruning import removed
-from capsule.format.reconcile import append_record, edit_record, gone_record, head_record, together
+from capsule.format.records import append_record, head_record, lock_record, records_between
 from capsule.format.titles import title_by_rule
 from capsule.head import HeadCache, ParsedHead
 from capsule.ids import new_message_id
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from capsule.own import Own
     from capsule.settings import Settings
 
-__all__ = ["REMOVED", "Conversation", "complete", "creation_records", "encoded_within"]
+__all__ = ["REMOVED", "Conversation", "complete", "encoded_within"]
 
 Document = dict[str, Any]
 #: The kind of what the trash keeps of a conversation that is still there.
@@ -70,17 +70,22 @@ class Conversation:
         heads: Parsed heads.
         limits: The largest message and the largest document that are accepted, in bytes.
         own: What remembers the messages that are written, while somebody watches; else None.
+        tries: How often this write was begun before, and an editor interrupted it.
     """
 
-    def __init__(self, held: Held, known: Known, heads: HeadCache, limits: Settings, own: Own | None = None) -> None:
+    def __init__(
+        self, held: Held, known: Known, heads: HeadCache, limits: Settings, own: Own | None = None, tries: int = 0
+    ) -> None:
         self.held = held
         self.known = known
         self.id = held.id
+        self._tries = tries
         self._heads = heads
         self._limits = limits
         self._own = own
         self._whole: Document | None = None
         self.head = heads.get(self.id, known.tag) or self._parsed()
+        held.begin_log_with(lambda: [head_record(self._before()["updatedAt"], self.head.document, self._count())])
 
     def _parsed(self) -> ParsedHead:
         if self.known.anatomy is None:
@@ -104,10 +109,43 @@ class Conversation:
             self._whole = canonical.in_order(document)
         return self._whole
 
+    def _before(self) -> Document:
+        """The head as it is before this write, with its `updatedAt`."""
+        return self.head.document | ({"updatedAt": self.known.stamp} if self.known.stamp else {})
+
     def _stamp(self) -> str:
-        if self.known.anatomy is None:
-            return timestamps.now(str(self.document()["updatedAt"]))
-        return timestamps.now(self.known.stamp)
+        """The new `updatedAt`: later than any that the conversation had, so that it names one write."""
+        return timestamps.later_than(max(self.known.newest, self._before()["updatedAt"]))
+
+    def _time(self) -> str:
+        """The time of a message, never earlier than the last one's. Unlike `updatedAt` it never runs ahead."""
+        return timestamps.now(self.known.time or self._before()["updatedAt"])
+
+    def _count(self) -> int:
+        return self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
+
+    def make_durable(self) -> None:
+        """Make durable what lies in the file, where it isn't known to be: after a flush that failed, every byte."""
+        if self.known.doubt == "bytes":
+            document = self.document()
+            data = codec.encode(document)
+            self.known = self.held.replace(self.known.signature, data, anatomy.survey(data), [])
+        elif self.known.doubt:
+            self.known = self.held.flush(self.known)
+
+    def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
+        """Where a try before this one, which an editor interrupted, has left the messages; None: nowhere."""
+        history = self.document()["history"]
+        times = {message.get("id"): message.get("timestamp") for message in messages}
+        places = [
+            place
+            for place, entry in enumerate(history)
+            if entry.get("id") in times and times[entry["id"]] in (None, entry.get("timestamp"))
+        ]
+        if len(places) < len(messages):
+            return None
+        self.make_durable()
+        return places[0], [history[place] for place in places]
 
     def append(
         self, messages: list[Document], *, lock: Document | None, move: bool = False
@@ -115,7 +153,8 @@ class Conversation:
         """Append checked messages, durably; one that names no parent to the end of the active branch.
 
         Args:
-            messages: As `check_message` gives them; at least one.
+            messages: As `check_message` gives them; at least one. They are completed in this very list, so that who
+                tries again gives the same.
             lock: The lock to record in the same write; None: as it is.
             move: Whether the active branch is to end in the last of them.
 
@@ -126,8 +165,11 @@ class Conversation:
             InvalidInput: One is too large, or names a parent that isn't there; nothing was written.
             Interfered: Another program wrote the file meanwhile; nothing was written.
         """
-        stamp = self._stamp()
-        entries = [complete(message, stamp) for message in messages]
+        if self._tries and (before := self._appended_before(messages)) is not None:
+            return before
+        stamp, time = self._stamp(), self._time()
+        self.known = self.known._replace(time=time)
+        entries = messages[:] = [complete(message, time) for message in messages]
         if self.head.current is not None or any("parent" in message for message in messages):
             from capsule.continuing import continued
 
@@ -144,7 +186,7 @@ class Conversation:
             )
         if self._own is not None:
             self._own.appended(self.id, entries)
-        at = self.known.anatomy.entries if self.known.anatomy else len(self.document()["history"])
+        at = self._count()
         title = title_by_rule(entries) if self.head.untitled else ""
         if self.known.anatomy is None or lock is not None or title or move:
 
@@ -158,7 +200,7 @@ class Conversation:
 
             self._rehead(change, stamp, entries, encoded)
         else:
-            record = append_record(stamp, entries, at + len(entries))
+            record = append_record(stamp, entries, at + len(entries), self.known.anatomy.tail)
             self.known = self.held.splice(self.known, encoded, stamp, [record])
         return at, entries
 
@@ -250,10 +292,11 @@ class Conversation:
         if not entries and context is None:
             head = _stamped(before, head)
         records = [append_record(head["updatedAt"], entries, count)] if entries else []
-        records.append(head_record(head["updatedAt"], head, count))
+        is_lock = head["updatedAt"] != stamp  # Of which there may be many.
+        records.append(lock_record(head["updatedAt"], head) if is_lock else head_record(stamp, head, count))
         lines = None if context is None else anatomy.context_lines(context())
         written = anatomy.joined(codec.encode(head))
-        self.known = self.held.rehead(self.known, written, encoded, together(records), lines)
+        self.known = self.held.rehead(self.known, written, encoded, records, lines)
         self._whole = None
         self.head = self._heads.put(self.id, self.known.tag, head)
 
@@ -272,8 +315,7 @@ class Conversation:
             The document as it is now.
         """
         before = self.document()
-        if stamp == "":
-            stamp = timestamps.now(before["updatedAt"])
+        stamp = self._stamp() if stamp == "" else stamp
         after = _copied(before)
         after["updatedAt"] = stamp or before["updatedAt"]
         after = change(after) or after
@@ -294,13 +336,8 @@ class Conversation:
         decoded(data, self.held.path, self.id)  # What was changed must still be a capsule.
         kept = self._kept(before, after, reason) if reason else None
         try:
-            self.known = self.held.replace(
-                self.known.signature,
-                data,
-                anatomy.survey(data),
-                _records_between(before, after),
-                keep=True,
-            )
+            records = records_between(before, after)
+            self.known = self.held.replace(self.known.signature, data, anatomy.survey(data), records)
         except Interfered:
             if kept is not None:
                 self.held.drop_kept(kept)
@@ -352,31 +389,6 @@ def _stamped(before: Document, after: Document) -> Document:
 def _head_in(document: Document) -> Document:
     """The fields of a capsule that stand before its context."""
     return {key: value for key, value in document.items() if key in _HEAD}
-
-
-def creation_records(document: Document) -> list[bytes]:
-    """What the store should remember of a new conversation."""
-    stamp, history = document["updatedAt"], document["history"]
-    records = [append_record(stamp, history, len(history))] if history else []
-    return together([*records, head_record(stamp, document, len(history))])
-
-
-def _records_between(before: Document, after: Document) -> list[bytes]:
-    """What the store should remember of a rewrite: the messages that came, changed and went, and the head."""
-    stamp = after["updatedAt"]
-    old = {entry.get("id"): entry for entry in before["history"]}
-    new = {entry.get("id"): entry for entry in after["history"]}
-    encode = codec.encode_entry
-    both = [id for id in old if id in new]
-    records = [edit_record(stamp, old[id], new[id]) for id in both if encode(old[id]) != encode(new[id])]
-    added = [entry for id, entry in new.items() if id not in old]
-    gone = [entry for id, entry in old.items() if id not in new]
-    count = len(after["history"])
-    if added:
-        records.append(append_record(stamp, added, count))
-    if gone:
-        records.append(gone_record(stamp, gone))
-    return together([*records, head_record(stamp, after, count)])
 
 
 def _copied(value: Any) -> Any:

@@ -122,12 +122,17 @@ def _stamps(head: bytes) -> tuple[int, int] | None:
     updated_at = head.find(key) + len(key)
     if updated_at < len(key) or head[updated_at + WIDTH : updated_at + WIDTH + 1] != b'"':
         return None
-    lock = head.find(b'\n    "lock": {')
+    return updated_at, _lock_stamp(head)
+
+
+def _lock_stamp(head: bytes) -> int:
+    """Offset of the time of the lock, when it is active and has one; else -1."""
+    start = head.find(b'\n    "lock": {\n', head.find(b'\n  "metadata": {\n'))
+    lock = head[start : head.find(b"\n    }", start + 1)] if start >= 0 else b""
     key = b'\n      "timestamp": "'
-    lock_at = head.find(key, lock) + len(key) if lock >= 0 else -1
-    if lock_at < len(key) or head[lock_at + WIDTH : lock_at + WIDTH + 1] != b'"':
-        lock_at = -1
-    return updated_at, lock_at
+    at = lock.find(key) + len(key)
+    is_whole = at >= len(key) and lock[at + WIDTH : at + WIDTH + 1] == b'"'
+    return start + at if is_whole and b'\n      "active": true' in lock else -1
 
 
 def head_of(beginning: bytes) -> bytes | None:

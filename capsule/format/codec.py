@@ -35,7 +35,7 @@ from capsule.format.places import (
     too_deep,
 )
 
-__all__ = ["MAX_DEPTH", "decode", "encode", "encode_entry", "locate"]
+__all__ = ["MAX_DEPTH", "decode", "decode_record", "encode", "encode_entry", "locate"]
 
 #: Objects and lists inside each other, the document itself included: what orjson writes.
 MAX_DEPTH = 254
@@ -94,6 +94,16 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         ]
         raise (_invalid(path, text, found) if found else _too_deep(path, text)) from None
     return document
+
+
+def decode_record(data: bytes) -> dict[str, Any]:
+    """As `decode`, of what the store wrote for itself: it may be deeper by what stands around a document's part.
+
+    Raises:
+        ValueError, RecursionError: It is no JSON.
+    """
+    found: dict[str, Any] = _DECODER.decode(data.decode())
+    return found
 
 
 def encode(document: Mapping[str, Any]) -> bytes:

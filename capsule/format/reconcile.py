@@ -1,104 +1,38 @@
 """What the store wrote lately, held against a file that somebody else saved.
 
-An editor that saves a conversation saves what it read, some time ago, with its person's changes. What the
-store acknowledged in between is then missing from the file, and so is what the person deleted; this module tells
-the two apart. The evidence is what the editor *can have read*. The records of what the store wrote lie in the
-order of the writes, and a saved version shows two things: its `updatedAt` is that of the version it was made
-from, as every write of the store but a lock's sets it; and a message it holds was there when it was read.
+An editor saves what it read some time ago, with its person's changes. What the store wrote in between is missing from
+the file, and so is what the person took out. The rule that tells the two apart:
 
-- Every write up to the latest one that the saved version shows was there to be read: what is missing of it was
-  taken out on purpose, and stays out.
-- Any later one was not: its messages come back, at the end; its edits, its removals and its changes of the head are
-  made again, unless the person changed the same thing, who then wins, and the store's is kept and named.
+1. The log has a record of every write, in their order; each write gives the document an `updatedAt` of its own.
+2. A saved version shows what its author can have read: the write whose `updatedAt` it carries, every write that a
+   message in it came from, and all writes before those.
+3. What such a write brought and the version lacks was taken out on purpose. It stays out.
+4. The messages of every later write come back, at the end.
+5. The edits, removals and changes of the head of a later write are made again, but not where the person changed the
+   same: then the person wins, and the store's is kept and named.
+6. A version whose `updatedAt` is later than every record has nothing made again but messages: the log is behind it.
+7. A message without an id is the logged one of the same role, text and time, each once.
+8. What the log can't give back any more is counted and named.
 
-What it can't tell: of writes within the same millisecond, which carry the same `updatedAt`, only the first is shown by
-it, so that the second, deleted on purpose before anything was written after it, comes back; a hand-typed
-`updatedAt` shows nothing, which leaves the messages; what is older than the records can only be counted; and the
-context, which is large and rarely written, is the last one saved. What must stay true: pure; the order of the records
-decides and no clock does; and nothing acknowledged is dropped without being named in the outcome.
+What it can't tell: a hand-typed `updatedAt` shows nothing, which leaves the messages; a message deleted by hand that
+came from another clone by git comes back while no message of that clone shows that it was read; and the context, which
+is large and rarely written, is the last one saved. What must stay true: pure; the order of the records decides and no
+clock does; and nothing acknowledged is dropped without being named in the outcome.
 
 The idea is that of a three-way merge; the rule for telling stale from deleted is this project's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import orjson
+from typing import Any
 
 from capsule import timestamps
-from capsule.errors import CapsuleError
-from capsule.format import codec
-from capsule.format.fields import names
+from capsule.format.records import HEAD, Write, apart, decoded, digest, headed
 
-__all__ = [
-    "Outcome",
-    "append_record",
-    "edit_record",
-    "gone_record",
-    "head_record",
-    "reconcile",
-    "saved_record",
-    "together",
-]
-
-#: What of a capsule is merged as its head: what the store changes without rewriting the whole.
-_HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
-
-
-def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int) -> bytes:
-    """The record of an append: the entries, the `updatedAt` it wrote, and how many messages there were then."""
-    return orjson.dumps({"k": "append", "u": stamp, "n": count, "e": list(entries)})
-
-
-def edit_record(stamp: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bytes:
-    """The record of one message's change."""
-    return orjson.dumps({"k": "edit", "u": stamp, "was": digest(before), "e": after})
-
-
-def gone_record(stamp: str, entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """The record of messages that were taken out."""
-    return orjson.dumps({"k": "gone", "u": stamp, "was": {entry["id"]: digest(entry) for entry in entries}})
-
-
-def head_record(stamp: str, document: Mapping[str, Any], count: int, *, by_hand: bool = False) -> bytes:
-    """The record of a head as it was written: what `document` has before its context; it has `count` messages.
-
-    Args:
-        stamp: Its `updatedAt`.
-        document: The document.
-        count: How many messages it has.
-        by_hand: Whether a person wrote it so. Of what people write the last one wins, and nothing is made again.
-    """
-    return orjson.dumps(
-        {"k": "head", "u": stamp, "n": count, "h": _apart(document), **({"hand": 1} if by_hand else {})}
-    )
-
-
-def saved_record(document: Mapping[str, Any]) -> bytes:
-    """The record of a saved version's head before what it lacked was merged back.
-
-    Whoever goes on from it is told by it. It shows nothing of what was read, as its `updatedAt` is an older write's.
-    """
-    return orjson.dumps({"k": "saved", "u": document["updatedAt"], "h": _apart(document)})
-
-
-def _apart(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if key in _HEAD}
-
-
-def together(records: list[bytes]) -> list[bytes]:
-    """The records of one write as one: who has read one of them has read them all."""
-    return [b'{"k":"all","w":[' + b",".join(records) + b"]}"] if len(records) > 1 else records
-
-
-def digest(entry: Any) -> str:
-    """A digest of one value, the same for equal values: `sha256:` and 32 hexadecimal digits."""
-    from hashlib import sha256  # OpenSSL with it, which who only reads has no use for.
-
-    return "sha256:" + sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+__all__ = ["Outcome", "reconcile"]
 
 
 @dataclass(slots=True)
@@ -107,7 +41,8 @@ class Outcome:
 
     Attributes:
         document: The saved version, with what was not in it made good.
-        records: What is to be remembered from now on, oldest first.
+        seen: The record of what the person took out and put back, and of the head as they saved it.
+        newest: The latest `updatedAt` of the version and of all records.
         restored: Entries that come back.
         remade: Changes of the store that were made again, in words.
         overruled: Changes of the store that the person's own went over: what to keep, and in words what it is.
@@ -118,7 +53,8 @@ class Outcome:
     """
 
     document: dict[str, Any]
-    records: list[bytes] = field(default_factory=list)
+    seen: bytes = b""
+    newest: str = ""
     restored: list[dict[str, Any]] = field(default_factory=list)
     remade: list[str] = field(default_factory=list)
     overruled: list[tuple[Any, str]] = field(default_factory=list)
@@ -132,53 +68,48 @@ class Outcome:
         return bool(self.restored or self.remade)
 
 
-class _Write(NamedTuple):
-    """One record, and which write it belongs to: 0 is the oldest remembered."""
-
-    place: int
-    told: dict[str, Any]
-
-    @property
-    def kind(self) -> str:
-        return str(self.told["k"])
-
-    @property
-    def entries(self) -> list[dict[str, Any]]:
-        return self.told["e"] if self.kind == "append" else []
-
-
-def reconcile(saved: dict[str, Any], records: list[bytes], *, deliberate: bool | None = None) -> Outcome:
+def reconcile(saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None) -> Outcome:
     """Hold a saved version against what the store wrote lately.
 
     Args:
         saved: The saved version, as `migrations.current` gives it.
-        records: The store's records, oldest first; what is no record is passed over.
+        records: The records of each write, the oldest first; what is no record is passed over.
         deliberate: Whether what is missing was taken out on purpose, where that is known: all of it, or nothing.
     """
-    writes = [_Write(place, told) for place, record in enumerate(records) for told in _decoded(record)]
+    writes = decoded(records)
     outcome = Outcome(dict(saved))
     read = _Read(saved, writes)
     if deliberate is not None:
         read.upto = len(records) if deliberate else -1
     _messages(outcome, writes, read)
-    _removals(outcome, writes, read)
-    _edits(outcome, writes, read)
-    _head(outcome, writes, read)
+    if read.stamp <= read.newest:
+        _removals(outcome, writes, read)
+        _edits(outcome, writes, read)
+        _head(outcome, writes, read)
     counted = [write.told["n"] for write in writes if "n" in write.told]
     outcome.short = max(counted[-1] - len(outcome.document["history"]), 0) if counted else 0
-    outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if read.upto < 0 else 0
-    outcome.records = _remembered(outcome, writes)
+    is_unknown = read.upto < 0 or deliberate is True
+    outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if is_unknown else 0
+    outcome.newest = max(read.stamp, read.newest)
+    outcome.seen = _seen(saved, outcome, writes)
     return outcome
 
 
-def _decoded(record: bytes) -> Iterator[dict[str, Any]]:
-    try:
-        told = codec.decode(record, "note")
-    except CapsuleError:
-        return
-    for one in told["w"] if told.get("k") == "all" else [told]:
-        if isinstance(one.get("u"), str):
-            yield one
+def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write]) -> bytes:
+    """The record that goes behind a version that was taken in: what was taken out on purpose must not come back later,
+    and what the person put back must not go."""
+    there = {entry.get("id") for entry in outcome.document["history"]}
+    logged = {entry.get("id") for write in writes for entry in write.entries}
+    gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
+    told = {
+        "k": "head",
+        "u": saved["updatedAt"],
+        "n": len(outcome.document["history"]),
+        "hand": 1,
+        "out": [id for id in logged if id not in there],
+        "back": [id for id in gone if id in there],
+    }
+    return headed(told, saved)
 
 
 class _Read:
@@ -187,48 +118,59 @@ class _Read:
     Attributes:
         upto: The latest write that the saved version shows; -1: none.
         stamp: Its `updatedAt`.
+        newest: The latest `updatedAt` of a record.
         ids: Its messages by their ids.
+        missing: The logged messages that it lacks, by their places in the records.
     """
 
-    def __init__(self, saved: dict[str, Any], writes: list[_Write]) -> None:
+    def __init__(self, saved: dict[str, Any], writes: list[Write]) -> None:
         self.ids = {entry.get("id"): entry for entry in saved["history"]}
-        try:
-            self.stamp = timestamps.canonical(str(saved.get("updatedAt")))
-        except ValueError:
-            self.stamp = ""
-        stamps = ((write.place, write.told["u"]) for write in writes if write.kind != "saved")
-        stamped = next((place for place, stamp in stamps if stamp == self.stamp), -1)
-        held = [write.place for write in writes if any(entry.get("id") in self.ids for entry in write.entries)]
-        self.upto = max(stamped, *held) if held else stamped
+        self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
+        own = [write for write in writes if "hand" not in write.told]
+        self.newest = max((write.told["u"] for write in writes), default="")
+        stamped = next((write.place for write in own if write.told["u"] == self.stamp), -1)
+        # Two messages may have one id, and then two times.
+        there = Counter((entry.get("id"), entry.get("timestamp")) for entry in saved["history"])
+        self.missing: dict[int, list[dict[str, Any]]] = {}
+        held = [stamped]
+        for at, write in enumerate(writes):
+            for entry in write.entries:
+                key = entry.get("id"), entry.get("timestamp")
+                if there[key]:
+                    there[key] -= 1
+                    held.append(write.place)
+                elif write.place > stamped or entry.get("id") not in self.ids:
+                    self.missing.setdefault(at, []).append(entry)
+        self.upto = max(held)
 
-    def had(self, write: _Write) -> bool:
+    def had(self, write: Write) -> bool:
         """Whether a write was there to be read."""
         return write.place <= self.upto
 
 
-def _messages(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
+def _messages(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     """Bring back the messages that were not there to be read; name those that were, and are gone."""
-    pending: dict[str, dict[str, Any]] = {}
-    for write in writes:
+    pending: list[dict[str, Any]] = []
+    for at, write in enumerate(writes):
         if write.kind == "append":
-            missing = [entry for entry in write.entries if entry.get("id") not in read.ids]
+            missing = read.missing.get(at, [])
             if read.had(write):
                 outcome.removed += [entry["id"] for entry in missing]
             else:
-                pending |= {entry["id"]: entry for entry in missing}
-        elif write.kind == "edit" and write.told["e"].get("id") in pending:
-            pending[write.told["e"]["id"]] = write.told["e"]
+                pending += missing
+        elif write.kind == "edit":
+            edited = write.told["e"]
+            pending = [edited if entry["id"] == edited.get("id") else entry for entry in pending]
         elif write.kind == "gone":
-            for id in write.told["was"]:
-                pending.pop(id, None)
-                if id in outcome.removed:
-                    outcome.removed.remove(id)
-    outcome.restored = list(pending.values())
+            gone = write.told["was"]
+            pending = [entry for entry in pending if entry["id"] not in gone]
+            outcome.removed = [id for id in outcome.removed if id not in gone]
+    outcome.restored = pending
     if pending:
-        outcome.document["history"] = [*outcome.document["history"], *outcome.restored]
+        outcome.document["history"] = [*outcome.document["history"], *pending]
 
 
-def _removals(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
+def _removals(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     """Take out again what the store took out since, where the person left the message alone."""
     for write in writes:
         if write.kind != "gone" or read.had(write):
@@ -247,7 +189,7 @@ def _removals(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
                 )
 
 
-def _edits(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
+def _edits(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     """Make the edits again that were not there to be read, where the person left the message alone."""
     gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
     back = {entry["id"] for entry in outcome.restored}
@@ -269,20 +211,20 @@ def _edits(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
             outcome.overruled.append((edited, f"an edit of message {id}, which the saved version edits too"))
 
 
-def _head(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
+def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     """Merge the head three ways: what the person read, what the store has written since, what they saved."""
-    heads = [write for write in writes if write.kind in ("head", "saved")]
+    heads = [write for write in writes if write.kind == "head"]
     if not heads:
         return
     flats = [_flat(head.told["h"]) for head in heads]
-    ours, theirs = flats[-1], _flat(_apart(outcome.document))
+    ours, theirs = flats[-1], _flat(apart(outcome.document))
     # Of two that are as like, the earlier: what then seems new to the person is made again, not taken away.
     at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
     base = flats[at]
     by_the_store = {
         key
         for place in range(at + 1, len(heads))
-        if heads[place].kind == "head" and "hand" not in heads[place].told
+        if "hand" not in heads[place].told
         for key in _differing(flats[place - 1], flats[place])
     }
     locks = [_lock_of(flat) for flat in flats]
@@ -307,7 +249,7 @@ def _head(outcome: Outcome, writes: list[_Write], read: _Read) -> None:
             kept = {".".join(key): None if mine is _ABSENT else mine}
             outcome.overruled.append((kept, f"a change of {key[-1]}, which the saved version changes too"))
     if remade:
-        rest = {key: value for key, value in outcome.document.items() if key not in _HEAD}
+        rest = {key: value for key, value in outcome.document.items() if key not in HEAD}
         outcome.document = {"metadata": {}} | _deep(merged) | rest
         outcome.remade += remade
 
@@ -318,7 +260,7 @@ def _lock_of(flat: _Flat) -> str:
     return digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
 
 
-def _readable(heads: list[_Write], read: _Read) -> list[int]:
+def _readable(heads: list[Write], read: _Read) -> list[int]:
     """Which of the heads the person may have begun from: the one in force at the latest write that is shown to have
     been read, and those after it of the same `updatedAt`; all that there are, when none is shown."""
     before = [at for at, head in enumerate(heads) if head.place <= read.upto]
@@ -382,19 +324,3 @@ def _merged_tags(was: list[Any], mine: Any, saved: Any) -> list[Any]:
     dropped = [tag for tag in was if tag not in mine]
     added = [tag for tag in mine if tag not in was and tag not in saved]
     return [tag for tag in saved if tag not in dropped] + added
-
-
-def _remembered(outcome: Outcome, writes: list[_Write]) -> list[bytes]:
-    """The records that are still of use, each in its write: what was taken out on purpose must not come back later,
-    and what the person put back must not go."""
-    there = {entry.get("id") for entry in outcome.document["history"]}
-    kept: dict[int, list[bytes]] = {}
-    for place, told in writes:
-        if told["k"] == "append":
-            told = told | {"e": [entry for entry in told["e"] if entry.get("id") in there]}
-        elif told["k"] == "gone":
-            told = told | {"was": {id: was for id, was in told["was"].items() if id not in there}}
-        elif told["k"] == "edit" and told["e"].get("id") not in there:
-            continue
-        kept.setdefault(place, []).append(orjson.dumps(told))
-    return [record for records in kept.values() for record in together(records)]

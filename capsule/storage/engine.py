@@ -67,6 +67,7 @@ class FileStorage:
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
         self._mutex_files = Directory(self.layout, self.sys, "mutex")
+        self.logs = Directory(self.layout, self.sys, "log")
         self.mutexes = Mutexes(self.sys, self._mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self._instances = Instances(self.sys, Directory(self.layout, self.sys, "instances"))
@@ -111,7 +112,7 @@ class FileStorage:
         except OSError:
             return None
         try:
-            return note.read_header(self.sys, fd, self.sys.fstat(fd).st_size)
+            return note.read_header(self.sys, fd)
         except OSError:
             return None
         finally:
@@ -344,6 +345,7 @@ class FileStorage:
                 if leftover.kind == "temporary":
                     return self.clear_temporary(kind, leftover.id)
                 if held.read() is None:
+                    held.rewrite_records([])
                     held.forget()
                 return f"{leftover.path}: forgotten"
 

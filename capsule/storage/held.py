@@ -1,8 +1,8 @@
 """A document under its mutex: looked at, read, and written in the three ways there are.
 
-What must stay true: every write is durable before its note says so; a note that can't be written costs the next
-one a look at the whole file, never an acknowledged write; and a new version is decided upon a signature, which is
-checked again at the moment it takes its place.
+What must stay true: a write's records are in the log before the document is touched, and both are durable before its
+note says so; a header that can't be written costs the next one a look at the whole file, never an acknowledged write;
+and a new version is decided upon a signature, which is checked again at the moment it takes its place.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from capsule.errors import CapsuleError, Refused
 from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, head_of, moved, reheaded, spliced
-from capsule.storage import files, note
-from capsule.storage.interface import Interfered, Known, Signature, Trashed
+from capsule.storage import files
+from capsule.storage.interface import Interfered, Known, Signature, Splice, Trashed
 from capsule.storage.keeping import QUARANTINE, TRASH
+from capsule.storage.log import deleted_record
 from capsule.storage.mutex import Mutex
+from capsule.storage.note import Note, new_tag
 from capsule.storage.splice import Unflushed, splice, stamp_in_place
 from capsule.timestamps import WIDTH
 
@@ -41,6 +43,8 @@ class HeldDocument:
         self._sys = storage.sys
         self._mutex = mutex
         self._links = 0
+        self._device = -1
+        self._note = Note(self._sys, mutex, storage.logs, storage.boot)
 
     @property
     def _fd(self) -> int:
@@ -55,19 +59,23 @@ class HeldDocument:
     def _open(self) -> os.stat_result:
         self.close()
         self._mutex.document_fd, found = self._storage.open(self.path, self._storage.document_flags)
-        self._links = found.st_nlink
+        self._links, self._device = found.st_nlink, found.st_dev
         return found
+
+    def begin_log_with(self, records: Callable[[], list[bytes]]) -> None:
+        """See `Held.begin_log_with`."""
+        self._note.base = records
 
     def look(self) -> Known | None:
         """See `Held.look`. Costs reading the note's header; nothing of the document is read."""
-        known = self._noted()
+        known = self._note.known()
         if known is None:
             return None
         if self._mutex.document_fd >= 0:
             # Whatever is done to the path touches the inode's ctime, when the path named this inode before.
             found = self._sys.fstat(self._mutex.document_fd)
             if files.signature(found) == known.signature and found.st_nlink:
-                self._links = found.st_nlink
+                self._links, self._device = found.st_nlink, found.st_dev
                 return known
         try:
             found = self._open()
@@ -76,21 +84,6 @@ class HeldDocument:
         except OSError as error:
             raise files.failure(error, self.path, "open") from error
         return known if files.signature(found) == known.signature else None
-
-    def _noted(self) -> Known | None:
-        """What the note's header says; one that was read or written here last is not decoded again."""
-        mutex = self._mutex
-        size = mutex.size
-        if size < note.HEADER_BYTES:
-            return None
-        raw = self._sys.pread(mutex.fd, note.HEADER_BYTES, size - note.HEADER_BYTES)
-        if mutex.memo is not None and mutex.memo[0] == raw:
-            return mutex.memo[1]
-        known = note.decode_header(raw)
-        if known is None or known.boot != self._storage.boot:
-            return None
-        mutex.memo = (raw, known)
-        return known
 
     def read(self) -> tuple[bytes, Signature] | None:
         """See `Held.read`."""
@@ -120,43 +113,55 @@ class HeldDocument:
             raise Interfered
         return data
 
-    def rebooted(self) -> bool:
-        """See `Held.rebooted`."""
-        return self._noted() is None
+    def was_known(self) -> bool:
+        """See `Held.was_known`."""
+        return self._note.known() is not None
 
-    def records(self) -> list[bytes]:
-        """See `Held.records`."""
-        return note.read_records(self._sys, self._mutex.fd, self._mutex.size)
+    def records(self) -> list[list[bytes]]:
+        """See `Held.records`. Costs reading the log."""
+        with files.naming(self.path, "read the log of"):
+            return self._note.records()
 
-    def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes]) -> Known:
+    def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes], newest: str) -> Known:
         """See `Held.adopt`."""
-        before = self._noted()
-        if before is not None and before.doubt == "bytes":
+        before = self._note.known()
+        doubt = "bytes" if self._note.under_way or (before is not None and before.doubt == "bytes") else "name"
+        if doubt == "bytes":
             anatomy = None  # So that the next write writes every byte anew.
-        stamp = self._sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii", "replace") if anatomy else ""
-        doubt = "bytes" if before is not None and before.doubt == "bytes" else "name"
         if before is not None and before.doubt == "restored":
             with files.naming(self.path, "flush"):
                 files.sync_directory(self._sys, os.path.dirname(self.path))
-            doubt = ""
-        known = Known(signature, anatomy, note.new_tag(), stamp, self._storage.boot, doubt)
-        return self._write_note(known, records, keep=False)
+            doubt = doubt if doubt == "bytes" else ""
+        with files.naming(self.path, "log a change of"):
+            stamp = self._sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii", "replace") if anatomy else ""
+            self._note.remark(records)
+        return self._note.write(Known(signature, anatomy, new_tag(), stamp, self._storage.boot, doubt, newest))
 
-    def _durable(self, signature: Signature, anatomy: Anatomy | None, tag: str, stamp: str) -> Known:
-        return Known(signature, anatomy, tag, stamp, self._storage.boot, "")
-
-    def _write_note(self, known: Known, records: list[bytes], *, keep: bool) -> Known:
-        """Log the records and write the header; a full disk costs the note, not the write before it."""
-        mutex = self._mutex
-        try:
-            if keep:
-                mutex.size, raw = note.add(self._sys, mutex.fd, mutex.size, known, records)
+    def rewrite_records(self, writes: list[list[bytes]]) -> None:
+        """See `Held.rewrite_records`."""
+        with files.naming(self.path, "rewrite the log of"):
+            if writes:
+                self._note.rewrite(writes)
             else:
-                mutex.size, raw = note.rewrite(self._sys, mutex.fd, known, records)
-            mutex.memo = (raw, known)
-        except OSError:
-            mutex.memo = None
-        return known
+                self._note.drop_log()
+
+    def _begin(self, records: list[bytes]) -> None:
+        """Log what is about to be written."""
+        try:
+            self._note.begin(records, self._device)
+        except OSError as error:
+            raise self._refused(error, "log a change of") from error
+
+    def _refused(self, error: OSError, doing: str) -> CapsuleError:
+        """The error for a write that did not change the document."""
+        if not self._note.withdraw():
+            doing = f"undo what it began to {doing}, so that it may still appear in"
+        return files.failure(error, self.path, doing)
+
+    def _done(self, known: Known, signature: Signature, anatomy: Anatomy | None, tag: str, stamp: str) -> Known:
+        """The document as a durable write left it, noted."""
+        newest = max(known.newest, known.stamp, stamp)
+        return self._note.write(Known(signature, anatomy, tag, stamp, self._storage.boot, "", newest, known.time))
 
     def _anatomy(self, known: Known) -> Anatomy:
         if known.anatomy is None:
@@ -168,40 +173,42 @@ class HeldDocument:
         anatomy = self._anatomy(known)
         if self._storage.replaces_on_append or self._links > 1:
             return self._restamped(known, anatomy.updated_at, stamp, entries, records)
-        inode = known.signature.inode
-        try:
-            if known.doubt:
+        if known.doubt:
+            with files.naming(os.path.dirname(self.path), "flush"):
                 files.sync_directory(self._sys, os.path.dirname(self.path))
-            stamps = known.stamp, stamp
-            signature, after = splice(self._sys, self._fd, self.path, inode, anatomy, entries, stamps)
+        self._begin(records)
+        try:
+            signature, after = splice(self._sys, self._fd, self.path, known, anatomy, entries, stamp)
         except Interfered:
             self._distrust(known.doubt)
             raise
         except OSError as error:
             raise self._failed(error, "append to") from error
-        return self._write_note(self._durable(signature, after, known.tag, stamp), records, keep=True)
+        return self._done(known, signature, after, known.tag, stamp)
 
     def _failed(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write in place that failed; after a flush that did, the file is not trusted any more."""
         if isinstance(error, Unflushed):
             self._distrust("bytes")
-        return files.failure(error, self.path, doing)
+            return files.failure(error, self.path, f"{doing} and flush")
+        return self._refused(error, doing)
 
-    def flush(self) -> None:
+    def flush(self, known: Known) -> Known:
         """See `Held.flush`."""
         with files.naming(self.path, "flush"):
             try:
-                self._open()
+                if files.signature(self._open()) != known.signature:
+                    raise Interfered
             except FileNotFoundError:  # An editor that moves the old version away first, and puts its own there next.
                 raise Interfered from None
             self._sys.fsync(self._fd)
             files.sync_directory(self._sys, os.path.dirname(self.path))
+        return self._note.write(known._replace(doubt=""))
 
     def _distrust(self, doubt: str) -> None:
         """Have the next one look at the whole file, whatever its signature says; after a flush that failed also have
         it written anew, as a second flush proves nothing."""
-        nothing = Known(Signature(0, 0, 0, 0), None, note.new_tag(), "", self._storage.boot, doubt)
-        self._write_note(nothing, [], keep=True)
+        self._note.doubt(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))
         self.close()
 
     def _restamped(self, known: Known, at: int, stamp: str, entries: list[bytes], records: list[bytes]) -> Known:
@@ -214,16 +221,14 @@ class HeldDocument:
         anatomy = self._anatomy(known)
         if self._storage.replaces_on_append or self._links > 1:
             return self._restamped(known, anatomy.lock_at, lock_stamp, [], [])
-        inode = known.signature.inode
         try:
-            signature = stamp_in_place(self._sys, self._fd, self.path, inode, anatomy, anatomy.lock_at, lock_stamp)
+            signature = stamp_in_place(self._sys, self._fd, self.path, known, anatomy.lock_at, lock_stamp)
         except Interfered:
             self._distrust(known.doubt)
             raise
         except OSError as error:
             raise self._failed(error, "refresh the lock of") from error
-        after = self._durable(signature, anatomy, note.new_tag(), known.stamp)._replace(doubt=known.doubt)
-        return self._write_note(after, [], keep=True)
+        return self._note.write(known._replace(signature=signature, tag=new_tag()))
 
     def rehead(
         self,
@@ -250,9 +255,9 @@ class HeldDocument:
                 after = moved(after, (to - len(head)) - (at - old.context))
             files.pwrite_all(self._sys, fd, block, files.copy_range(self._sys, self._fd, fd, at, old.tail, to))
 
+        self._begin(records)
         signature = self._put(known.signature, write)
-        stamp = head[after.updated_at :][:WIDTH].decode("ascii")
-        return self._write_note(self._durable(signature, after, note.new_tag(), stamp), records, keep=True)
+        return self._done(known, signature, after, new_tag(), head[after.updated_at :][:WIDTH].decode("ascii"))
 
     def _behind_context(self, known: Known) -> int:
         """The offset of the line behind `context`, wherever that ends."""
@@ -270,19 +275,26 @@ class HeldDocument:
         self._distrust(known.doubt)
         raise Interfered
 
-    def replace(
-        self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
-    ) -> Known:
+    def replace(self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes]) -> Known:
         """See `Held.replace`. Costs writing the document."""
+        before = self._note.known()
+        if expected is None:
+            if self._storage.exists(self._kind, self.id):
+                raise Interfered
+            before, records = None, []
+            with files.naming(self.path, "drop the log of"):
+                self._note.drop_log()
+        self._begin(records)
         signature = self._put(expected, lambda fd: files.pwrite_all(self._sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
-        return self._write_note(self._durable(signature, anatomy, note.new_tag(), stamp), records, keep=keep)
+        known = (before or Known(signature, None, "", "", "", ""))._replace(time="")
+        return self._done(known, signature, anatomy, new_tag(), stamp)
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""
         layout = self._storage.layout
         temporary = layout.temporary(self._kind, self.id)
-        with files.naming(self.path, "write"):
+        try:
             mode, like = layout.file_mode, None if expected is None else self.path
             try:
                 fd = files.write_new(self._sys, temporary, mode, write, like=like)
@@ -292,31 +304,49 @@ class HeldDocument:
             except FileNotFoundError:
                 layout.ensure_directory(self._sys, layout.documents(self._kind))
                 fd = files.write_new(self._sys, temporary, mode, write, like=like)
-            try:
+        except OSError as error:
+            raise self._refused(error, "write") from error
+        except BaseException:
+            self._note.withdraw()
+            raise
+        try:
+            with files.naming(self.path, "put a new version in place of"):
                 written = files.signature(self._sys.fstat(fd))
                 files.put_in_place(self._sys, temporary, self.path, expected)
                 # The rename touched ctime, and nothing else: what else differs, an editor has done since.
                 signature = written._replace(ctime_ns=self._sys.fstat(fd).st_ctime_ns)
-            except BaseException:
-                with suppress(OSError):
-                    self._sys.close(fd)
-                self.close()  # What lies at the path is for the next look to find out.
-                raise
-            # From here on the new file is the document, whatever is done to it next under this mutex.
-            self.close()
-            self._mutex.document_fd, self._links = fd, 1
-            return signature
+        except BaseException as error:
+            if isinstance(error, Interfered):
+                self._note.withdraw()
+            with suppress(OSError):
+                self._sys.close(fd)
+            self.close()  # What lies at the path is for the next look to find out.
+            raise
+        # From here on the new file is the document, whatever is done to it next under this mutex.
+        self.close()
+        self._mutex.document_fd, self._links = fd, 1
+        return signature
 
-    def repair(self, data: bytes, signature: Signature, accepts: Callable[[bytes], bool]) -> str | None:
-        """See `Held.repair`."""
+    def mended(
+        self, data: bytes, signature: Signature, splices: list[Splice], *, asked: bool
+    ) -> tuple[bytes, str] | None:
+        """See `Held.mended`."""
         from capsule.storage import repair
 
-        mended = repair.mend(data)
-        if mended is None or not accepts(mended.data):
-            return None
+        # Whoever saved it before the machine was started is done with it.
+        is_left = asked or signature.mtime_ns < self._sys.booted_ns()
+        for place, splice_ in enumerate(splices):
+            whole = repair.redo(data, splice_, cut=is_left or (place == 0 and self._note.under_way))
+            if whole is not None:
+                return whole, "completed where a write was interrupted"
+        found = repair.mend(data) if is_left else None
+        return None if found is None else (found.data, found.what)
+
+    def repair(self, data: bytes, signature: Signature, mended: bytes) -> str:
+        """See `Held.repair`."""
         kept = self.quarantine(data, "torn")
-        self._put(signature, lambda fd: files.pwrite_all(self._sys, fd, mended.data, 0))
-        return f"{mended.what}; the damaged original is kept as {kept}"
+        self._put(signature, lambda fd: files.pwrite_all(self._sys, fd, mended, 0))
+        return kept
 
     def quarantine(self, data: bytes, reason: str) -> str:
         """See `Held.quarantine`."""
@@ -328,8 +358,11 @@ class HeldDocument:
         with files.naming(self.path, "delete"):
             files.ensure_regular(self._sys, self.path)
             path = self._storage.keeping.move(self.path, TRASH, self._kind, self.id)
+        trashed = self._storage.keeping.trashed_as(os.path.basename(path))
+        with suppress(OSError):  # Without this record the log is dropped when the document is restored.
+            self._note.remark([deleted_record(trashed.token)])
         self.forget()
-        return self._storage.keeping.trashed_as(os.path.basename(path))
+        return trashed
 
     def keep(self, kind: str, data: bytes) -> Trashed:
         """See `Held.keep`."""
@@ -343,10 +376,8 @@ class HeldDocument:
             self._storage.keeping.drop(kept.token)
 
     def forget(self) -> None:
-        """Drop the note: nothing is known of the document any more."""
-        with suppress(OSError):
-            self._sys.ftruncate(self._mutex.fd, 0)
-        self._mutex.size, self._mutex.memo = 0, None
+        """Drop the header of the note: how the document is must be found out anew."""
+        self._note.forget()
         self.close()
 
     def restore(self, token: str) -> None:
@@ -356,11 +387,13 @@ class HeldDocument:
                 with suppress(FileNotFoundError):
                     self._sys.lstat(self.path)
                     raise FileExistsError
+                if self._note.records()[-1:] != [[deleted_record(token)]]:
+                    self._note.drop_log()  # It is of another document that had this id.
                 # Whoever notices the file waits for the mutex, as it is none of the note's, and learns whose it is.
-                nothing = Known(Signature(0, 0, 0, 0), None, note.new_tag(), "", self._storage.boot, "restored")
-                self._write_note(nothing, [], keep=False)
+                self._distrust("restored")
                 self._storage.keeping.put_back(token, self.path)
             except FileExistsError:
                 raise Refused(
                     f"{self.path} is there already; rename it or delete it, then restore again", path=self.path
                 ) from None
+        self.close()

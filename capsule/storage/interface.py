@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from capsule.format.anatomy import Anatomy
 
 __all__ = [
+    "HEAD_RECORDS",
     "Anatomy",
     "DerivedFiles",
     "Held",
@@ -22,10 +23,15 @@ __all__ = [
     "Leftover",
     "Scanned",
     "Signature",
+    "Splice",
     "Storage",
     "Tracker",
     "Trashed",
 ]
+
+
+#: A record that begins so is about a head: many of them never push a message out of the log.
+HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')
 
 
 class Signature(NamedTuple):
@@ -47,7 +53,10 @@ class Known(NamedTuple):
         boot: The boot of the machine within which this holds. After a power cut a signature proves nothing: bytes
             may have reached the medium, and the size and the times that go with them not.
         doubt: What may not have reached the medium: "name", when another program put the file there; "bytes", when
-            a flush failed; "restored", while the store itself puts the file there; empty when all of it has.
+            a flush failed, or it isn't known that it didn't; "restored", while the store itself puts the file there;
+            empty when all of it has.
+        newest: The latest `updatedAt` that this document ever had, as far as is known: the next one is later.
+        time: The time of the newest message that the store wrote, as far as is known; empty when it isn't.
     """
 
     signature: Signature
@@ -56,6 +65,16 @@ class Known(NamedTuple):
     stamp: str
     boot: str
     doubt: str
+    newest: str = ""
+    time: str = ""
+
+
+class Splice(NamedTuple):
+    """A splice as the log has it: where it wrote, the entries as they stand in the file, and their `updatedAt`."""
+
+    at: int
+    entries: list[bytes]
+    stamp: str
 
 
 class Scanned(NamedTuple):
@@ -114,6 +133,9 @@ class Held(Protocol):
     id: str
     path: str
 
+    def begin_log_with(self, records: Callable[[], list[bytes]]) -> None:
+        """Say what a log that is made from here on is to begin with: how the document was before."""
+
     def look(self) -> Known | None:
         """The document, when it is as the store left it; None when it is not, or there is none."""
 
@@ -129,23 +151,31 @@ class Held(Protocol):
         Raises `Interfered`.
         """
 
-    def rebooted(self) -> bool:
-        """Whether the machine was started anew since the store wrote last, or nothing is known of that.
+    def was_known(self) -> bool:
+        """Whether the store had a document here lately, whatever became of it since."""
 
-        What the store remembers may then be ahead of the document: of a write that was still to be flushed.
+    def records(self) -> list[list[bytes]]:
+        """What the store wrote lately, the oldest write first: whatever was given as its records below.
+
+        The records of a write are durable before it touches the document, and are taken out again when it fails and
+        did not change the document; those of one that was interrupted stay.
         """
 
-    def records(self) -> list[bytes]:
-        """What the store wrote lately, oldest first: whatever was given as a record below."""
+    def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes], newest: str) -> Known:
+        """Take the file as it is for known.
 
-    def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes]) -> Known:
-        """Take the file as it is for known, and these records as all there are."""
+        Args:
+            signature: The file's signature.
+            anatomy: Its anatomy, None when it isn't canonical.
+            records: What is to be remembered of it, if anything is remembered of the document.
+            newest: The latest `updatedAt` that it is known to have had.
+        """
 
     def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes]) -> Known:
         """Append entries in place and overwrite `updatedAt`. Raises `Interfered`, `StorageFailed`."""
 
-    def flush(self) -> None:
-        """Make the document durable, bytes and name, as it is. Raises `Interfered` when there is none just now."""
+    def flush(self, known: Known) -> Known:
+        """Make the document durable, bytes and name, as it is. Raises `Interfered`, `StorageFailed`."""
 
     def restamp(self, known: Known, lock_stamp: str) -> Known:
         """Overwrite the lock's timestamp in place. Raises `Interfered`, `StorageFailed`."""
@@ -166,26 +196,34 @@ class Held(Protocol):
                 may be large; None: as it is.
         """
 
-    def replace(
-        self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes], *, keep: bool
-    ) -> Known:
+    def replace(self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes]) -> Known:
         """Write the whole document.
 
         Args:
-            expected: What the caller decided upon; None: there must be no file.
+            expected: What the caller decided upon; None: there must be no file, and what is remembered of one that
+                had this id is dropped.
             data: The document.
             anatomy: Its anatomy, None when it isn't canonical.
-            records: Added to the records there are (`keep`), or all there will be.
+            records: What is to be remembered of it; none where nothing is remembered of a new document.
         """
 
-    def repair(self, data: bytes, signature: Signature, accepts: Callable[[bytes], bool]) -> str | None:
-        """Mend what a crash can leave, the original to the quarantine; in words what was done, else None.
+    def rewrite_records(self, writes: list[list[bytes]]) -> None:
+        """Remember these writes and no others, durably; nothing, when there are none."""
+
+    def mended(
+        self, data: bytes, signature: Signature, splices: list[Splice], *, asked: bool
+    ) -> tuple[bytes, str] | None:
+        """A file that isn't valid made whole, and in words what was done; None when no write of the store tore it.
 
         Args:
             data: The file.
             signature: Its signature.
-            accepts: Whether a mended file is one that the store can have written; if not, nothing is done.
+            splices: What the store remembers to have spliced into it, the latest first.
+            asked: Whether a person asked for it, so that the bytes need only look as a crash leaves them.
         """
+
+    def repair(self, data: bytes, signature: Signature, mended: bytes) -> str:
+        """Put a mended file in place of the damaged one, which goes to the quarantine; its path there."""
 
     def quarantine(self, data: bytes, reason: str) -> str:
         """Keep bytes in the quarantine; the path."""

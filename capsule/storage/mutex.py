@@ -17,11 +17,12 @@ from capsule.errors import StoreBusy
 from capsule.storage.files import names_file
 from capsule.storage.interface import Known
 from capsule.storage.layout import Directory
+from capsule.storage.log import Log, Position
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Mutex", "Mutexes"]
 
-_KEPT_OPEN = 128
+_KEPT_OPEN = 80
 #: An append holds the mutex for a tenth of a millisecond: a sleep is longer than that, so others are let run first.
 _YIELDS = 20
 _FIRST_WAIT_S = 0.000_05
@@ -36,24 +37,26 @@ class Mutex:
     Attributes:
         fd: Its file, open while the mutex is held.
         size: Bytes of its file, as of taking it or of the holder's last write to it.
-        memo: The last header written here, in bytes and decoded.
+        memo: The last header written or read here, in bytes and decoded.
+        log: The document's log, kept open likewise; None when it isn't.
         document_fd: The document, kept open from one hold to the next; -1 when it isn't.
     """
 
-    __slots__ = ("document_fd", "fd", "guard", "memo", "name", "size", "users")
+    __slots__ = ("document_fd", "fd", "guard", "log", "memo", "name", "size", "users")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.guard = threading.Lock()
         self.fd = -1
         self.size = 0
-        self.memo: tuple[bytes, Known] | None = None
+        self.memo: tuple[bytes, Known, Position | None] | None = None
+        self.log: Log | None = None
         self.document_fd = -1
         self.users = 0
 
 
 class Mutexes:
-    """The mutexes of one store in one process; of the descriptors beyond 128 the oldest idle ones are closed.
+    """The mutexes of one store in one process; of those beyond 80 the oldest idle ones are closed.
 
     Args:
         sys: The seam to the system.
@@ -149,6 +152,9 @@ class Mutexes:
             if fd >= 0:
                 self._sys.close(fd)
         mutex.fd = mutex.document_fd = -1
+        if mutex.log is not None:
+            mutex.log.close()
+            mutex.log = None
 
     def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float) -> None:
         yields, wait_s = _YIELDS, _FIRST_WAIT_S

@@ -1,30 +1,34 @@
-"""The note: what the last writer left beside the mutex of a document, in the mutex file itself.
+"""The note: what the last writer left about a document, beside its mutex; and the log of what it wrote.
 
-A log of records, one JSON line each, and behind it a header of 512 bytes, one padded JSON line; every line begins
-with its CRC-32. A write puts its record over the header and a new header behind it, in one call. What must stay
-true: the note is derived, so that a note that is torn, stale, garbage or gone costs a look at the whole document
-and nothing else; it is written and read under the mutex only, except for the header, which a reader checks by
-its CRC. The module knows neither what a record says nor what a conversation is.
+The header is 512 bytes in the mutex file itself, one padded JSON line behind its CRC-32, written over in place and
+never flushed. The log (`log.py`) is a file of its own. What must stay true: a header that is torn, stale, garbage or
+gone costs a look at the whole document and nothing else; a write's records are in the log before the document is
+touched, and the header counts them once it is done; both are written under the mutex only, and a reader without it
+checks the header by its CRC. The module knows neither what a record says nor what a conversation is.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 
 import orjson
 
 from capsule.format.anatomy import Anatomy
+from capsule.storage.files import sync_directory
 from capsule.storage.interface import Known, Signature
+from capsule.storage.layout import Directory
+from capsule.storage.log import Log, Position
+from capsule.storage.mutex import Mutex
 from capsule.storage.syscalls import Syscalls
 
-__all__ = ["HEADER_BYTES", "LOG_BYTES", "add", "new_tag", "read_header", "read_records", "rewrite"]
+__all__ = ["HEADER_BYTES", "Note", "decode_header", "encode_header", "new_tag", "read_header"]
 
 HEADER_BYTES = 512
-#: The log keeps at least half of this, and never more, in bytes; but the newest record, whatever its size.
-LOG_BYTES = 256 * 1024
-_VERSION = 3
-_MARK = b'{"note":'
+_VERSION = 4
+_MARK = b'{"note":%d,' % _VERSION
 
 
 def new_tag() -> str:
@@ -32,11 +36,7 @@ def new_tag() -> str:
     return os.urandom(8).hex()
 
 
-def _line(body: bytes) -> bytes:
-    return b"%08x %b\n" % (zlib.crc32(body), body)
-
-
-def _header(known: Known) -> bytes:
+def encode_header(known: Known, log: Position | None) -> bytes:
     told = {
         "note": _VERSION,
         "file": tuple(known.signature),
@@ -45,73 +45,209 @@ def _header(known: Known) -> bytes:
         "stamp": known.stamp,
         "boot": known.boot,
         "doubt": known.doubt,
+        "newest": known.newest,
+        "time": known.time,
+        "log": log and tuple(log),
     }
-    return _line(orjson.dumps(told).ljust(HEADER_BYTES - 10))
+    body = orjson.dumps(told).ljust(HEADER_BYTES - 10)
+    return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
-def read_header(sys: Syscalls, fd: int, size: int) -> Known | None:
-    """The document as the last writer left it, or None when there is no header to trust.
-
-    Args:
-        sys: The seam to the system.
-        fd: The mutex file.
-        size: Its size in bytes.
-    """
-    if size < HEADER_BYTES:
-        return None
-    return decode_header(sys.pread(fd, HEADER_BYTES, size - HEADER_BYTES))
-
-
-def decode_header(raw: bytes) -> Known | None:
+def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
+    """What a header says: the document as the last writer left it, and where the log ended; None when it is none."""
     body = raw[9:-1]
     if not body.startswith(_MARK) or raw[:8] != b"%08x" % zlib.crc32(body):
         return None
     told = orjson.loads(body)
-    if told["note"] != _VERSION:
-        return None
-    at = told["at"]
-    anatomy = None if at is None else Anatomy(*at)
-    return Known(Signature(*told["file"]), anatomy, told["tag"], told["stamp"], told["boot"], told["doubt"])
+    at, log = told["at"], told["log"]
+    known = Known(
+        Signature(*told["file"]),
+        None if at is None else Anatomy(*at),
+        *(told[name] for name in ("tag", "stamp", "boot", "doubt", "newest", "time")),
+    )
+    return known, None if log is None else Position(*log)
 
 
-def add(sys: Syscalls, fd: int, size: int, known: Known, records: list[bytes]) -> tuple[int, bytes]:
-    """Log records and write the header behind them; the new size, and the header's bytes.
+def read_header(sys: Syscalls, fd: int) -> Known | None:
+    """The document as the last writer left it, by its mutex file; None when there is no header to trust."""
+    told = decode_header(sys.pread(fd, HEADER_BYTES, 0))
+    return told and told[0]
 
-    When the log is full, its older half goes.
+
+class Note:
+    """The note of one document whose mutex is held.
 
     Args:
-        size: Bytes of the mutex file, whose last 512 are the header there is.
+        sys: The seam to the system.
+        mutex: The document's mutex.
+        directory: Where the logs lie.
+        boot: This run of the machine: a header of another one tells nothing.
+
+    Attributes:
+        under_way: Whether the log has a write that the header does not count, as its writer died or was interrupted,
+            or its flush failed. Known once the records were read.
+        base: Gives what a new log is to begin with; set by who knows it.
     """
-    header = _header(known)
-    block = b"".join([_line(record) for record in records]) + header
-    log = max(size - HEADER_BYTES, 0)
-    if log + len(block) > LOG_BYTES + HEADER_BYTES:
-        return rewrite(sys, fd, known, [*read_records(sys, fd, size), *records], LOG_BYTES // 2)
-    sys.pwrite(fd, block, log)
-    return log + len(block), header
 
+    def __init__(self, sys: Syscalls, mutex: Mutex, directory: Directory, boot: str) -> None:
+        self._sys = sys
+        self._mutex = mutex
+        self._directory = directory
+        self._boot = boot
+        self._position: Position | None = None
+        self._is_looked_up = False
+        self._is_sure = False
+        self.under_way = False
+        self.base: Callable[[], list[bytes]] | None = None
 
-def rewrite(sys: Syscalls, fd: int, known: Known, records: list[bytes], limit: int = LOG_BYTES) -> tuple[int, bytes]:
-    """Write the note anew with the newest record and as many more as `limit` bytes hold; returns as `add`."""
-    lines: list[bytes] = []
-    size = 0
-    for record in reversed(records):
-        size += len(record) + 10
-        if size > limit and lines:
-            break
-        lines.append(_line(record))
-    header = _header(known)
-    block = b"".join(reversed(lines)) + header
-    sys.pwrite(fd, block, 0)
-    sys.ftruncate(fd, len(block))
-    return len(block), header
+    def known(self) -> Known | None:
+        """What the header says; one that was read or written here last is not decoded again."""
+        mutex = self._mutex
+        raw = self._sys.pread(mutex.fd, HEADER_BYTES, 0) if mutex.size >= HEADER_BYTES else b""
+        if mutex.memo is None or mutex.memo[0] != raw:
+            told = decode_header(raw)
+            if told is None or told[0].boot != self._boot:
+                self._is_sure = told is not None  # After a start of the machine, what is read is on the medium.
+                return None
+            mutex.memo = (raw, *told)
+        if not self._is_looked_up:
+            self._position, self._is_looked_up = mutex.memo[2], True
+        return mutex.memo[1]
 
+    def records(self) -> list[list[bytes]]:
+        """The records of each write, oldest first. Costs reading the log."""
+        log = self._log()
+        if log is None:
+            return []
+        had = self._position
+        writes = log.read()
+        if had is not None and had != log.position:
+            self.under_way = True
+        self._position = log.position
+        return writes
 
-def read_records(sys: Syscalls, fd: int, size: int) -> list[bytes]:
-    """The records, oldest first; a line that doesn't agree with its CRC is passed over, and so is the header."""
-    found = []
-    for line in sys.pread(fd, size, 0).split(b"\n"):
-        body = line[9:]
-        if body and not body.startswith(_MARK) and line[:8] == b"%08x" % zlib.crc32(body):
-            found.append(body)
-    return found
+    def _log(self) -> Log | None:
+        mutex = self._mutex
+        if not self._is_looked_up:
+            self.known()
+        if mutex.log is None or not mutex.log.is_at(self._position):
+            self._close_log()
+            is_sure = self._is_sure or self._position is not None
+            mutex.log = Log.open(self._sys, self._path(), self._position, is_sure=is_sure)
+        return mutex.log
+
+    def _path(self) -> str:
+        return self._directory.file(self._mutex.name)
+
+    def _close_log(self) -> None:
+        log, self._mutex.log = self._mutex.log, None
+        if log is not None:
+            log.close()
+
+    def begin(self, records: list[bytes], device: int) -> None:
+        """Log what is about to be written to the document, durably, or so with the next flush on `device`."""
+        if records:
+            try:
+                self._roomy(records).put(records, device)
+            except OSError:
+                self._give_up_log()
+                raise
+
+    def remark(self, records: list[bytes]) -> None:
+        """Log what was found in the document, when there is a log; durable with the next write's records."""
+        if records and self._log() is not None:
+            try:
+                log = self._roomy(records)
+                log.note(records)
+            except OSError:
+                self._give_up_log()
+                raise
+            self._position = log.position
+
+    def _give_up_log(self) -> None:
+        """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
+        if self._mutex.log is not None:
+            with suppress(OSError):
+                self._mutex.log.blot()
+        with suppress(OSError):
+            self._close_log()
+        self._position = None
+        if (known := self.known()) is not None:
+            self._write(known, None)
+
+    def _roomy(self, records: list[bytes]) -> Log:
+        """The log, with space for a write."""
+        mutex = self._mutex
+        log = self._log()
+        if log is None:
+            self._directory.ensure()
+            writes = [self.base()] if self.base else []
+            log = mutex.log = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
+        mutex.log = log = log.make_room(records, self._directory.file_mode)
+        if self._position is None or self._position[:2] != log.position[:2]:
+            self._position = log.position
+            if mutex.memo is not None and (known := self.known()) is not None:
+                self._write(known, log.position)  # Before the line is there: it must lie behind what the header counts.
+        return log
+
+    def write(self, known: Known) -> Known:
+        """Count what was begun for done, and note how the document is now. Fails silently: derived, see above."""
+        if self._mutex.log is not None and self._position is not None:
+            self._mutex.log.take()
+            self._position = self._mutex.log.position
+        self._write(known, self._position)
+        return known
+
+    def doubt(self, known: Known) -> None:
+        """Note that the document is to be looked at; what was begun stays in the log, and is not counted."""
+        self._write(known, self._position)
+
+    def _write(self, known: Known, position: Position | None) -> None:
+        mutex = self._mutex
+        raw = encode_header(known, position)
+        self._is_looked_up = True
+        try:
+            self._sys.pwrite(mutex.fd, raw, 0)
+            if mutex.size > HEADER_BYTES:  # A note of an earlier version of Capsule.
+                self._sys.ftruncate(mutex.fd, HEADER_BYTES)
+            mutex.size, mutex.memo = HEADER_BYTES, (raw, known, position)
+        except OSError:
+            mutex.memo = None
+
+    def withdraw(self) -> bool:
+        """Take what was begun out of the log: the document does not have it. Whether that could be done."""
+        if self._mutex.log is None:
+            return True
+        try:
+            self._mutex.log.withdraw()
+        except OSError:
+            return False
+        return True
+
+    def rewrite(self, writes: list[list[bytes]]) -> None:
+        """Have the log hold these records and no others, durably. Known as it is stays known."""
+        if self._log() is None:
+            return
+        made = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
+        self._close_log()
+        self._mutex.log = made
+        self._position = made.position
+        known = self.known()
+        if known is not None:
+            self._write(known, made.position)
+
+    def drop_log(self) -> None:
+        """Remove the log, durably: what it tells is of another document."""
+        self._close_log()
+        self._position = None
+        try:
+            self._sys.unlink(self._path())
+        except FileNotFoundError:
+            return
+        sync_directory(self._sys, self._directory.path)
+
+    def forget(self) -> None:
+        """Drop the header: how the document is must be found out anew."""
+        with suppress(OSError):
+            self._sys.ftruncate(self._mutex.fd, 0)
+        self._mutex.size, self._mutex.memo = 0, None

@@ -1,5 +1,9 @@
 """Torn tails: what a crash in the middle of a splice can leave, told from what a person can type.
 
+Where the log has the splice, `redo` compares its very bytes, and completes it. Where it has not (a power cut took it,
+or `.capsule/` was deleted), `mend` knows what such a file looks like; that is believed only of a file that nobody can
+still be saving, or when a person asks for it.
+
 A splice overwrites the closing of the file with new entries and a closing, and `updatedAt` in its place. A crash
 keeps any of its sectors (512 bytes) and drops the others: those inside the old file keep their old bytes, those
 beyond read as NULs or lie past the end. So a torn file is one whose history is whole up to some entry, and then
@@ -19,13 +23,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 import orjson
 
 from capsule import timestamps
 from capsule.format import anatomy
+from capsule.storage.interface import Splice
 
-__all__ = ["Mended", "mend"]
+__all__ = ["Mended", "mend", "redo"]
 
 _SECTOR = 512
 _CLOSING = b"\n  ]\n}\n"
@@ -39,6 +45,7 @@ _CUT_LINE = re.compile(
     rb' *(?:"(?:[^"\\\x00-\x1f]|\\.)*\\?(?:"(?:: ?)?)?)?(?:[\[{]|\[\]|\{\}|[a-z]{1,5}|-?[0-9.eE+-]*'
     rb'|"(?:[^"\\\x00-\x1f]|\\.)*\\?"?)?,?'
 )
+_ID_LINE = re.compile(rb'\n      "id": "[^"\n]*"')
 _STAMP = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
 _LOCK_STAMP = re.compile(rb'\n      "timestamp": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
 
@@ -49,6 +56,60 @@ class Mended:
 
     data: bytes
     what: str
+
+
+def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
+    """The file with a splice completed; None unless `data` shows a part of that very splice.
+
+    What stands behind the last entry before it is then made of sectors of what was there and of what was written. A
+    mere beginning of what was written is also what a program leaves that saves the file and isn't done yet.
+
+    Args:
+        data: A file that does not parse, or is not valid.
+        splice: What was written, and where; in a copy of the file it may lie elsewhere.
+        cut: Whether it may be such a beginning.
+
+    Cost: one parse of the history.
+    """
+    history = _HISTORY.search(data)
+    if history is None:
+        return None
+    head, stamp = data[: history.end()], splice.stamp.encode()
+    found = _STAMP.search(head)
+    if found is None:
+        return None
+    is_torn = not timestamps.is_canonical(found[1].decode())
+    if is_torn:
+        met = -found.start(1) % _SECTOR
+        if not 0 < met < len(stamp) or (stamp[:met] != found[1][:met] and stamp[met:] != found[1][met:]):
+            return None
+    head = head[: found.start(1)] + stamp + head[found.end(1) :]
+    if not _head_parses(head[: history.start()]):
+        return None
+    ids = [found[0] for entry in splice.entries if (found := _ID_LINE.search(entry))]
+    ends = _ends(data, history.end())
+    for base in ends[: -len(splice.entries) - 2 : -1]:
+        is_first = base == history.end()
+        old = b"]\n}\n" if is_first else _CLOSING
+        block = (b"\n" if is_first else b",\n") + b",\n".join(splice.entries) + _CLOSING
+        rest = data[base:]
+        if (rest == old and not is_torn) or any(line in data[history.end() : base] for line in ids):
+            continue  # Nothing of the splice is missing here.
+        if not _is_mixed_of(rest, old, block, splice.at):
+            continue
+        if is_torn or not block.startswith(rest) or cut or len(rest) == len(old):
+            return head + data[history.end() : base] + block
+    return None
+
+
+def _is_mixed_of(rest: bytes, old: bytes, new: bytes, at: int) -> bool:
+    """Whether each sector of `rest`, which began at byte `at` of a file, is as it was or as it was written; it may end
+    anywhere, and what was written past the old end may be missing or NULs."""
+    borders = {0, min(len(old), len(rest)), len(rest), *range(-at % _SECTOR, len(rest), _SECTOR)}
+    old = old.ljust(len(new), b"\0")
+    places = sorted(borders)
+    pairs = pairwise(places)
+    return len(rest) <= len(new) and all(rest[a:b] in (old[a:b], new[a:b]) for a, b in pairs)
 
 
 def mend(data: bytes) -> Mended | None:
@@ -101,15 +162,23 @@ def _parses(data: bytes) -> bool:
 
 def _whole_entries(data: bytes, start: int) -> tuple[int, int]:
     """Where the last complete entry ends, and how many there are, from the byte after the bracket."""
-    end, count = start, 0
+    ends = _ends(data, start)
+    return ends[-1], len(ends) - 1
+
+
+def _ends(data: bytes, start: int) -> list[int]:
+    """The byte after the bracket, and where each complete entry behind it ends."""
+    ends = [start]
+    end = start
     opening = b"\n    {\n"
     while data.startswith(opening, end):
         close = data.find(b"\n    }", end + len(opening) - 1) + len(b"\n    }")
         if close < len(b"\n    }") or not _parses(data[end:close].removeprefix(b",")):
             break
-        end, count = close, count + 1
+        end = close
+        ends.append(end)
         opening = b",\n    {\n"
-    return end, count
+    return ends
 
 
 def _torn(rest: bytes, offset: int, *, first: bool) -> bool:

@@ -14,7 +14,7 @@ import orjson
 
 from capsule.format.anatomy import Anatomy, closing_of, spliced
 from capsule.storage.files import pread_all, pwrite_all, signature
-from capsule.storage.interface import Interfered, Signature
+from capsule.storage.interface import Interfered, Known, Signature
 from capsule.storage.syscalls import Syscalls
 from capsule.timestamps import WIDTH
 
@@ -36,10 +36,10 @@ def splice(
     sys: Syscalls,
     fd: int,
     path: str,
-    inode: int,
+    known: Known,
     anatomy: Anatomy,
     entries: list[bytes],
-    stamps: tuple[str, str],
+    stamp: str,
 ) -> tuple[Signature, Anatomy]:
     """Append entries to the canonical capsule open at `fd`.
 
@@ -47,10 +47,10 @@ def splice(
         sys: The seam to the system.
         fd: The document, open for reading and writing.
         path: Its name, which must still stand for it at the end.
-        inode: The document's inode number.
+        known: How it was found.
         anatomy: The file's anatomy.
         entries: Encoded entries, at least one.
-        stamps: `updatedAt` as it is, and the new one.
+        stamp: The new `updatedAt`.
 
     Returns:
         The file's signature and anatomy afterwards.
@@ -63,8 +63,10 @@ def splice(
     closing = closing_of(anatomy)
     start = max(anatomy.tail - _BEFORE, 0)
     block, after = spliced(anatomy, entries)
-    before, stamp = stamps[0].encode(), stamps[1].encode()
-    # Each place is read right before it is written, so that an editor that writes in place is met in time.
+    before, now = known.stamp.encode(), stamp.encode()
+    # All is looked at right before it is written, so that an editor that writes in place is met in time.
+    if signature(sys.fstat(fd)) != known.signature:
+        raise Interfered
     around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
     if not around.endswith(closing) or len(around) != anatomy.size - start:
         raise Interfered
@@ -72,7 +74,7 @@ def splice(
         pwrite_all(sys, fd, block, anatomy.tail)
         undisturbed = sys.pread(fd, WIDTH, anatomy.updated_at) == before
         if undisturbed:
-            pwrite_all(sys, fd, stamp, anatomy.updated_at)
+            pwrite_all(sys, fd, now, anatomy.updated_at)
     except OSError:
         # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
         # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.
@@ -84,17 +86,17 @@ def splice(
         raise
     _flush(sys, fd)
     there = around[: anatomy.tail - start] + block[:_BEFORE]
-    found = _named(sys, path, inode)
+    found = _named(sys, path, known.signature.inode)
     if not undisturbed or found.size != after.size or sys.pread(fd, len(there), start) != there:
-        _withdraw(sys, fd, anatomy, block, stamp)
+        _withdraw(sys, fd, anatomy, block, now)
         raise Interfered
     return found, after
 
 
-def stamp_in_place(
-    sys: Syscalls, fd: int, path: str, inode: int, anatomy: Anatomy, offset: int, stamp: str
-) -> Signature:
+def stamp_in_place(sys: Syscalls, fd: int, path: str, known: Known, offset: int, stamp: str) -> Signature:
     """Overwrite one timestamp of the head in place; the file's signature afterwards. Raises as `splice`."""
+    if signature(sys.fstat(fd)) != known.signature:
+        raise Interfered
     before = sys.pread(fd, WIDTH + 2, offset - 1)
     if len(before) != WIDTH + 2 or before[:1] != b'"' or before[-1:] != b'"':
         raise Interfered
@@ -105,8 +107,8 @@ def stamp_in_place(
             pwrite_all(sys, fd, before[1:-1], offset)
         raise
     _flush(sys, fd)
-    found = _named(sys, path, inode)
-    if found.size != anatomy.size or sys.pread(fd, WIDTH + 2, offset - 1) != b'"' + stamp.encode() + b'"':
+    found = _named(sys, path, known.signature.inode)
+    if found.size != known.signature.size or sys.pread(fd, WIDTH + 2, offset - 1) != b'"' + stamp.encode() + b'"':
         raise Interfered
     return found
 

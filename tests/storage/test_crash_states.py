@@ -67,7 +67,7 @@ PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store],
         ["one"], nothing, lambda store: (store.append("plan", content="a"), store.append("plan", content="b")),
         [["one"], ["one", "a"], ["one", "a", "b"]]),
     "append after a hand edit": (
-        ["one"], nothing, hand_edited_append, [["one"], ["by hand"], ["by hand", "new"]]),
+        ["one"], nothing, hand_edited_append, [["one"], ["by hand"], ["one", "new"], ["by hand", "new"]]),
     "append after a stale save": (
         ["one", "two"], stale_save, lambda store: store.append("plan", content="new"),
         [["one"], ["one", "two"], ["one", "two", "new"]]),
@@ -120,9 +120,9 @@ def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("append", ["splice", "replace"])
+@pytest.mark.parametrize(("append", "writes_out"), [("splice", True), ("splice", False), ("replace", True)])
 def test_after_a_power_cut_at_any_call_all_that_was_acknowledged_is_there(
-    memory: Path, rng: random.Random, path: str, append: str
+    memory: Path, rng: random.Random, path: str, append: str, writes_out: bool
 ) -> None:
     before, prepare, act, may_be = PATHS[path]
     root = memory / "store"
@@ -134,7 +134,7 @@ def test_after_a_power_cut_at_any_call_all_that_was_acknowledged_is_there(
             store.append("plan", content=text)
     prepare(root, "plan")
     disk = Disk(root)
-    recorder = Recorder(root)
+    recorder = Recorder(root, writes_out=writes_out)
     with store_on(root, recorder, instance="desk") as store:
         act(store)
     tried: set[int] = set()

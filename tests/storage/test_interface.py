@@ -21,7 +21,7 @@ LATER = "2025-01-12T10:31:00.000Z"
 def put(storage: Storage, id: str, texts: list[str]) -> bytes:
     data = document(id, texts)
     with storage.mutex(KIND, id) as held:
-        held.replace(None, data, anatomy.survey(data), [], keep=False)
+        held.replace(None, data, anatomy.survey(data), [])
     return data
 
 
@@ -117,7 +117,7 @@ def test_a_second_change_under_one_mutex_goes_on_from_the_first(storage: Storage
         known = held.rehead(known, head("plan", "b"), [entry("two")], [])
         known = held.splice(known, [entry("three")], LATER, [])
         data = document("plan", ["four"])
-        known = held.replace(known.signature, data, anatomy.survey(data), [], keep=True)
+        known = held.replace(known.signature, data, anatomy.survey(data), [])
         known = held.rehead(known, head("plan", "c"), [entry("five")], [])
         got = held.read()
         assert got is not None and got[1] == known.signature
@@ -144,7 +144,7 @@ def locked_document(id: str) -> bytes:
 def test_the_locks_time_is_set_anew_and_nothing_else(storage: Storage) -> None:
     data = locked_document("plan")
     with storage.mutex(KIND, "plan") as held:
-        known = held.replace(None, data, anatomy.survey(data), [], keep=False)
+        known = held.replace(None, data, anatomy.survey(data), [])
         after = held.restamp(known, LATER)
         assert held.look() == after and after.tag != known.tag
         held.splice(after, [entry("one")], LATER, [])
@@ -158,13 +158,13 @@ def test_no_version_is_written_over_one_that_was_not_decided_upon(storage: Stora
     for write in (
         lambda held, known: held.splice(known, [entry("x")], LATER, []),
         lambda held, known: held.rehead(known, head("plan", "x"), [], []),
-        lambda held, known: held.replace(known.signature, first, known.anatomy, [], keep=True),
-        lambda held, known: held.replace(None, first, known.anatomy, [], keep=True),
+        lambda held, known: held.replace(known.signature, first, known.anatomy, []),
+        lambda held, known: held.replace(None, first, known.anatomy, []),
     ):
         with storage.mutex(KIND, "plan") as held:
             got = held.read()
             assert got is not None
-            known = held.adopt(got[1], anatomy.survey(got[0]), [])
+            known = held.adopt(got[1], anatomy.survey(got[0]), [], STAMP)
             other = document("plan", ["by hand"])
             copy = root / "copy"
             copy.write_bytes(other)
@@ -188,39 +188,49 @@ def test_an_edit_in_place_is_seen_by_the_next_look(storage: Storage, root: Path,
         assert held.look() is None
         got = held.read()
         assert got is not None and got[0] == new
-        known = held.adopt(got[1], anatomy.survey(new), [b'{"adopted": 1}'])
-        assert held.look() == known and held.records() == [b'{"adopted": 1}']
+        known = held.adopt(got[1], anatomy.survey(new), [b'{"adopted": 1}'], STAMP)
+        assert held.look() == known and held.records() == []  # A file that was only looked at gets no log.
         held.splice(known, [entry("three")], LATER, [])
     assert texts_of(data_of(storage))[1:] == ["three"]
 
 
-def test_records_come_back_in_their_order_and_end_with_an_adoption(storage: Storage) -> None:
+def test_the_records_of_each_write_come_back_in_their_order(storage: Storage) -> None:
     put(storage, "plan", [])
     for n in range(5):
         with storage.mutex(KIND, "plan") as held:
+            held.begin_log_with(lambda: [b'"before"'])
             held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d}' % n, b'{"m": 1}'])
     with storage.mutex(KIND, "plan") as held:
-        records = held.records()
-        assert [r for r in records if r != b'{"m": 1}'] == [b'{"n": %d}' % n for n in range(5)]
+        records = [[b'"before"'], *([b'{"n": %d}' % n, b'{"m": 1}'] for n in range(5))]
+        assert held.records() == records
         got = held.read()
         assert got is not None
-        held.adopt(got[1], None, [b'{"new": 1}'])
-        assert held.records() == [b'{"new": 1}']
+        held.adopt(got[1], None, [b'{"new": 1}'], LATER)
+        assert held.records() == [*records, [b'{"new": 1}']]
+        held.rewrite_records([[b'"kept"']])
+        assert held.records() == [[b'"kept"']]
+        held.rewrite_records([])
+        assert held.records() == []
 
 
-def test_the_latest_records_are_kept_when_there_are_too_many_and_the_last_whatever_its_size(storage: Storage) -> None:
+def test_the_log_holds_the_newest_256_kib_of_messages_whatever_else_is_written(storage: Storage) -> None:
     put(storage, "plan", [])
-    for n in range(30):
+    text = b"x" * 20_000
+    for n in range(60):
         with storage.mutex(KIND, "plan") as held:
-            held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d, "x": "%s"}' % (n, b"x" * 20_000)])
+            records = [b'{"n": %d, "x": "%s"}' % (n, text), b'{"k":"head","n":%d,"x":"%s"}' % (n, text)]
+            held.splice(looked(held), [entry(str(n))], LATER, records)
     with storage.mutex(KIND, "plan") as held:
-        kept = [int(record[6:].split(b",")[0]) for record in held.records()]
-        assert kept == list(range(30 - len(kept), 30)) and len(kept) >= 6
-        held.splice(looked(held), [entry("large")], LATER, [b'"' + b"x" * 500_000 + b'"'])
-        assert held.records()[-1] == b'"' + b"x" * 500_000 + b'"'
-    with storage.mutex(KIND, "plan") as held:
-        held.splice(looked(held), [entry("small")], LATER, [b'"small"'])
-        assert held.records()[-1] == b'"small"'
+        for _ in range(900):
+            held.rehead(looked(held), head("plan", "x"), [], [b'{"k":"lock","x":"%s"}' % text[:500]])
+        kept = [record for records in held.records() for record in records]
+        messages = [int(record[6:].split(b",")[0]) for record in kept if record.startswith(b'{"n"')]
+        assert messages == list(range(60 - len(messages), 60)) and len(messages) * len(text) >= 256 << 10
+        large = b'"' + b"x" * 700_000 + b'"'
+        for record in (large, b'"small"'):
+            held.splice(looked(held), [entry(record[:2].hex())], LATER, [record])
+            assert held.records()[-1] == [record]
+        assert [large] in held.records()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 100])
@@ -304,12 +314,14 @@ def test_a_torn_document_is_mended_and_the_original_kept(storage: Storage, root:
     with storage.mutex(KIND, "plan") as held:
         got = held.read()
         assert got is not None
-        assert held.repair(*got, lambda data: False) is None
-        assert path.read_bytes() == torn and not (root / ".capsule" / "quarantine").exists()
-        said = held.repair(*got, lambda data: data == whole)
-    assert said is not None and path.read_bytes() == whole
-    (kept,) = (root / ".capsule" / "quarantine").iterdir()
-    assert kept.read_bytes() == torn and str(kept) in said
+        assert held.mended(*got, [], asked=False) is None  # Somebody may be saving it.
+        found = held.mended(*got, [], asked=True)
+        assert found is not None and found[0] == whole
+        os.utime(path, (1, 1))  # Before the machine was started, so that nobody can.
+        got = held.read()
+        assert got is not None and held.mended(*got, [], asked=False) == found
+        kept = held.repair(*got, found[0])
+    assert path.read_bytes() == whole and Path(kept).read_bytes() == torn
 
 
 def test_the_mutex_excludes_another_storage_of_the_same_place(storage: Storage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
@@ -368,7 +380,7 @@ def test_what_is_no_regular_file_is_no_document(storage: Storage, root: Path, wh
         with pytest.raises(InvalidDocument):
             held.read()
         with pytest.raises(Interfered):
-            held.replace(None, data, anatomy.survey(data), [], keep=False)
+            held.replace(None, data, anatomy.survey(data), [])
     assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
 
 
@@ -428,7 +440,7 @@ def test_a_signature_of_an_earlier_run_of_the_system_proves_nothing(root: Path) 
     assert before.known(KIND, "plan") is not None and after.known(KIND, "plan") is None
     with after.mutex(KIND, "plan") as held:
         assert held.look() is None
-        assert held.records() == [b'{"n": 1}']
+        assert held.records() == [[b'{"n": 1}']]
     assert data
     before.close()
     after.close()
@@ -516,7 +528,7 @@ def test_derived_files_are_made_put_into_place_locked_and_dropped(storage: Stora
 def test_the_history_is_read_from_a_byte_on_under_the_mutex(storage: Storage, root: Path) -> None:
     data = document("a", ["one", "two"])
     with storage.mutex("conversations", "a") as held:
-        known = held.replace(None, data, anatomy.survey(data), [], keep=False)
+        known = held.replace(None, data, anatomy.survey(data), [])
         assert known.anatomy is not None
         for start in (known.anatomy.history, known.anatomy.tail - 5, known.anatomy.tail):
             assert held.history(known, start) == data[start : known.anatomy.tail]
@@ -529,9 +541,11 @@ def test_what_an_editor_moves_away_before_it_is_flushed_is_looked_at_again(stora
     put(storage, "plan", ["one"])
     path = Path(storage.path(KIND, "plan"))
     with storage.mutex(KIND, "plan") as held:
-        looked(held)
+        known = looked(held)
         away = path.rename(path.with_name("plan.json~"))
         with pytest.raises(Interfered):
-            held.flush()
+            held.flush(known)
         away.rename(path)
-        held.flush()
+        got = held.read()
+        assert got is not None
+        assert held.flush(held.adopt(got[1], known.anatomy, [], STAMP)).doubt == ""

@@ -1,4 +1,4 @@
-"""The note: believed when it is whole, and never when a byte of it is not."""
+"""The note and the log: believed as far as they are whole, and never when a byte is not."""
 
 from __future__ import annotations
 
@@ -13,80 +13,92 @@ from hypothesis import strategies as st
 from capsule.format.anatomy import Anatomy
 from capsule.storage import note
 from capsule.storage.interface import Known, Signature
+from capsule.storage.log import Log, Position
 from capsule.storage.syscalls import Syscalls
 
 SYS = Syscalls()
 BIG = 2**63 - 1
-KNOWN = Known(
-    Signature(1, 2, 3, 4), Anatomy(7, 6, 5, 4, 3, 2, 1), note.new_tag(), "2025-01-12T10:30:00.000Z", "b" * 36, ""
+STAMP = "2025-01-12T10:30:00.000Z"
+KNOWN = Known(Signature(1, 2, 3, 4), Anatomy(7, 6, 5, 4, 3, 2, 1), note.new_tag(), STAMP, "b" * 36, "", STAMP, STAMP)
+HUGE = Known(
+    Signature(BIG, BIG, BIG, BIG), Anatomy(*[2**50] * 7), note.new_tag(), "9" * 24, "b" * 36, "name", "9" * 24, "9" * 24
 )
 
 
-@pytest.fixture
-def fd(tmp_path: Path) -> Iterator[int]:
-    fd = os.open(tmp_path / "note", os.O_RDWR | os.O_CREAT)
-    yield fd
-    os.close(fd)
-
-
-def size(fd: int) -> int:
-    return os.fstat(fd).st_size
-
-
-@pytest.mark.parametrize(
-    "known",
-    [
-        KNOWN,
-        KNOWN._replace(anatomy=None, doubt="bytes"),
-        Known(Signature(BIG, BIG, BIG, BIG), Anatomy(*[BIG] * 7), note.new_tag(), "9" * 24, "b" * 36, "name"),
-    ],
-)
-def test_a_note_is_read_as_it_was_written(fd: int, known: Known) -> None:
-    note.rewrite(SYS, fd, known, [b'{"a": 1}', b'{"b": 2}'])
-    assert note.read_header(SYS, fd, size(fd)) == known
-    assert note.read_records(SYS, fd, size(fd)) == [b'{"a": 1}', b'{"b": 2}']
-    later = known._replace(stamp="x")
-    after, raw = note.add(SYS, fd, size(fd), later, [b'{"c": 3}'])
-    assert after == size(fd) and len(raw) == note.HEADER_BYTES and note.decode_header(raw) == later
-    assert note.read_records(SYS, fd, after) == [b'{"a": 1}', b'{"b": 2}', b'{"c": 3}']
-
-
-def test_no_note_with_a_wrong_byte_is_believed(fd: int) -> None:
-    note.rewrite(SYS, fd, KNOWN, [b'{"a": 1}'])
-    whole = os.pread(fd, size(fd), 0)
-    for at in range(len(whole)):
-        os.pwrite(fd, bytes([whole[at] ^ 0x41]), at)
-        header, records = note.read_header(SYS, fd, len(whole)), note.read_records(SYS, fd, len(whole))
-        assert header in (None, KNOWN) and records in ([], [b'{"a": 1}'])
-        assert header is not None or records
-        os.pwrite(fd, whole[at : at + 1], at)
-
-
-def test_no_cut_note_is_believed(fd: int) -> None:
-    note.rewrite(SYS, fd, KNOWN, [b'{"a": 1}'])
-    for length in range(size(fd) - 1, -1, -1):
-        os.ftruncate(fd, length)
-        assert note.read_header(SYS, fd, length) is None
-        assert note.read_records(SYS, fd, length) in ([], [b'{"a": 1}'])
+def test_a_header_is_read_as_it_was_written_and_no_byte_of_it_may_differ() -> None:
+    for known, position in (
+        (KNOWN, None),
+        (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 2, 3, 4)),
+        (HUGE, Position(BIG, 2**40, 2**40, 2**32 - 1)),
+    ):
+        raw = note.encode_header(known, position)
+        assert len(raw) == note.HEADER_BYTES and note.decode_header(raw) == (known, position)
+        for place in {*range(len(raw) - 1)} - {8}:
+            assert note.decode_header(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
+        assert note.decode_header(raw[:-50]) is None
 
 
 @given(st.binary(max_size=2000))
-def test_garbage_is_no_note_and_no_error(data: bytes) -> None:
-    fd = os.memfd_create("note") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
-    try:
-        os.pwrite(fd, data, 0)
-        assert note.read_header(SYS, fd, len(data)) is None and note.read_records(SYS, fd, len(data)) == []
-        after, _ = note.add(SYS, fd, len(data), KNOWN, [b"{}"])
-        assert note.read_header(SYS, fd, after) == KNOWN and note.read_records(SYS, fd, after) == [b"{}"]
-    finally:
-        os.close(fd)
+def test_any_bytes_are_a_header_or_none(data: bytes) -> None:
+    assert note.decode_header(data) is None
 
 
-def test_the_log_stays_small_and_keeps_the_latest(fd: int) -> None:
-    note.rewrite(SYS, fd, KNOWN, [])
-    for n in range(3000):
-        note.add(SYS, fd, size(fd), KNOWN, [b'{"n": %d, "x": "%s"}' % (n, b"x" * 300)])
-        assert size(fd) <= note.LOG_BYTES + note.HEADER_BYTES
-    kept = note.read_records(SYS, fd, size(fd))
-    assert len(kept) * 300 > note.LOG_BYTES // 3
-    assert kept[-1].startswith(b'{"n": 2999') and kept == sorted(kept, key=lambda line: int(line[6:].split(b",")[0]))
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    log = Log.make(SYS, str(tmp_path / "log"), 0o600, [[b"0"]])
+    yield log
+    log.close()
+
+
+def put(log: Log, *records: bytes) -> Log:
+    log = log.make_room(list(records), 0o600)
+    log.put(list(records), -1)
+    log.take()
+    return log
+
+
+def test_a_log_is_read_back_up_to_its_first_byte_that_is_wrong(log: Log, tmp_path: Path) -> None:
+    for n in range(1, 4):
+        put(log, b"%d" % n, b"more")
+    whole = (tmp_path / "log").read_bytes()
+    assert log.read() == [[b"0"], *([b"%d" % n, b"more"] for n in range(1, 4))]
+    end = log.position.end
+    starts = [0, *(at + 1 for at in range(end) if whole[at : at + 1] == b"\n")]
+    for place in range(end):
+        (tmp_path / "log").write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        again = Log.open(SYS, str(tmp_path / "log"), None)
+        assert again is not None
+        assert again.position.end == max(start for start in starts if start <= place)
+        again.close()
+
+
+def test_a_line_that_is_taken_out_again_is_gone_and_what_it_left_behind_never_counts(log: Log) -> None:
+    log.put([b"a" * 100], -1)
+    log.put([b"a" * 100], -1)
+    log.withdraw()
+    assert log.read() == [[b"0"]]
+    put(log, b"short")
+    assert log.read() == [[b"0"], [b"short"]]
+    # The very line that once stood there, behind another one.
+    first, second = [b"x" * 10], [b"y" * 10]
+    put(log, *first)
+    at = log.position.end
+    put(log, *second)
+    old = os.pread(log.fd, 100, at)
+    log.position = log.position._replace(end=at - 20, crc=7)
+    os.pwrite(log.fd, old, log.position.end)
+    assert [b"y" * 10] not in log.read()
+
+
+def test_a_log_grows_in_zeros_and_is_written_anew_when_it_is_full(tmp_path: Path) -> None:
+    sizes = set()
+    made = Log.make(SYS, str(tmp_path / "log"), 0o600, [])
+    for n in range(400):
+        made = put(made, b"%03d" % n * 1000)
+        sizes.add((tmp_path / "log").stat().st_size)
+        assert made.position.size == (tmp_path / "log").stat().st_size
+    assert sizes == {4096 << n for n in range(8)}
+    writes = made.read()
+    made.close()
+    assert writes[-1] == [b"399" * 1000] and sum(len(one) for (one,) in writes) >= 256 << 10
+    assert sorted(os.listdir(tmp_path)) == ["log"]

@@ -17,7 +17,8 @@ import pytest
 from capsule import Store, doctor, timestamps
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import new as new_format
-from capsule.format.reconcile import head_record, reconcile
+from capsule.format.reconcile import reconcile
+from capsule.format.records import head_record
 from tests.processes import Child
 
 FUTURE = "2999-01-01T00:00:00.000Z"
@@ -345,8 +346,8 @@ def test_the_lock_of_a_writer_killed_before_its_record_is_no_conflict() -> None:
     )
     document = new_format.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z", lock=free)
     records = [
-        head_record(document["updatedAt"], document, 0),
-        head_record(document["updatedAt"], document | {"metadata": document["metadata"] | {"lock": held}}, 0),
+        [head_record(document["updatedAt"], document, 0)],
+        [head_record(document["updatedAt"], document | {"metadata": document["metadata"] | {"lock": held}}, 0)],
     ]
     killed = held | {"instanceId": "b"}
     outcome = reconcile(document | {"metadata": document["metadata"] | {"lock": killed}}, records)
@@ -358,7 +359,7 @@ def test_an_empty_metadata_stays_an_object_when_the_title_is_made_again() -> Non
     """Seen with the bytes of the fuzzing in CI's order: the file was written without its metadata."""
     document = new_format.new_capsule("plan", "Plan", "2025-01-12T10:30:00.000Z")
     renamed = document | {"title": "Renamed", "updatedAt": "2025-01-12T10:31:00.000Z"}
-    records = [head_record(head["updatedAt"], head, 0) for head in (document, renamed)]
+    records = [[head_record(head["updatedAt"], head, 0)] for head in (document, renamed)]
     outcome = reconcile(document | {"metadata": {}}, records)
     assert outcome.document["title"] == "Renamed"
     assert outcome.document["metadata"] == {}

@@ -226,7 +226,7 @@ def test_a_write_through_a_mapping_is_told_as_damage_or_taken_in(root: Path, sto
         assert known is not None
         signature = known.signature._replace(ctime_ns=path.stat().st_ctime_ns)
         with store.storage.mutex("conversations", id) as held:
-            held._write_note(known._replace(signature=signature), [], keep=True)  # type: ignore[attr-defined]
+            held._note.write(known._replace(signature=signature))  # type: ignore[attr-defined]
 
     for read in reads[:-2]:
         through_a_mapping(b'"title": "Plan"', b'"title": 123456')

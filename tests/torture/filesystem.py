@@ -11,6 +11,8 @@ What the model assumes of the system, and no more:
   parts of a file that grew is NULs, never stale garbage of another file.
 - The size of a file is any it had since the last flush, or any between two of them, whatever became of the bytes.
 - `fsync` and `fdatasync` make the bytes and the size of a file durable, not its name. The times of a file tell nothing.
+- `write_out` (sync_file_range) hands bytes to the drive, of a file whose size was flushed before; they are durable once
+  any file is flushed after that, and not before. A flush of a directory is not counted upon for it.
 - `fsync` of a directory makes its entries durable. Of the changes since, each may be there or not, whatever became
   of those before it; but one change is atomic: a rename shows the old name or the new one, an exchange both or none.
 - A directory that was made is there when its parent was flushed; what lay in it otherwise is lost.
@@ -48,10 +50,12 @@ class Recorder(Syscalls):
 
     Args:
         root: Paths are noted relative to this directory.
+        writes_out: Whether the system knows `write_out`.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, writes_out: bool = True) -> None:
         self._root = str(root)
+        self._writes_out = writes_out
         self.events: list[tuple[Any, ...]] = []
 
     def _name(self, path: str) -> str:
@@ -89,6 +93,11 @@ class Recorder(Syscalls):
 
     fdatasync = fsync  # type: ignore[assignment]
 
+    def write_out(self, fd: int, size: int) -> bool:
+        if self._writes_out:
+            self.events.append(("write out", os.fstat(fd).st_ino))
+        return self._writes_out
+
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         os.rename(source, target)
         self.events.append(("rename", self._name(source), self._name(target)))
@@ -114,9 +123,15 @@ class Recorder(Syscalls):
 
 @dataclass
 class File:
-    """One file: every version since its last flush, the flushed one first."""
+    """One file: every version since its last flush, the flushed one first.
+
+    Attributes:
+        versions: The versions.
+        out: Which of them was handed to the drive, which may still lose it.
+    """
 
     versions: list[bytes] = field(default_factory=lambda: [b""])
+    out: int = 0
 
     @property
     def now(self) -> bytes:
@@ -187,9 +202,16 @@ class Disk:
         file = self._files[self._by_inode[inode]]
         file.versions.append(file.now[:size].ljust(size, b"\0"))
 
-    def _sync(self, inode: int) -> None:
+    def _write_out(self, inode: int) -> None:
         file = self._files[self._by_inode[inode]]
-        file.versions = [file.now]
+        if len(file.now) == len(file.versions[0]):  # Else the size would be missing.
+            file.out = len(file.versions) - 1
+
+    def _sync(self, inode: int) -> None:
+        flushed = self._files[self._by_inode[inode]]
+        flushed.out = len(flushed.versions) - 1
+        for file in self._files.values():  # The drive is flushed, whatever it was done for.
+            file.versions, file.out = file.versions[file.out :], 0
 
     def _sync_directory(self, name: str) -> None:
         directory = "" if name == "." else name

@@ -1,0 +1,211 @@
+"""The records of the log: what the store is about to write to a conversation, and what it found in it.
+
+What must stay true: a record says by itself what it is of, so that the oldest can be dropped at any time; one write
+has its records together; and what a person took out or put back is told by the record of the version they saved
+(`out`, `back`), which goes over all records before it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from capsule import timestamps
+from capsule.format import codec
+from capsule.format.fields import names
+
+__all__ = [
+    "HEAD",
+    "Write",
+    "apart",
+    "append_record",
+    "decoded",
+    "digest",
+    "edit_record",
+    "gone_record",
+    "head_record",
+    "headed",
+    "identified",
+    "lock_record",
+    "records_between",
+    "splices",
+    "without_texts",
+]
+
+#: What of a capsule is merged as its head: what the store changes without rewriting the whole.
+HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
+
+
+def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1) -> bytes:
+    """The record of an append.
+
+    Args:
+        stamp: The `updatedAt` it writes.
+        entries: The messages.
+        count: How many there are then.
+        at: The byte at which they are spliced in; -1: they are not.
+    """
+    return orjson.dumps({"k": "append", "u": stamp, "n": count, "at": at, "e": list(entries)})
+
+
+def edit_record(stamp: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bytes:
+    """The record of one message's change."""
+    return orjson.dumps({"k": "edit", "u": stamp, "was": digest(before), "e": after})
+
+
+def gone_record(stamp: str, entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """The record of messages that were taken out."""
+    return orjson.dumps({"k": "gone", "u": stamp, "was": {entry["id"]: digest(entry) for entry in entries}})
+
+
+def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
+    """The record of a head as it was written: what `document` has before its context; it has `count` messages."""
+    return headed({"k": "head", "u": stamp, "n": count}, document)
+
+
+def lock_record(stamp: str, document: Mapping[str, Any]) -> bytes:
+    """The record of a head in which nothing but the lock was changed."""
+    return orjson.dumps({"k": "lock", "u": stamp, "l": document["metadata"].get("lock")})
+
+
+def headed(told: dict[str, Any], document: Mapping[str, Any]) -> bytes:
+    # Joined by hand: a head may be as deep as orjson goes, and a record is deeper by one.
+    return orjson.dumps(told)[:-1] + b',"h":' + orjson.dumps(apart(document)) + b"}"
+
+
+def apart(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key in HEAD}
+
+
+def digest(entry: Any) -> str:
+    """A digest of one value, the same for equal values: `sha256:` and 32 hexadecimal digits."""
+    from hashlib import sha256  # OpenSSL with it, which who only reads has no use for.
+
+    return "sha256:" + sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[bytes]:
+    """What the store should remember of a rewrite: the messages that came, changed and went, and the head."""
+    stamp = after["updatedAt"]
+    old = {entry.get("id"): entry for entry in before["history"]}
+    new = {entry.get("id"): entry for entry in after["history"]}
+    encode = codec.encode_entry
+    both = [id for id in old if id in new]
+    records = [edit_record(stamp, old[id], new[id]) for id in both if encode(old[id]) != encode(new[id])]
+    added = [entry for id, entry in new.items() if id not in old]
+    gone = [entry for id, entry in old.items() if id not in new]
+    count = len(after["history"])
+    if added:
+        records.append(append_record(stamp, added, count))
+    if gone:
+        records.append(gone_record(stamp, gone))
+    return [*records, head_record(stamp, after, count)]
+
+
+class Write(NamedTuple):
+    """One record, and which write it belongs to: 0 is the oldest remembered."""
+
+    place: int
+    told: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.told["k"])
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return self.told["e"] if self.kind == "append" else []
+
+
+def decoded(records: list[list[bytes]]) -> list[Write]:
+    """The records, less what a person took out or put back since."""
+    writes: list[Write] = []
+    head: dict[str, Any] = {}
+    for place, together in enumerate(records):
+        for record in together:
+            try:
+                told = codec.decode_record(record)
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(told.get("u"), str):
+                continue
+            if told["k"] == "lock":  # It is all of the head before it, but for the lock.
+                if not head:
+                    continue
+                told |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": told["l"]}}}
+            head = told.get("h", head)
+            if told.get("out") or told.get("back"):
+                writes = [_less(write, set(told["out"]), set(told["back"])) for write in writes]
+            writes.append(Write(place, told))
+    return writes
+
+
+def _less(write: Write, out: set[str], back: set[str]) -> Write:
+    told = write.told
+    if told["k"] == "append":
+        return Write(write.place, told | {"e": [entry for entry in told["e"] if entry.get("id") not in out]})
+    if told["k"] == "gone":
+        return Write(write.place, told | {"was": {id: was for id, was in told["was"].items() if id not in back}})
+    return Write(write.place, told | {"k": "dropped"}) if told["k"] == "edit" and told["e"].get("id") in out else write
+
+
+def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
+    """The splices that are remembered, the latest first: where, the messages, and the `updatedAt`."""
+    appends = [write for write in decoded(records) if write.kind == "append" and write.told.get("at", -1) >= 0]
+    return [(write.told["at"], write.entries, write.told["u"]) for write in reversed(appends) if write.entries]
+
+
+def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> list[dict[str, Any]]:
+    """The messages of a saved version, in which those that lost their ids have them again: each gets that of the logged
+    message of the same role, text and time that isn't there, each once."""
+    nameless = [entry for entry in history if not entry.get("id")]
+    if not nameless or not records:
+        return history
+    there = {entry.get("id") for entry in history}
+    ids: dict[tuple[Any, ...], list[str]] = {}
+    for write in decoded(records):
+        for entry in [write.told["e"]] if write.kind == "edit" else write.entries:
+            if entry.get("id") not in there:
+                same = ids.setdefault(_words(entry), [])
+                if entry["id"] not in same:
+                    same.append(entry["id"])
+    found = []
+    given: set[str] = set()
+    for entry in history:
+        free = [id for id in ids.get(_words(entry), []) if id not in given] if not entry.get("id") else []
+        if free:
+            given.add(free[0])
+            entry = {**entry, "id": free[0]}
+        found.append(entry)
+    return found
+
+
+def _words(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    return entry.get("role"), entry.get("content"), timestamps.sortable(str(entry.get("timestamp") or ""))
+
+
+def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> list[list[bytes]]:
+    """The records of a document without the text of any message, and any title, that it has no more.
+
+    Args:
+        records: The records of each write, the oldest first.
+        document: The document as it is.
+    """
+    there = {entry.get("id"): entry for entry in document["history"]}
+    writes = decoded(records)
+    last = max((write.place for write in writes if "h" in write.told), default=-1)
+    kept: dict[int, list[bytes]] = {}
+    for place, told in writes:
+        if told["k"] == "append":
+            told = told | {"at": -1, "e": [there[entry["id"]] for entry in told["e"] if entry.get("id") in there]}
+        elif told["k"] == "edit" and told["e"].get("id") in there:
+            told = told | {"e": there[told["e"]["id"]]}
+        elif told["k"] == "head" and place == last:
+            kept.setdefault(place, []).append(head_record(told["u"], document, len(there)))
+            continue
+        elif told["k"] != "gone":
+            continue
+        kept.setdefault(place, []).append(orjson.dumps(told))
+    return list(kept.values())
