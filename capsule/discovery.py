@@ -35,10 +35,9 @@ def find_store(path: str | Path | None) -> str:
         if given:
             root = os.path.abspath(given)
             if not os.path.isfile(os.path.join(root, SETTINGS_NAME)):
+                way_out = "name a directory" if os.path.isfile(root) else f"make one with: capsule init {root}"
                 raise NotFound(
-                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {what}); "
-                    f"make one with: capsule init {root}",
-                    id=root,
+                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {what}); {way_out}", id=root
                 )
             return root
     here = os.getcwd()
@@ -85,6 +84,8 @@ def ensure_store(directory: str | Path) -> list[str]:
         Refused, StorageFailed: The system did not let it.
     """
     root = os.path.abspath(directory)
+    if os.path.isfile(root):
+        raise Refused(f"{root} is a file, and a store is a directory; name another place", path=root)
     sys = Syscalls()
     layout = Layout(root)
     toml = os.path.join(root, SETTINGS_NAME)

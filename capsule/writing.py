@@ -56,8 +56,7 @@ def encoded_within(entry: Document, limit: int) -> bytes:
         if len(encoded) <= limit:
             return encoded
     raise InvalidInput(
-        f"the message is larger than {limit:,} bytes; attach it as a file, "
-        "or raise limits.message_bytes in capsule.toml"
+        f"the message is larger than {limit:,} bytes; split it, or raise limits.message_bytes in capsule.toml"
     )
 
 

@@ -18,7 +18,7 @@ from typer.models import TyperInfo
 from capsule.errors import CapsuleError, NotFound
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.options import CapsuleCommand, asked, everywhere, read_plainly
-from capsule_cli.output import Stopped, quiet_stdout
+from capsule_cli.output import Stopped, quiet_stdout, say_as_json
 
 __all__ = ["GROUPS", "SECTIONS", "app", "main", "program"]
 
@@ -136,10 +136,24 @@ class CapsuleGroup(_Group):
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=100)) for name in names])
 
-    def invoke(self, ctx: Any) -> Any:
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         # Read off the words: an option that can't be parsed may stand before --json, and its error is JSON too.
-        words = [*ctx._protected_args, *ctx.args]
-        as_json = asked(ctx).json or "--json" in (words[: words.index("--")] if "--" in words else words)
+        self._as_json = "--json" in (args[: args.index("--")] if "--" in args else args)
+        say_as_json(self._as_json)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except typer.TyperException as error:
+            self._report_usage(error)
+            raise
+
+    def _report_usage(self, error: typer.TyperException) -> None:
+        """Where JSON was asked for, tell a usage error so and end; else it is left to typer."""
+        if self._as_json:
+            report(error.format_message(), error.exit_code, "Usage", as_json=True)
+            sys.exit(error.exit_code)
+
+    def invoke(self, ctx: Any) -> Any:
+        as_json = self._as_json
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -147,10 +161,8 @@ class CapsuleGroup(_Group):
         except (CapsuleError, Stopped) as error:
             raise typer.Exit(report_error(error, as_json=as_json)) from error
         except typer.TyperException as error:
-            if not as_json:
-                raise
-            report(error.format_message(), error.exit_code, "Usage", as_json=True)
-            raise typer.Exit(error.exit_code) from error
+            self._report_usage(error)
+            raise
         except FileNotFoundError as error:
             if not is_nowhere():
                 raise

@@ -34,7 +34,7 @@ def message_text(text: str | None, file: str | None) -> str:
     else:
         found = text
     if not found.strip():
-        raise usage("the message is empty; give a text, --file, or write to standard input", "TEXT")
+        raise usage("the message is empty; give a text, or write it to standard input", "TEXT")
     return found
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "progress",
     "quiet_stdout",
     "say",
+    "say_as_json",
     "short_ids",
     "short_time",
     "shown",
@@ -67,9 +68,23 @@ def in_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+_says_json = False
+
+
+def say_as_json(wanted: bool) -> None:
+    """Choose how `say` writes: as words, or as a JSON object a line, which `--json` promises."""
+    global _says_json
+    _says_json = wanted
+
+
 def say(text: str) -> None:
-    """A word to the person, on stderr."""
-    sys.stderr.write(f"capsule: {text}\n")
+    """A word to the person, on stderr; with `--json` a warning."""
+    line = f"capsule: {text}"
+    if _says_json:
+        import orjson
+
+        line = orjson.dumps({"warning": text}).decode()
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 

@@ -119,6 +119,22 @@ def test_an_error_is_words_on_stderr_or_with_json_an_object(capsule: Any, words:
         assert error["message"]
 
 
+def test_with_json_all_that_goes_to_stderr_is_json(capsule: Any) -> None:
+    for words in ("--bogus", "list"), ("--store",), ("git", "sync", "--bogus"), ("git",):
+        told = capsule("--json", *words, expect=2)
+        assert json.loads(told.stderr)["error"]["kind"] == "Usage" and not told.stdout
+    subprocess.run(["git", "-C", str(capsule.root), "init", "-q"], check=True)
+    synced = capsule("git", "sync", "--json")
+    assert json.loads(synced.stdout)["remote"] is None
+    assert "git remote add" in json.loads(synced.stderr)["warning"]
+
+
+def test_a_file_in_a_stores_place_is_named_and_no_way_out_is_offered_that_fails(capsule: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "is a file" in capsule("init", str(tmp_path / "file"), expect=6).stderr
+    assert "capsule init" not in capsule("--store", str(tmp_path / "file"), "list", expect=3).stderr
+
+
 def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
     assert "Did you mean 'list'" in capsule("lisst", expect=2).stderr
 
