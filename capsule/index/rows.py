@@ -39,18 +39,17 @@ _HEAD_FIELDS = (
     "mcp_servers",
     "conflicts",
 )
-_COLUMNS = (
-    "inode", "size", "mtime_ns", "ctime_ns", "racy", "tag", "head", "title", "version", "created_at", "updated_at",
-    "updated_ms", "mode", "type", "tags", "pinned", "archived", "lock", "current", "forked", "rest", "context",
-    "damaged", "digest", "history", "tail", "entries", "words", "linear", "gone",
-)  # fmt: skip
-_SELECT = f"SELECT num, {', '.join(_COLUMNS)} FROM capsules WHERE id = ?"
-_UPDATE = f"UPDATE capsules SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE num = ?"
-_INSERT = f"INSERT INTO capsules(num, id, {', '.join(_COLUMNS)}) VALUES({', '.join('?' * (len(_COLUMNS) + 2))})"
-_GROW = (
-    "UPDATE capsules SET inode = ?, size = ?, mtime_ns = ?, ctime_ns = ?, racy = ?, updated_at = ?, updated_ms = ?,"
-    " digest = ?, tail = ?, entries = ?, words = ? WHERE num = ?"
-)
+#: What a row says of a conversation that is gone.
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("inode", "size", "mtime_ns", "ctime_ns", "racy", "entries", "words", "updated_ms"), 0),
+    **dict.fromkeys(("head", "lock", "digest", "history", "tail", "current", "forked", "mode", "archived"), None),
+    "tag": "",
+    "title": "",
+    "tags": "[]",
+    "damaged": "",
+    "linear": True,
+    "gone": False,
+}
 _MESSAGE = (
     "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, active, content, tools, digest)"
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -95,8 +94,13 @@ class Rows:
 
     def get(self, id: str) -> Row | None:
         """The row of a conversation, by the names of its columns."""
-        found = self._db.execute(_SELECT, (id,)).fetchone()
-        return None if found is None else dict(zip(("num", *_COLUMNS), found, strict=True))
+        found = self._db.execute("SELECT * FROM capsules WHERE id = ?", (id,))
+        row = found.fetchone()
+        return None if row is None else dict(zip((column[0] for column in found.description), row, strict=True))
+
+    def _set(self, num: int, values: dict[str, Any]) -> None:
+        columns = ", ".join(f"{name} = ?" for name in values)
+        self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
     @staticmethod
     def before(row: Row | None) -> Before | None:
@@ -124,13 +128,7 @@ class Rows:
         """The file is gone; the row stays, as it may come back."""
         self._forget_messages(row["num"])
         self._title(row["num"], (row["title"], row["tags"]), ("", "[]"))
-        self._db.execute(
-            "UPDATE capsules SET gone = 1, inode = 0, size = 0, mtime_ns = 0, ctime_ns = 0, racy = 0, tag = '',"
-            " title = '', tags = '[]', head = NULL, lock = NULL, damaged = '', digest = NULL, history = NULL,"
-            " tail = NULL, entries = 0, words = 0, linear = 1, current = NULL,"
-            " forked = NULL WHERE num = ?",
-            (row["num"],),
-        )
+        self._set(row["num"], _NOTHING | {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
 
     def _forget_messages(self, num: int) -> None:
@@ -148,13 +146,6 @@ class Rows:
             self._grown(id, row, found)
         else:
             self._sound(id, row, found)
-
-    def touch(self, row: Row, signature: Signature, *, racy: bool) -> None:
-        """Note that a file is as it was indexed."""
-        self._db.execute(
-            "UPDATE capsules SET inode = ?, size = ?, mtime_ns = ?, ctime_ns = ?, racy = ? WHERE num = ?",
-            (*signature, racy, row["num"]),
-        )
 
     # -- A conversation that was not there ------------------------------------------------------------------------
 
@@ -176,12 +167,11 @@ class Rows:
         """Make the rows of a conversation that has none (`fresh`), or an empty one."""
         messages = found.messages or []
         linear, on = _branch(messages, found.current)
-        values = self._values(found, sum(message.words for message in messages), linear)
+        values = _values(found, sum(message.words for message in messages), linear)
         if fresh:
-            self._db.execute(_INSERT, (num, id, *values))
-        else:
-            self._db.execute(_UPDATE, (*values, num))
-        self._title(num, ("", "[]"), (values[7], values[14]))
+            self._db.execute("INSERT INTO capsules(num, id) VALUES(?, ?)", (num, id))
+        self._set(num, values)
+        self._title(num, ("", "[]"), (values["title"], values["tags"]))
         self._insert_messages(num, 0, messages, on)
 
     def _insert_messages(self, capsule: int, at: int, messages: list[Message], on: list[bool] | None) -> None:
@@ -207,40 +197,6 @@ class Rows:
         self._db.executemany(_PLAIN_MESSAGE if were_plain else _MESSAGE, rows)
         words.add(self._db, texts)
 
-    def _values(self, found: Found, count: int, linear: bool) -> tuple[Any, ...]:
-        """The values of `_COLUMNS`."""
-        head = found.head
-        told = [getattr(head, name) for name in _HEAD_FIELDS] if head is not None else None
-        history, tail, digest = found.place or (None, None, None)
-        return (
-            *found.signature,
-            found.young,
-            found.tag,
-            None if told is None else orjson.dumps(told).decode(),
-            head.title if head else "",
-            head.version if head else None,
-            head.created_at if head else None,
-            head.updated_at if head else None,
-            _stamp_ms(head.updated_at) if head else 0,
-            head.mode if head else None,
-            head.type if head else None,
-            orjson.dumps(head.tags).decode() if head else "[]",
-            head.pinned if head else None,
-            head.archived if head else None,
-            orjson.dumps(head.lock).decode() if head and head.lock is not None else None,
-            found.current,
-            head.forked_from if head else None,
-            *found.rest,
-            found.damaged,
-            digest,
-            history,
-            tail,
-            found.entries,
-            count,
-            linear,
-            False,
-        )
-
     def _title(self, num: int, old: tuple[str, str], new: tuple[str, str]) -> None:
         """Have the words of titles and tags say what the head says; tags as a JSON array."""
         if old == new:
@@ -253,11 +209,7 @@ class Rows:
     # -- A conversation that changed ------------------------------------------------------------------------------
 
     def _damaged(self, id: str, row: Row, found: Found) -> None:
-        self._db.execute(
-            "UPDATE capsules SET inode = ?, size = ?, mtime_ns = ?, ctime_ns = ?, racy = ?, tag = '', damaged = ?"
-            " WHERE num = ?",
-            (*found.signature, found.young, found.damaged, row["num"]),
-        )
+        self._set(row["num"], _file(found) | {"tag": "", "damaged": found.damaged})
         if row["damaged"] != found.damaged:
             self._tell("damaged", id, found, damaged=found.damaged)
 
@@ -265,21 +217,15 @@ class Rows:
         """The store has appended, and nothing else."""
         messages = found.messages or []
         assert found.place is not None
-        count = row["words"] + sum(message.words for message in messages)
-        self._db.execute(
-            _GROW,
-            (
-                *found.signature,
-                found.young,
-                found.updated_at,
-                _stamp_ms(found.updated_at),
-                found.place[2],
-                found.place[1],
-                found.entries,
-                count,
-                row["num"],
-            ),
-        )
+        grown = {
+            "updated_at": found.updated_at,
+            "updated_ms": _stamp_ms(found.updated_at),
+            "digest": found.place[2],
+            "tail": found.place[1],
+            "entries": found.entries,
+            "words": row["words"] + sum(message.words for message in messages),
+        }
+        self._set(row["num"], _file(found) | grown)
         self._append(id, row, found, messages)
 
     def _append(self, id: str, row: Row, found: Found, messages: list[Message]) -> None:
@@ -288,7 +234,7 @@ class Rows:
         is_linear = row["linear"] and not any(message.parent is not None for message in messages)
         self._insert_messages(row["num"], found.start, messages, None)
         if not is_linear:
-            self._db.execute("UPDATE capsules SET linear = 0 WHERE num = ?", (row["num"],))
+            self._set(row["num"], {"linear": False})
             self._mark_active(row["num"], row["current"])
         self._tell("appended", id, found, messages=[message.id for message in messages], count=found.entries)
 
@@ -311,9 +257,9 @@ class Rows:
         changed = self._messages(row, found)
         count, has_parents = self._counted(row, found)
         linear = not has_parents and found.current is None
-        values = self._values(found, count, linear)
-        self._db.execute(_UPDATE, (*values, row["num"]))
-        self._title(row["num"], (row["title"], row["tags"]), (values[7], values[14]))
+        values = _values(found, count, linear)
+        self._set(row["num"], values)
+        self._title(row["num"], (row["title"], row["tags"]), (values["title"], values["tags"]))
         if not (linear and row["linear"]) and (any(changed) or found.current != row["current"]):
             self._mark_active(row["num"], found.current)
         self._tell_messages(id, row, found, *changed)
@@ -438,6 +384,35 @@ class Rows:
         """Put what was changed into the journal."""
         journal.add(self._db, self.changes, at_ms, since_ms)
         self.changes = []
+
+
+def _file(found: Found) -> dict[str, Any]:
+    """The columns that tell one state of the file from another."""
+    return dict(zip(("inode", "size", "mtime_ns", "ctime_ns", "racy"), (*found.signature, found.young), strict=True))
+
+
+def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
+    """The columns of a conversation that was read, by their names."""
+    head = found.head
+    values = _NOTHING | _file(found) | {"tag": found.tag, "damaged": found.damaged, "current": found.current}
+    values |= {"entries": found.entries, "words": count, "linear": linear}
+    values["rest"], values["context"] = found.rest
+    if found.place is not None:
+        values["history"], values["tail"], values["digest"] = found.place
+    if head is not None:
+        values |= {
+            "head": orjson.dumps([getattr(head, name) for name in _HEAD_FIELDS]).decode(),
+            "title": head.title,
+            "created_at": head.created_at,
+            "updated_at": head.updated_at,
+            "updated_ms": _stamp_ms(head.updated_at),
+            "mode": head.mode,
+            "tags": orjson.dumps(head.tags).decode(),
+            "archived": head.archived,
+            "lock": orjson.dumps(head.lock).decode() if head.lock is not None else None,
+            "forked": head.forked_from,
+        }
+    return values
 
 
 def _owner(lock: dict[str, Any] | None) -> Any:

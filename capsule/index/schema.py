@@ -11,7 +11,7 @@ import sqlite3
 __all__ = ["VERSION", "create", "finish"]
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 6
+VERSION = 7
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -24,11 +24,11 @@ CREATE TABLE capsules(
     racy INTEGER NOT NULL DEFAULT 0,      -- the file was too young when it was read: it is read again
     tag TEXT NOT NULL DEFAULT '',         -- of the store's note, when that vouched for the file
     head TEXT,                            -- the fields of `Head`, as a JSON array
-    title TEXT NOT NULL DEFAULT '', version TEXT, created_at TEXT, updated_at TEXT,
+    title TEXT NOT NULL DEFAULT '', created_at TEXT, updated_at TEXT,
     updated_ms INTEGER NOT NULL DEFAULT 0,
-    mode TEXT, type TEXT,
+    mode TEXT,
     tags TEXT NOT NULL DEFAULT '[]',      -- a JSON array
-    pinned INTEGER, archived INTEGER,
+    archived INTEGER,
     lock TEXT,                            -- a JSON object, when it is active
     current TEXT,                         -- metadata.currentNode
     forked TEXT,                          -- metadata.forkedFrom

@@ -24,7 +24,7 @@ _NAMES = "CREATE VIRTUAL TABLE names USING fts5(title, tags, content='', tokeniz
 _ADD = "INSERT INTO words(rowid, content, tools) VALUES(?, ?, ?)"
 _REMOVE = "INSERT INTO words(words, rowid, content, tools) VALUES('delete', ?, ?, ?)"
 #: How many bytes FTS5 gathers before it writes a part: while a first index is built, and else (its default).
-_BUILDING_HASH, _HASH = 4 << 20, 1 << 20
+_BUILDING_HASH, _HASH = 8 << 20, 1 << 20
 
 
 def create(db: sqlite3.Connection) -> None:

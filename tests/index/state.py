@@ -18,8 +18,8 @@ MESSAGES = """
     FROM messages JOIN capsules ON capsules.num = capsule WHERE gone = 0 AND damaged = '' ORDER BY capsules.id, at
 """
 SOUND = """
-    SELECT id, title, version, created_at, updated_at, updated_ms, mode, type, tags, pinned, archived, lock, current,
-    rest, context, entries, words, linear FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY id
+    SELECT id, title, created_at, updated_at, updated_ms, mode, tags, archived, lock, current, rest, context, entries,
+    words, linear FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY id
 """
 
 
