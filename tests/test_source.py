@@ -174,3 +174,13 @@ def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
         found |= {name for name in imported if "._" in name}
         if module.startswith("capsule.mcp_server") and module != "capsule.mcp_server.sdk":
             assert not found, f"{module} uses {found}; use capsule.mcp_server.sdk"
+
+
+def test_one_module_starts_git() -> None:
+    for module in MODULES:
+        for node in nodes(TREES[module]):
+            started = isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'"
+            # The demo types git's commands as a person does, in a repository of its own.
+            assert not started or module in (RUNS_GIT, "capsule_cli.demo_stage"), (
+                f"{module}:{getattr(node, 'lineno', 0)}"
+            )

@@ -453,3 +453,13 @@ def test_what_can_not_be_read_says_so(repo: Clone) -> None:
         assert "symlink" in str(done.invalid[0])
         assert isinstance(done.invalid[0], InvalidDocument)
     assert repo.git("ls-files", "conversations") == ""
+
+
+def test_a_lock_is_in_no_commit_and_a_commit_after_it_makes_git_status_clean(repo: Clone) -> None:
+    with repo.store() as store:
+        id = store.create(title="Plan", type="group").id
+        with store.lock(id):
+            assert committed(store).commit
+            assert b'"active": false' in repo.at("HEAD", id)
+        assert committed(store).commit is None
+    assert status(repo) == []
