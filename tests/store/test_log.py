@@ -1,0 +1,273 @@
+"""What the log makes good: stale saves, failed flushes, retried writes, and files that are still being saved."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from capsule import Store
+from capsule.errors import InvalidDocument, StorageFailed
+from capsule.settling import forget_texts
+from capsule.storage import splice
+from capsule.storage.syscalls import Syscalls
+from tests.storage.faults import store_on
+from tests.torture.filesystem import Disk, Rebooted, Recorder
+
+KIND = "conversations"
+
+
+@pytest.fixture
+def path(root: Path, store: Store) -> Path:
+    store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
+    return root / "conversations" / "plan.json"
+
+
+def contents(store: Store) -> list[str]:
+    return [message.content for message in store.load("plan").history]
+
+
+def save(path: Path, data: bytes) -> None:
+    copy = path.with_suffix(".swp")
+    copy.write_bytes(data)
+    copy.rename(path)
+
+
+def quarantined(root: Path) -> list[Path]:
+    return sorted((root / ".capsule" / "quarantine").glob("*"))
+
+
+def test_a_stale_save_in_a_file_that_lost_the_unflushed_gives_back_what_was_acknowledged(
+    root: Path, store: Store, path: Path, rng: Any
+) -> None:
+    """A power cut behind a stale save that nobody has looked at: the log alone has the message."""
+    store.close()
+    before, stale = Disk(root), path.read_bytes()
+    recorder = Recorder(root)
+    with store_on(root, recorder, keep_locks=False) as recorded:
+        recorded.append("plan", content="two")
+        recorded.append("plan", content="three")
+    for event in recorder.events:
+        before.play(event)
+    for number, tree in enumerate(before.trees(rng, long=False)):
+        place = root.parent / f"after{number}"
+        for name, data in tree.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            if data is not None:
+                (place / name).write_bytes(data)
+        save(place / "conversations" / "plan.json", stale)
+        with store_on(place, Rebooted()) as again:
+            assert contents(again) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_done"),
+    [
+        (lambda store: store.untag("plan", "old"), lambda store: store.head("plan").tags == ()),
+        (lambda store: store.rename("plan", "Plan"), lambda store: store.head("plan").title == "Plan"),
+        (lambda store: store.delete_message("plan", "@0"), lambda store: contents(store) == []),
+    ],
+)
+def test_a_log_that_is_behind_the_file_undoes_nothing(  # type: ignore[no-untyped-def]
+    root: Path, store: Store, path: Path, change, is_done
+) -> None:
+    store.tag("plan", "old")
+    store.rename("plan", "Other")
+    log = root / ".capsule" / "log" / "conversations-plan"
+    older = log.read_bytes()
+    change(store)
+    store.close()
+    log.write_bytes(older)
+    for lost in (root / ".capsule" / "mutex").iterdir():
+        lost.write_bytes(b"")
+    with store_on(root, Rebooted()) as again:
+        assert is_done(again)
+
+
+class FailingFlush(Syscalls):
+    """A system whose flushes of data fail while `fails`."""
+
+    fails = False
+
+    def fdatasync(self, fd: int) -> None:  # type: ignore[override]
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fdatasync(fd)
+
+
+def test_a_retry_under_a_key_never_acknowledges_bytes_whose_flush_failed(root: Path, store: Store, path: Path) -> None:
+    store.append("plan", content="two")
+    system = FailingFlush()
+    with store_on(root, system, keep_locks=False) as failing:
+        failing.append("plan", content="three")
+        inode = path.stat().st_ino
+        system.fails = True
+        with pytest.raises(StorageFailed):
+            failing.append_once("plan", "k", content="four")
+        system.fails = False
+        message, repeated = failing.append_once("plan", "k", content="four")
+    assert contents(store) == ["one", "two", "three", "four"] and message.content == "four"
+    assert not repeated or path.stat().st_ino != inode  # Every byte was written anew.
+
+
+@pytest.fixture
+def meddler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is done once, by another program, between the splice and the look at what became of it."""
+    todo: list[Any] = []
+    real = splice._named
+
+    def named(*args: Any) -> Any:
+        if todo:
+            todo.pop()()
+        return real(*args)
+
+    monkeypatch.setattr(splice, "_named", named)
+    return todo
+
+
+def test_a_message_is_there_once_when_an_editor_takes_it_along_or_moves_the_file_away(
+    root: Path, store: Store, path: Path, meddler: list[Any]
+) -> None:
+    def copy_over() -> None:
+        save(path, path.read_bytes())
+
+    def away_and_back() -> None:
+        path.rename(root / "away")
+        (root / "away").rename(path)
+        os.utime(path)
+        save(path, path.read_bytes())
+
+    def stale() -> None:
+        save(path, before)
+
+    texts = ["one"]
+    for n, meddle in enumerate((copy_over, away_and_back, stale)):
+        before = path.read_bytes()
+        meddler.append(meddle)
+        message = store.append("plan", content=str(n))
+        texts.append(str(n))
+        assert not meddler and contents(store) == texts and message.at == len(texts) - 1
+        meddler.append(meddle)
+        store.append_once("plan", str(n), content=f"k{n}")
+        texts.append(f"k{n}")
+        assert contents(store) == texts
+
+
+def test_two_messages_under_one_chosen_id_and_one_as_deep_as_can_be_come_back(store: Store, path: Path) -> None:
+    stale = path.read_bytes()
+    deep: Any = {}
+    for _ in range(249):
+        deep = {"x": deep}
+    store.append_many("plan", [{"role": "user", "content": "first", "id": "m"}])
+    between = path.read_bytes()
+    store.append_many("plan", [{"role": "user", "content": "second", "id": "m"}])
+    store.append("plan", content="deep", extra=deep)
+    for version in (between, stale):
+        save(path, version)
+        history = store.document("plan")["history"]  # As a model it would be too deep for pydantic.
+        assert [entry["content"] for entry in history] == ["one", "first", "second", "deep"]
+
+
+def test_messages_that_lost_their_ids_get_them_back(store: Store, path: Path) -> None:
+    for text in ("same", "same", "other"):
+        store.append("plan", content=text)
+    ids = [message.id for message in store.load("plan").history]
+    document = orjson.loads(path.read_bytes())
+    for entry in document["history"][1:]:
+        del entry["id"]
+    store.append("plan", content="unseen")
+    save(path, orjson.dumps(document))
+    assert contents(store) == ["one", "same", "same", "other", "unseen"]
+    assert [message.id for message in store.load("plan").history][:4] == ids
+
+
+def test_deleting_and_restoring_keeps_what_a_stale_save_lacks_and_a_new_one_of_that_id_has_none_of_it(
+    store: Store, path: Path
+) -> None:
+    stale = path.read_bytes()
+    store.append("plan", content="two")
+    store.delete("plan")
+    store.restore("plan")
+    save(path, stale)
+    assert contents(store) == ["one", "two"]
+    store.delete("plan")
+    store.create(id="plan", type="group")
+    assert contents(store) == []
+    store.append("plan", content="new")
+    assert contents(store) == ["new"]
+
+
+def test_hundreds_of_renames_push_no_message_out_of_the_log(store: Store, path: Path) -> None:
+    stale = path.read_bytes()
+    store.append("plan", content="two")
+    for n in range(300):
+        store.rename("plan", f"{n} " + "x" * 150)
+    save(path, stale)
+    assert contents(store) == ["one", "two"]
+
+
+def test_every_updated_at_is_later_than_the_one_before_and_no_message_runs_ahead_of_it(
+    store: Store, path: Path
+) -> None:
+    stamps = []
+    for n in range(20):
+        store.append("plan", content=str(n)) if n % 3 else store.rename("plan", str(n))
+        stamps.append(orjson.loads(path.read_bytes())["updatedAt"])
+    assert stamps == sorted(set(stamps))
+
+
+def test_a_program_that_pauses_while_it_saves_is_never_judged_and_loses_nothing(
+    root: Path, store: Store, path: Path
+) -> None:
+    for n in range(4):
+        store.append("plan", content=f"{n} " + "x" * 3000)
+    typed = orjson.loads(path.read_bytes())
+    typed["history"].append({"role": "user", "content": "typed"})
+    data = orjson.dumps(typed, option=orjson.OPT_INDENT_2) + b"\n"
+    inode = path.stat().st_ino
+    for stop in range(len(data) - 13_000, len(data) - 10, 997):
+        path.write_bytes(data[:stop])
+        os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns - 5_000_000_000))
+        with pytest.raises(InvalidDocument):
+            store.append("plan", content="no")
+        assert path.stat().st_ino == inode and path.read_bytes() == data[:stop]
+    path.write_bytes(data)
+    assert contents(store)[-1] == "typed" and quarantined(root) == []
+
+
+def test_a_copy_that_was_made_half_way_through_an_append_is_completed(root: Path, store: Store, path: Path) -> None:
+    before = path.read_bytes()
+    store.append("plan", content="x" * 2000)
+    after = path.read_bytes()
+    tail = len(before) - 7
+    border = tail - tail % 512 + 512
+    halves = (
+        before + after[len(before) :],  # The old closing, then what was written behind it.
+        before[:tail] + after[tail : len(before)],  # What was written, up to where the file ended.
+        before[:border].ljust(border, b"\0") + after[border:],  # One sector old, or missing, and the next ones new.
+    )
+    for half in halves:
+        save(path, half.replace(b'"Plan"', b'"A much longer title, by sed"'))
+        assert contents(store) == ["one", "x" * 2000] and store.head("plan").title.startswith("A much")
+        save(path, after)
+        assert contents(store) == ["one", "x" * 2000]
+
+
+def test_a_log_without_the_texts_that_are_gone_still_protects_the_rest(root: Path, store: Store, path: Path) -> None:
+    stale = path.read_bytes()
+    for text in ("canary in a message", "kept", "canary before an edit"):
+        store.append("plan", content=text)
+    store.rename("plan", "canary in a title")
+    store.rename("plan", "Plan")
+    store.edit_message("plan", "@3", "edited")
+    store.delete_message("plan", "@1", keep_children=True)
+    log = root / ".capsule" / "log" / "conversations-plan"
+    assert b"canary" in log.read_bytes()
+    forget_texts(store.storage, KIND, "plan")
+    assert b"canary" not in log.read_bytes()
+    save(path, stale)
+    assert contents(store) == ["one", "kept", "edited"]
