@@ -104,7 +104,7 @@ class Conflicts(Naming, ABC):
         def change(document: dict[str, Any]) -> None:
             if not settled(document["metadata"], field):
                 raise NotFound(
-                    f"conversation {id} has nothing to settle about {field[:100]!r}; see: capsule conflicts", id=id
+                    f"conversation {id} has nothing to settle about {field[:100]!r}; see: capsule git conflicts", id=id
                 )
             if path == ("title",):
                 entitle(document, value, "user")

@@ -40,7 +40,7 @@ _FROM_OLDER = (
 )
 _AS_COMMITTED = (
     "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s; to have "
-    "the committed version, run: capsule restore %s --at HEAD"
+    "the committed version, run: capsule git restore %s --at HEAD"
 )
 
 

@@ -58,8 +58,8 @@ class Updating(Reading, ABC):
         Args:
             id: The conversation.
             changes: `title` (`by`: as `rename`; `instead_of`: refused when somebody gave another title), `tags` (all of
-                them), `pinned`, `archived`, `mcp_servers` (as `set_mcp_servers` takes them); what is None or left out
-                stays as it is.
+                them), `tagged` and `untagged` (some of them), `pinned`, `archived`, `mcp_servers` (as `set_mcp_servers`
+                takes them); what is None or left out stays as it is.
         """
         return self._change_head(id, _head_change(**changes))
 
@@ -75,30 +75,19 @@ class Updating(Reading, ABC):
 
     def tag(self, id: str, *tags: str) -> Head:
         """Add tags; one that is there already stays as it is."""
-        added = check_tags(tags)
-
-        def change(head: dict[str, Any]) -> None:
-            there = head["metadata"].get("tags") or []
-            head["metadata"]["tags"] = [*there, *(tag for tag in added if tag not in there)]
-
-        return self._change_head(id, change)
+        return self.update(id, tagged=tags)
 
     def untag(self, id: str, *tags: str) -> Head:
         """Remove tags; one that isn't there is passed over."""
-
-        def change(head: dict[str, Any]) -> None:
-            if there := head["metadata"].get("tags"):
-                head["metadata"]["tags"] = [tag for tag in there if tag not in tags]
-
-        return self._change_head(id, change)
+        return self.update(id, untagged=tags)
 
     def pin(self, id: str, on: bool = True) -> Head:
         """Pin a conversation above the others, or unpin it."""
-        return self._change_head(id, lambda head: _flag(head["metadata"], "pinned", on))
+        return self.update(id, pinned=on)
 
     def archive(self, id: str, on: bool = True) -> Head:
         """Archive a conversation, or bring it back."""
-        return self._change_head(id, lambda head: _flag(head["metadata"], "archived", on))
+        return self.update(id, archived=on)
 
 
 def entitle(head: dict[str, Any], title: str, by: str) -> None:
@@ -130,6 +119,8 @@ def _head_change(
     by: str = "user",
     instead_of: str | None = None,
     tags: Iterable[str] | None = None,
+    tagged: Iterable[str] = (),
+    untagged: Iterable[str] = (),
     pinned: bool | None = None,
     archived: bool | None = None,
     mcp_servers: Mapping[str, bool | None] | None = None,
@@ -144,9 +135,10 @@ def _head_change(
         title = check_title(title)
     if tags is not None:
         metadata["tags"] = check_tags(tags)
+    added, removed = check_tags(tagged), frozenset(untagged)
     switched({}, mcp_servers or {})  # Checked before a file is asked for.
     flags = {name: on for name, on in (("pinned", pinned), ("archived", archived)) if on is not None}
-    if title is None and not metadata and not flags and not mcp_servers:
+    if title is None and not (metadata or added or removed or flags or mcp_servers):
         raise InvalidInput("nothing to change was given: a title, tags, pinned, archived or mcpServers")
 
     def change(head: dict[str, Any]) -> None:
@@ -160,6 +152,10 @@ def _head_change(
             if was_open or (head["title"], head["metadata"].get("titleSetBy")) != (title, by):
                 entitle(head, title, by)
         head["metadata"].update(metadata)
+        there = head["metadata"].get("tags") or []
+        if added or removed & set(there):
+            kept = [tag for tag in there if tag not in removed]
+            head["metadata"]["tags"] = [*kept, *(tag for tag in added if tag not in kept)]
         if mcp_servers:
             overrides = switched(head["metadata"].get("mcpServers"), mcp_servers)
             head["metadata"]["mcpServers"] = overrides

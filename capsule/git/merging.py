@@ -118,7 +118,7 @@ def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
         field, values = one_line(conflict.field), " and ".join(map(_short, conflict.values))
         words.append(f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for now")
     if merged.conflicts:
-        settling = in_store(f"capsule resolve {id}", directory, path)
+        settling = in_store(f"capsule git resolve {id}", directory, path)
         how = "settle it by hand" if kind == AGENTS else f"settle it with: {settling}"
         words.append(f"{path}: {how}, then: {on_file('git add', path)}")
     return words

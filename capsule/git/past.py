@@ -193,10 +193,10 @@ def _not_there(repository: Repository, id: str, commit: Commit) -> NotFound:
     came = [found for found, _ in commits_in(git.run(*asking, pathspec(path)).fields)] if is_born else []
     what = f"conversation {id} is not in commit {short(repository, commit.hash)} of {commit.committed_at}"
     if not came:
-        return NotFound(f"{what}, nor was it ever committed on this branch; see: capsule log {id}", id=id)
+        return NotFound(f"{what}, nor was it ever committed on this branch; see: capsule git log {id}", id=id)
     first = came[-1]
     began = f"the first that has it is {short(repository, first.hash)} of {first.committed_at}"
-    return NotFound(f"{what}; {began}; see: capsule log {id}", id=id)
+    return NotFound(f"{what}; {began}; see: capsule git log {id}", id=id)
 
 
 def resolve(store: Store, repository: Repository, prefix: str) -> str:

@@ -124,7 +124,7 @@ def look(root: str, program: Sequence[str], conflicts: Iterable[Disputed] = ()) 
         disputed = list(disputes)
         fields = ", ".join(one.field for one in disputed)
         what = f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: {fields}'
-        state.findings.append(Finding("conflicts", what, f"run: capsule resolve {id}"))
+        state.findings.append(Finding("conflicts", what, f"run: capsule git resolve {id}"))
     state.findings.sort(key=lambda finding: not finding.is_trouble)
     return state
 

@@ -148,7 +148,7 @@ def _commit_of(turn: Turn, remote: Remote, joined: Joined, ours: str, theirs: st
     """The commit of a merge; signed where its person signs commits. It runs no hook, as nobody wrote anything."""
     git = turn.git
     said = [f"Merge {remote}", ""]
-    said += [f"{path}: both sides changed the same, see: capsule conflicts" for path in joined.disputed]
+    said += [f"{path}: both sides changed the same, see: capsule git conflicts" for path in joined.disputed]
     said += [f"{path} was deleted on one side and changed on the other, and is kept" for path in joined.kept]
     signs = git.run("config", "--type=bool", "--get", "commit.gpgSign", fine=(0, 1)).text == "true"
     text = ("\n".join(said).strip() + "\n").encode("utf-8", "surrogateescape")

@@ -1,140 +1,118 @@
-"""The program `capsule`: its commands by name, and the one boundary between their errors and the terminal.
+"""The program `capsule`: its commands by name, its help, and the one boundary between their errors and the terminal.
 
-What must stay true: a command's module is imported when the command is named, and not before.
+What must stay true: the help of the whole program fits one screen, and costs the import of no command.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, MutableMapping
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
-from typer.main import get_command, get_command_from_info, get_group_from_info
-from typer.models import TyperInfo
 
 from capsule.errors import CapsuleError, NotFound
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
-from capsule_cli.options import CapsuleCommand, asked, everywhere, read_plainly
+from capsule_cli.framework import CapsuleGroup, Commands, program_of
+from capsule_cli.options import asked
 from capsule_cli.output import Stopped, quiet_stdout, say_as_json
 
-__all__ = ["GROUPS", "SECTIONS", "app", "main", "program"]
+__all__ = ["ALIASES", "GROUPS", "MODULES", "SECTIONS", "app", "main", "program"]
 
-#: The commands as the help lists them: topic, command, and the module that holds it.
+#: The help: topics, and beneath them commands with what they do.
 SECTIONS: dict[str, dict[str, str]] = {
-    "Conversations": {"new": "conversations", "append": "appending", "show": "showing", "list": "conversations"},
-    "Titles, tags, and the place in a list": {
-        "rename": "heads",
-        "tag": "heads",
-        "untag": "heads",
-        "pin": "heads",
-        "unpin": "heads",
-        "archive": "heads",
-        "unarchive": "heads",
-        "overrides": "overrides",
+    "Write and read": {
+        "new": "Start a conversation and print its id.",
+        "append": "Add a message and print its id.",
+        "show (cat)": "Print a conversation.",
+        "list (ls)": "List the conversations, the latest first.",
+        "search": "Find messages and titles by their words.",
+        "tail": "Print the last messages, and follow with -f.",
+        "watch": "Report changes as they happen.",
+        "edit": "Change a conversation or a message in your editor.",
     },
-    "Summaries": {"summarize": "summaries", "transcript": "summaries"},
-    "Branches": {"switch": "branching", "regenerate": "branching", "prune": "branching", "fork": "branching"},
-    "Editing and locks": {"edit": "editing", "lock": "locking", "unlock": "locking", "locks": "locking"},
-    "Project context": {"context": "context"},
-    "Trash": {"delete": "trash", "trash": "trash", "restore": "trash", "purge": "trash"},
-    "Store and files": {
-        "init": "upkeep",
-        "doctor": "upkeep",
-        "validate": "upkeep",
-        "migrate": "upkeep",
-        "schema": "upkeep",
-        "reindex": "searching",
-        "demo": "demo",
+    "Order and remove": {
+        "rename, tag, pin, archive": "Change the title, the tags or the place in lists.",
+        "set": "Change several of these at once, or undo them.",
+        "delete (rm)": "Move conversations or messages to the trash.",
+        "trash, restore": "List what is in the trash, or bring it back.",
+        "purge": "Empty the trash for good.",
+        "lock, unlock, locks": "Hold a conversation for yourself, or let it go.",
     },
-    "Finding": {"search": "searching", "stats": "searching"},
-    "Following": {"watch": "watching", "tail": "watching"},
-    "Git": {"git": "git", "conflicts": "conflicts", "resolve": "conflicts"},
-    "Time travel, in git": {"log": "history", "diff": "history"},
-    "For AI agents": {"mcp": "mcp", "tokens": "tokens"},
+    "Branch and carry on": {
+        "switch": "Make another branch the active one.",
+        "regenerate": "Put another answer beside one.",
+        "fork": "Copy a branch into a conversation of its own.",
+        "trim": "Remove every branch but the active one.",
+        "summarize, transcript": "Keep a summary, or print what a model can read.",
+        "context": "Attach a snapshot of a project, and check it.",
+        "servers": "Switch MCP servers for one conversation.",
+    },
+    "Work together": {
+        "git": "Commit, sync, compare and restore with git.",
+        "mcp, tokens": "Serve the store to AI agents, and admit them.",
+    },
+    "Look after the store": {
+        "init": "Make a store.",
+        "doctor": "Examine every file, and mend what can be mended.",
+        "validate, migrate, schema": "Check files, update them, or print the format.",
+        "stats, reindex": "Count what is there, or build the index anew.",
+        "demo": "Show the main job on a store of its own.",
+    },
 }
 
-#: The commands that have commands of their own, and the modules that hold those; they stand in `commands` there, and
-#: what the group itself takes and does in `group` of its own module.
+#: The modules of the commands.
+MODULES: dict[str, str] = {
+    **dict.fromkeys(("new", "list"), "conversations"),
+    **dict.fromkeys(("rename", "tag", "pin", "archive", "set"), "heads"),
+    **dict.fromkeys(("delete", "trash", "restore", "purge"), "trash"),
+    **dict.fromkeys(("lock", "unlock", "locks"), "locking"),
+    **dict.fromkeys(("switch", "regenerate", "fork", "trim"), "branching"),
+    **dict.fromkeys(("summarize", "transcript"), "summaries"),
+    **dict.fromkeys(("search", "stats", "reindex"), "searching"),
+    **dict.fromkeys(("tail", "watch"), "watching"),
+    **dict.fromkeys(("init", "doctor", "validate", "migrate", "schema"), "upkeep"),
+    **{name: name for name in ("context", "servers", "git", "mcp", "tokens", "demo")},
+    "append": "appending",
+    "show": "showing",
+    "edit": "editing",
+    "help": "guide",
+}
+
+#: The commands of those that have some.
 GROUPS: dict[str, dict[str, str]] = {
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
     "git": dict.fromkeys(("setup", "teardown", "status"), "git")
-    | dict.fromkeys(("commit", "autocommit", "sync"), "syncing"),
+    | dict.fromkeys(("commit", "autocommit", "sync"), "syncing")
+    | dict.fromkeys(("log", "diff", "restore"), "history")
+    | dict.fromkeys(("conflicts", "resolve"), "conflicts"),
     "mcp": {"install": "mcp_clients", "uninstall": "mcp_clients", "doctor": "mcp_clients"},
-    "overrides": {"list": "overrides", "set": "overrides", "toggle": "overrides", "remove": "overrides"},
+    "servers": {"list": "servers", "set": "servers", "toggle": "servers", "remove": "servers"},
     "tokens": {"add": "tokens", "list": "tokens", "revoke": "tokens"},
 }
 
-
-class _Commands(MutableMapping[str, Any]):
-    """The commands by name; each is made when it is asked for."""
-
-    def __init__(self, modules: dict[str, str], groups: dict[str, dict[str, str]]) -> None:
-        self._modules = dict(modules)
-        self._groups = groups
-        self._made: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            module = import_module(f"capsule_cli.{self._modules[name]}")
-            self._made[name] = self._group(name, module) if name in self._groups else self._command(name, module)
-        return self._made[name]
-
-    def _command(self, name: str, module: Any) -> Any:
-        info = next(info for info in module.commands.registered_commands if info.name == name)
-        info.cls = CapsuleCommand
-        return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
-
-    def _group(self, name: str, module: Any) -> Any:
-        info = TyperInfo(module.group, name=name, cls=_Group)
-        group = get_group_from_info(info, pretty_exceptions_short=False, suggest_commands=True, rich_markup_mode=None)
-        group.commands = _Commands(self._groups[name], {})
-        return group
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._modules[name], self._made[name] = "", command
-
-    def __delitem__(self, name: str) -> None:
-        del self._modules[name]
-        self._made.pop(name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._modules
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __len__(self) -> int:
-        return len(self._modules)
+#: Names that hands know from elsewhere.
+ALIASES = {"ls": "list", "cat": "show", "rm": "delete"}
 
 
-class _Group(TyperGroup):
-    """A command that has commands of its own, and takes the options that every command takes."""
-
-    def __init__(self, *, params: list[Any] | None = None, **settings: Any) -> None:
-        super().__init__(params=[*(params or []), *everywhere()], **settings)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return read_plainly(super().get_params(ctx))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
-
-class CapsuleGroup(_Group):
-    """The program: finds the command, runs it, and turns an error into words on stderr and an exit code."""
+class _Program(CapsuleGroup):
+    """Finds the command, runs it, and turns an error into words on stderr and an exit code."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        modules = {name: module for section in SECTIONS.values() for name, module in section.items()}
-        self.commands = _Commands(modules, GROUPS)
+        self.commands = Commands(MODULES, GROUPS, ALIASES)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=100)) for name in names])
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            from capsule_cli.guide import FIRST_STEPS
+
+            sys.stderr.write(FIRST_STEPS)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from capsule_cli.guide import overview
+
+        formatter.write(overview(SECTIONS))
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         # Read off the words: an option that can't be parsed may stand before --json, and its error is JSON too.
@@ -175,8 +153,7 @@ class CapsuleGroup(_Group):
 
 app = typer.Typer(
     name="capsule",
-    cls=CapsuleGroup,
-    no_args_is_help=True,
+    cls=_Program,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
@@ -198,7 +175,7 @@ def _version(ctx: typer.Context, value: bool) -> None:
 @app.callback()
 def _capsule(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, expose_value=False, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_version, expose_value=False, help="Print the version.")
     ] = False,
 ) -> None:
     """Conversations as files: written by many, lost by none."""
@@ -206,7 +183,7 @@ def _capsule(
 
 def program() -> Any:
     """The program as a typer group."""
-    return get_command(app)
+    return program_of(app)
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def append(
             help="The message it answers: its id, @N or @last; none: a first one. Else the end of the active branch.",
         ),
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Take the text from it.")] = None,
+    file: Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Take the text from it.")] = None,
     jsonl: Annotated[
         bool,
         typer.Option(

@@ -1,4 +1,4 @@
-"""The branches of a conversation: `switch`, `regenerate`, `prune` and `fork`; and what `delete` does to a message.
+"""The branches of a conversation: `switch`, `regenerate`, `trim` and `fork`; and what `delete` does to a message.
 
 What must stay true: messages that go are counted out before they go, and how they come back is said.
 """
@@ -71,15 +71,14 @@ def regenerate(
     message: Annotated[
         str | None,
         typer.Option(
-            "--message",
-            "-m",
-            metavar="MID",
+            "--which",
+            metavar="MESSAGE",
             help="The answer there is: its id, @N or @last. Else the last of the active branch.",
         ),
     ] = None,
     from_: Annotated[str | None, typer.Option("--from", metavar="AGENT", help="The agent that says it, by id.")] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The model that wrote it.")] = None,
-    file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Take the text from it.")] = None,
+    file: Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Take the text from it.")] = None,
 ) -> None:
     """Put another answer beside one of an assistant, and go on from there."""
     with store_of(ctx) as store:
@@ -101,8 +100,8 @@ def regenerate(
         out(str(made.id))
 
 
-@commands.command("prune")
-def prune(ctx: typer.Context, id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
+@commands.command("trim")
+def trim(ctx: typer.Context, id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove every branch but the active one; the messages stay in the trash until `purge`."""
     with store_of(ctx) as store:
         id = store.resolve(id)
@@ -120,7 +119,7 @@ def fork(
     at: Annotated[
         str | None,
         typer.Option(
-            "--at",
+            "--up-to",
             metavar="MESSAGE",
             help="The last message to take along: its id, @N or @last. Else that of the active branch.",
         ),

@@ -9,7 +9,7 @@ import typer
 
 from capsule.errors import CapsuleError
 
-__all__ = ["complete_id", "complete_id_or_next", "complete_trashed"]
+__all__ = ["complete_id", "complete_id_or_next", "complete_tag", "complete_trashed"]
 
 
 def complete_id(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -33,6 +33,20 @@ def complete_id_or_next(ctx: typer.Context, incomplete: str) -> list[tuple[str, 
     """As `complete_id`, and what stands for the next new conversation."""
     found = complete_id(ctx, incomplete)
     return [*found, ("@next", "the next one that is made")] if incomplete.startswith("@") else found
+
+
+def complete_tag(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The tags that begin with `incomplete`, the most used first."""
+    from collections import Counter
+
+    from capsule_cli.opening import store_of
+
+    try:
+        with store_of(ctx) as store:
+            counts = Counter(tag for head in store.heads() for tag in head.tags if tag.startswith(incomplete))
+    except (CapsuleError, OSError):
+        return []
+    return [(tag, f"{count} conversations" if count > 1 else "1 conversation") for tag, count in counts.most_common()]
 
 
 def complete_trashed(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

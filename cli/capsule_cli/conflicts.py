@@ -1,4 +1,4 @@
-"""What merges left to be settled: `conflicts`, `resolve`."""
+"""What merges left to be settled: `git conflicts`, `git resolve`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def resolve(
     for one in settled:
         out(f"{id}: {one_line(one['field'])} is {_shown(one['value'])}")
     if left:
-        say(f"{len(left)} more to settle; see: capsule conflicts {id}")
+        say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
 
 
 def _meant(store: Store, id: str, field: str | None, *, one: bool) -> list[Disputed]:
@@ -133,7 +133,7 @@ def _read(dispute: Disputed, text: str) -> Any:
 def _ask(dispute: Disputed) -> int:
     if not sys.stdin.isatty():
         raise InvalidInput(
-            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule conflicts"
+            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule git conflicts"
         )
     say(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
     for number, (value, at) in enumerate(dispute.values, 1):

@@ -10,9 +10,9 @@ import typer
 from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.ids import is_id
-from capsule_cli.completion import complete_id
+from capsule_cli.completion import complete_id, complete_tag
 from capsule_cli.opening import store_of
-from capsule_cli.options import Mode, Type, asked, moment, usage
+from capsule_cli.options import Mode, Tags, Type, asked, moment, usage
 from capsule_cli.output import in_terminal, one_line, out, out_json, progress, short_ids, short_time, table
 from capsule_cli.pager import paged
 
@@ -33,7 +33,10 @@ def new(
         str | None, typer.Argument(metavar="TITLE", help="Its title; else made from the first user message.")
     ] = None,
     mode: Annotated[Mode, typer.Option(help="How the conversation is held.")] = "api",
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag; may be repeated.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TAG", autocompletion=complete_tag, help="A tag; may be repeated."),
+    ] = None,
     message: Annotated[
         str | None, typer.Option("--message", "-m", metavar="TEXT", help="A first user message.")
     ] = None,
@@ -57,7 +60,7 @@ def new(
 @commands.command("list")
 def list_(
     ctx: typer.Context,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="With this tag; repeated: with all.")] = None,
+    tag: Tags = None,
     mode: Annotated[Mode | None, typer.Option(help="Of this mode.")] = None,
     locked: Annotated[bool, typer.Option("--locked", help="That are locked.")] = False,
     archived: Annotated[bool, typer.Option("--archived", help="The archived ones too.")] = False,
@@ -66,7 +69,7 @@ def list_(
         typer.Option(metavar="WHEN", help="Changed since: a day (UTC), a time, yesterday, or 2h, 3d ago."),
     ] = None,
     sort: Annotated[Sort, typer.Option(help="Latest first, or by title; pinned ones stand above.")] = "updated",
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many at most.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="So many at most.")] = None,
     summaries_of: Annotated[
         str | None,
         typer.Option(

@@ -139,8 +139,8 @@ class _Show(Stage):
     def agent_and_listener(self) -> None:
         """An agent appends by MCP; another process hears of it at once; both find it by its words."""
         self._scene("An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it")
-        since = self._run("watch", "--cursor")[1].strip()
-        listener = self._start("watch", "--json", "--since", since, self._team)
+        since = self._run("watch", "--print-cursor")[1].strip()
+        listener = self._start("watch", "--json", "--cursor", since, self._team)
         agent = Agent(self._start("mcp"))
         self._say(f"$ capsule watch {self._team[:8]}      (kept open: process {listener.pid})")
         self._say(f"$ capsule mcp      (process {agent.process.pid}; an agent speaks with it over stdin and stdout)")
@@ -173,7 +173,7 @@ class _Show(Stage):
             self._acknowledged.append(self._capsule("--store", store, "append", self._team, words).strip())
         for store in (self._root, clone, self._root):
             self._capsule("--store", store, "git", "sync")
-        self._capsule("log", self._team, "--limit", "3")
+        self._capsule("git", "log", self._team, "--limit", "3")
         there = Path(clone, "conversations", self._file(self._team).name).read_bytes()
         self._must(there == self._file(self._team).read_bytes(), "the two clones do not hold the same bytes")
         self._say("the same bytes in both clones")

@@ -11,16 +11,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from capsule.errors import InvalidDocument
+from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.boundary import report_error
-from capsule_cli.inputs import message_text, read_file
+from capsule_cli.inputs import decoded, message_text, read_file
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, asked, usage
 from capsule_cli.output import Stopped, out, out_json, out_json_line, say, shown
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
+T = TypeVar("T")
+
 
 @commands.command("edit")
 def edit(
@@ -39,27 +41,27 @@ def edit(
     id: Id,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="TEXT", help="With --message: its new text; else standard input, or the editor."),
+        typer.Argument(metavar="TEXT", help="With --which: its new text; else standard input, or the editor."),
     ] = None,
     message: Annotated[
         str | None,
-        typer.Option("--message", "-m", metavar="MID", help="Edit one message: its id, @N (its place) or @last."),
+        typer.Option("--which", metavar="MESSAGE", help="Edit one message: its id, @N (its place) or @last."),
     ] = None,
-    branch: Annotated[
+    beside: Annotated[
         bool,
-        typer.Option("--branch", help="With --message: leave it as it is, and put the new text beside it."),
+        typer.Option("--beside", help="With --which: leave it as it is, and put the new text beside it."),
     ] = False,
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock; it is saved when it is valid."""
     with store_of(ctx) as store:
         id = store.resolve(id)
         if message is not None:
-            changed = _edit_message(store, id, message, text, branch=branch)
-            _tell_message(ctx, id, changed, "added" if branch else "changed")
-        elif branch:
-            raise usage("say which message gets another one beside it: --message MID", "--branch")
+            changed = _edit_message(store, id, message, text, beside=beside)
+            _tell_message(ctx, id, changed, "added" if beside else "changed")
+        elif beside:
+            raise usage("say which message gets another one beside it: --which MESSAGE", "--beside")
         elif text is not None:
-            raise usage("a text changes a message: say which with --message MID", "TEXT")
+            raise usage("a text changes a message: say which with --which MESSAGE", "TEXT")
         else:
             with _held(store, id):
                 head = _edit_capsule(store, id)
@@ -70,35 +72,50 @@ def _edit_capsule(store: Store, id: str) -> Head | None:
     """The conversation through the editor, until it is valid or given up. Returns: None when nothing changed."""
     read = store.read(id)
     with _copy(read, f"-{id}.json") as path:
-        while True:
-            _run_editor(path)
-            data = read_file(path)
-            if data == read:
-                return None
+
+        def save(data: bytes) -> Head:
             try:
                 return store.rewrite(id, data, read)
             except InvalidDocument as error:
-                wrong = InvalidDocument.of([replace(problem, path=path) for problem in error.problems])
-                if not _again(wrong):
-                    raise wrong from error
+                raise InvalidDocument.of([replace(problem, path=path) for problem in error.problems]) from error
+
+        return _until_saved(path, read, save)
 
 
-def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, branch: bool) -> Message | None:
+def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, beside: bool) -> Message | None:
     """One message changed, or another put beside it. Returns: None when nothing changed."""
-    save = store.branch if branch else store.edit_message
+    change = store.branch if beside else store.edit_message
     if text is not None or not sys.stdin.isatty():
         wanted = message_text(text, None)
-        if not branch and store.find_message(id, message_id).content == wanted:
+        if not beside and store.find_message(id, message_id).content == wanted:
             return None
-        return save(id, message_id, wanted)
+        return change(id, message_id, wanted)
     with _held(store, id):
         message = store.find_message(id, message_id)
         before = f"{message.content}\n".encode()
         with _copy(before, f"-{id}.md") as path:
-            _run_editor(path)
-            if read_file(path) == before:
-                return None
-            return save(id, str(message.id), message_text(None, path))
+
+            def save(data: bytes) -> Message | None:
+                text = decoded(data, path)
+                if not text.strip():
+                    raise InvalidInput("the message is empty; to remove it: capsule delete ID --which MESSAGE")
+                return change(id, str(message.id), text)
+
+            return _until_saved(path, before, save)
+
+
+def _until_saved(path: str, before: bytes, save: Callable[[bytes], T | None]) -> T | None:
+    """Open the editor until what it leaves can be saved, or the person gives up. Returns: None for no change."""
+    while True:
+        _run_editor(path)
+        data = read_file(path)
+        if data == before:
+            return None
+        try:
+            return save(data)
+        except (InvalidDocument, InvalidInput) as error:
+            if not _again(error):
+                raise
 
 
 @contextmanager
@@ -151,8 +168,8 @@ def _run_editor(path: str) -> None:
         raise Stopped(f"the editor {editor!r} ended with exit code {code}; nothing was changed")
 
 
-def _again(error: InvalidDocument) -> bool:
-    """Show what is wrong, and ask a person whether to go on; who is none is not asked."""
+def _again(error: InvalidDocument | InvalidInput) -> bool:
+    """Show what is wrong, and offer a person to go on editing; False where there is nobody to ask."""
     if not sys.stdin.isatty():
         return False
     report_error(error, as_json=False)

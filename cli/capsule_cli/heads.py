@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from capsule.errors import Refused
+from capsule_cli.completion import complete_tag
 from capsule_cli.opening import store_of
 from capsule_cli.options import Id, Yes, asked, usage
 from capsule_cli.output import Stopped, one_line, out, out_json
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Tags = Annotated[list[str], typer.Argument(metavar="TAG", help="The tags.")]
+Tags = Annotated[list[str], typer.Argument(metavar="TAG", autocompletion=complete_tag, help="The tags.")]
 
 
 @commands.command("rename")
@@ -37,7 +38,7 @@ def rename(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Give a conversation another title; it is no longer made from the first message."""
+    """Give a conversation another title, which no rule changes any more. As: set --title."""
     if title is None and not suggest:
         raise usage("the title is missing", "TITLE")
     with store_of(ctx) as store:
@@ -80,54 +81,52 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
 
 @commands.command("tag")
 def tag(ctx: typer.Context, id: Id, tags: Tags) -> None:
-    """Add tags to a conversation; those it has stay."""
-    with store_of(ctx) as store:
-        head = store.tag(store.resolve(id), *tags)
-    _tell(ctx, head, _tagged(head))
-
-
-@commands.command("untag")
-def untag(ctx: typer.Context, id: Id, tags: Tags) -> None:
-    """Take tags from a conversation."""
-    with store_of(ctx) as store:
-        head = store.untag(store.resolve(id), *tags)
-    _tell(ctx, head, _tagged(head))
+    """Add tags to a conversation; those it has stay. As: set --tag."""
+    _set(ctx, id, tagged=tags)
 
 
 @commands.command("pin")
 def pin(ctx: typer.Context, id: Id) -> None:
-    """Let a conversation stand above the others in a list."""
-    with store_of(ctx) as store:
-        head = store.pin(store.resolve(id), on=True)
-    _tell(ctx, head, "pinned")
-
-
-@commands.command("unpin")
-def unpin(ctx: typer.Context, id: Id) -> None:
-    """Let a conversation stand among the others again."""
-    with store_of(ctx) as store:
-        head = store.pin(store.resolve(id), on=False)
-    _tell(ctx, head, "no longer pinned")
+    """Pin a conversation to the top of the list. As: set --pin."""
+    _set(ctx, id, pinned=True)
 
 
 @commands.command("archive")
 def archive(ctx: typer.Context, id: Id) -> None:
-    """Put a conversation away: `list` shows it only when asked."""
+    """Archive a conversation: `list` shows it only with --archived. As: set --archive."""
+    _set(ctx, id, archived=True)
+
+
+@commands.command("set")
+def set_(
+    ctx: typer.Context,
+    id: Id,
+    title: Annotated[str | None, typer.Option("--title", metavar="TITLE", help="Give it this title.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help="Add this tag. Repeatable."),
+    ] = None,
+    untag: Annotated[
+        list[str] | None,
+        typer.Option("--untag", metavar="TAG", autocompletion=complete_tag, help="Remove this tag. Repeatable."),
+    ] = None,
+    pin: Annotated[
+        bool | None, typer.Option("--pin/--unpin", help="Pin it to the top of the list, or let it go.")
+    ] = None,
+    archive: Annotated[
+        bool | None, typer.Option("--archive/--unarchive", help="Take it out of the list, or bring it back.")
+    ] = None,
+) -> None:
+    """Change the title, the tags, the pin or the archive flag of a conversation, in one write."""
+    _set(ctx, id, title=title, tagged=tag or (), untagged=untag or (), pinned=pin, archived=archive)
+
+
+def _set(ctx: typer.Context, id: str, **changes: Any) -> None:
     with store_of(ctx) as store:
-        head = store.archive(store.resolve(id), on=True)
-    _tell(ctx, head, "archived")
-
-
-@commands.command("unarchive")
-def unarchive(ctx: typer.Context, id: Id) -> None:
-    """Bring a conversation back into the list."""
-    with store_of(ctx) as store:
-        head = store.archive(store.resolve(id), on=False)
-    _tell(ctx, head, "no longer archived")
-
-
-def _tagged(head: Head) -> str:
-    return "tags: " + one_line(", ".join(head.tags)) if head.tags else "no tags"
+        head = store.update(store.resolve(id), **changes)
+    flags = [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
+    said = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
+    _tell(ctx, head, " · ".join(said))
 
 
 def _tell(ctx: typer.Context, head: Head, words: str) -> None:

@@ -1,4 +1,4 @@
-"""`log`, `diff`, and what `show --at` and `restore --at` have of git: a conversation through time.
+"""`git log`, `git diff`, `git restore`, and what `show --at` has of git: a conversation through time.
 
 What must stay true: nothing here writes but `restore`, which asks the store for a new write.
 """
@@ -141,8 +141,14 @@ def _as_of(found: Past) -> str:
     return f"as of commit {found.path.partition(':')[0]}, {found.commit.at}, by {found.commit.author}"
 
 
-def restore_at(ctx: typer.Context, id: str, at: str, *, dry_run: bool) -> None:
-    """Write an earlier version of a conversation anew."""
+@commands.command("restore")
+def restore(
+    ctx: typer.Context,
+    id: Id,
+    at: Annotated[str, typer.Option("--at", metavar="REV", help=f"The version: {_REVISION}.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+) -> None:
+    """Bring an earlier version of a conversation back from git, as a new write."""
     from capsule.format.comparing import compare
     from capsule.git.past import past, resolve
 

@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
-from typer.main import get_command_from_info
-from typer.models import CommandInfo
 
 from capsule.errors import InvalidInput
-from capsule_cli.completion import complete_id
+from capsule_cli.completion import complete_id, complete_tag
+from capsule_cli.framework import give_every_command
 
 __all__ = [
     "Asked",
-    "CapsuleCommand",
     "Id",
     "Mode",
     "Role",
+    "Tags",
     "Type",
     "Yes",
     "asked",
-    "everywhere",
     "moment",
-    "piece_of",
-    "read_plainly",
     "seconds",
     "usage",
 ]
@@ -48,6 +42,10 @@ Id = Annotated[
         autocompletion=complete_id,
         help="The conversation: its id, a unique beginning of it (4 characters or more), or @last.",
     ),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help="With this tag; repeated: with all."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
@@ -119,80 +117,7 @@ def _everywhere(
     """What every command takes."""
 
 
-@cache
-def everywhere() -> tuple[Any, ...]:
-    """The parameters that every command has."""
-    made = get_command_from_info(
-        CommandInfo(callback=_everywhere), pretty_exceptions_short=False, rich_markup_mode=None
-    )
-    return tuple(made.params)
-
-
-class CapsuleCommand(TyperCommand):
-    """A command, with the options that every command has."""
-
-    def __init__(self, name: str | None, *, params: list[Any] | None = None, **settings: Any) -> None:
-        super().__init__(name, params=[*(params or []), *everywhere()], **settings)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        # With the option of the help, which typer makes here.
-        return read_plainly(super().get_params(ctx))
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS]", *(piece_of(param) for param in self.params if param.param_type_name == "argument")]
-
-
-def piece_of(param: Any) -> str:
-    """An argument as the line of usage shows it."""
-    name = param.metavar or param.name.upper()
-    return (name if param.required else f"[{name}]") + ("..." if param.nargs == -1 else "")
-
-
-def read_plainly(params: list[Any]) -> list[Any]:
-    """Let the values of `params` be read without pydantic, which typer would import to read a text as a text.
-
-    That import takes longer than everything else a short command does. A kind of parameter that is not known here
-    is left to typer, and so are all of them by a typer that asks in another way.
-    """
-    for param in params:
-        annotation = getattr(getattr(param, "type_descriptor", None), "annotation", None)
-        inner = get_args(annotation)[0] if get_origin(annotation) is list else annotation
-        if inner in (str, int, bool) or get_origin(inner) is Literal:
-            param.get_runtime_param = _Reading(inner).itself
-    return params
-
-
-class _Reading:
-    """Makes a parameter's value of the words of the command line."""
-
-    def __init__(self, kind: Any) -> None:
-        self._kind = kind
-
-    def itself(self) -> _Reading:
-        return self
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        many = param.multiple or param.nargs == -1
-        if value is None:
-            return () if many else None
-        return [self._one(one, param, ctx) for one in value] if many else self._one(value, param, ctx)
-
-    def _one(self, value: Any, param: Any, ctx: Any) -> Any:
-        if self._kind is int:
-            return self._number(value, param, ctx)
-        if get_origin(self._kind) is Literal and value not in get_args(self._kind):
-            choices = ", ".join(map(repr, get_args(self._kind)))
-            raise typer.BadParameter(f"{value!r} is not one of {choices}", ctx=ctx, param=param)
-        return value
-
-    def _number(self, value: Any, param: Any, ctx: Any) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            raise typer.BadParameter(f"{value!r} is no whole number", ctx=ctx, param=param) from None
-        if param.min is not None and number < param.min:
-            raise typer.BadParameter(f"{number} is less than {param.min}", ctx=ctx, param=param)
-        return number
+give_every_command(_everywhere)
 
 
 def usage(message: str, option: str | None = None) -> typer.BadParameter:

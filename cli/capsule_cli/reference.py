@@ -6,18 +6,19 @@ What must stay true: nothing in that page is written by hand; the exit codes com
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import GROUPS, SECTIONS, program
+from capsule_cli.app import ALIASES, GROUPS, SECTIONS, program
 from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
-from capsule_cli.options import everywhere, piece_of
+from capsule_cli.framework import choices_of, everywhere, piece_of
 from capsule_cli.output import out_bytes
 
-__all__ = ["exit_codes", "text"]
+__all__ = ["commands_in", "exit_codes", "text"]
 
 INTRODUCTION = """\
 <!-- Made from the program by `make docs`; a test says when it is stale. -->
@@ -29,7 +30,7 @@ was changed last. Where a message is named, `@N` is its place in the history, fr
 What goes to a terminal is made for a person, and may change. What a program reads is stable: `--json` of every
 command, and the lines with tabs between their columns when stdout is no terminal: `list` (id, time of last change,
 title, mode, tags, state; with `--summaries-of` the state ends in `current`, `behind`, `elsewhere`, `gone` or `unknown`:
-what became of the source since), `trash` (id, time of deletion, title), `overrides list` (server, on or off) and
+what became of the source since), `trash` (id, time of deletion, title), `servers list` (server, on or off) and
 `locks` (id, state, holder, user@host, time, title). Control characters that stand in a file are shown as their escapes.
 
 Errors and warnings go to stderr, as `capsule: ...`; with `--json` as a JSON object a line:
@@ -38,7 +39,11 @@ Errors and warnings go to stderr, as `capsule: ...`; with `--json` as a JSON obj
 The store is the one of `--store`, else of `CAPSULE_STORE`, else the nearest directory upwards with a `capsule.toml`,
 else your own, which is made when it is first used.
 
-Completion of commands, options and ids: `capsule --install-completion`, once for each shell.
+An option means one thing in every command: `--at` a version in git, `--since` a time, `--cursor` where to go on,
+`--context` the project's snapshot, `--branch` which branches, `--which` a message to change, `-m` a text to write,
+`-n` how many at most, `-F` a file to read.
+
+Completion of commands, options, ids and tags: `capsule --install-completion`, once for each shell.
 """
 
 
@@ -64,13 +69,31 @@ def _page() -> Iterator[str]:
     yield from _table(("option", ""), [_option(param) for param in everywhere()])
     group = program()
     context = Context(group, info_name="capsule")
-    for title, names in SECTIONS.items():
+    yield "## The commands\n"
+    yield from _table(("command", "what it does"), [(_names(names), says) for names, says in _lines(SECTIONS)])
+    others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
+    yield f"Other names: {others}. `capsule help COMMAND` prints the help of one.\n"
+    for title, lines in SECTIONS.items():
         yield f"## {title}\n"
-        for name in names:
+        for name in (name for names in lines for name in commands_in(names)):
             command = group.get_command(context, name)
             yield from _command(context, name, command)
             for below in GROUPS.get(name, ()):
                 yield from _command(context, f"{name} {below}", command.get_command(context, below))
+
+
+def commands_in(names: str) -> list[str]:
+    """The commands that a line of the help is about."""
+    return re.sub(r" \(\w+\)", "", names).split(", ")
+
+
+def _lines(sections: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    for lines in sections.values():
+        yield from lines.items()
+
+
+def _names(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in commands_in(names))
 
 
 def _command(parent: Context, name: str, command: Any) -> Iterator[str]:
@@ -94,8 +117,8 @@ def _option(param: Any) -> tuple[str, str]:
     names = ", ".join(f"`{name}`" for name in param.opts)
     if param.is_flag:
         return names, _help(param)
-    choices = param.type_descriptor.choices
-    value = "\\|".join(map(str, choices)) if choices else param.metavar or param.name.upper()
+    choices = choices_of(param)
+    value = "\\|".join(choices) if choices else param.metavar or param.name.upper()
     return f"{names} {value}", _help(param)
 
 

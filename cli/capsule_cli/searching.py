@@ -12,7 +12,7 @@ import typer
 
 from capsule_cli.completion import complete_id
 from capsule_cli.opening import store_of
-from capsule_cli.options import Mode, Role, asked, moment, usage
+from capsule_cli.options import Mode, Role, Tags, asked, moment, usage
 from capsule_cli.output import (
     console,
     in_terminal,
@@ -61,7 +61,7 @@ def search(
         list[str] | None,
         typer.Option("--in", metavar="ID", autocompletion=complete_id, help="In this conversation; may be repeated."),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="With this tag; repeated: with all.")] = None,
+    tag: Tags = None,
     mode: Annotated[Mode | None, typer.Option(help="In conversations of this mode.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Said since: a day (UTC), a time, yesterday, or 2h, 3d, 1w ago.")
@@ -75,7 +75,7 @@ def search(
     profile: Annotated[
         Profile, typer.Option(help="What age counts: half of it is gone after 24 hours, after a week, or none at all.")
     ] = "balanced",
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="So many at most.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="So many at most.")] = 20,
     cursor: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Go on where a search with the same options ended.")
     ] = None,

@@ -42,7 +42,7 @@ Placed = tuple[int, dict[str, Any]]
 Marks = Mapping[int, str]
 
 #: How many messages stand about the one that is wanted, and among how many of the last it is looked for.
-CONTEXT, TAIL = 3, 256
+SPAN, TAIL = 3, 256
 
 #: The colours of ANSI: cyan, green, yellow, magenta.
 _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
@@ -73,9 +73,9 @@ def show(
         str | None,
         typer.Option("--around", metavar="MESSAGE", help="This message and those about it: its id, @N or @last."),
     ] = None,
-    context: Annotated[
-        int, typer.Option("--context", "-C", min=0, metavar="N", help="With --around: so many before and behind.")
-    ] = CONTEXT,
+    span: Annotated[
+        int, typer.Option("--span", "-C", min=0, metavar="N", help="With --around: so many messages on either side.")
+    ] = SPAN,
     raw: Annotated[bool, typer.Option("--raw", help="The file's bytes, as they are.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
     rendered: Annotated[
@@ -123,7 +123,7 @@ def show(
             out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
         else:
             if around is not None:
-                messages, tree_of = about(source, id, around, context)
+                messages, tree_of = about(source, id, around, span)
             else:
                 messages, tree_of = source.tail_of_path(id, last) if last else whole(source, id, all_=all_)
             if as_json:
@@ -156,7 +156,7 @@ def show_tree(source: Source, id: str, *, as_json: bool) -> None:
         out("\n".join(as_lines(history, tree, current)))
 
 
-def about(source: Source, id: str, wanted: str, context: int) -> tuple[list[Placed], Tree | None]:
+def about(source: Source, id: str, wanted: str, span: int) -> tuple[list[Placed], Tree | None]:
     """The message that is wanted, and so many before and behind it on its branch; and the tree, where there is one."""
     from capsule.choosing import find_message
 
@@ -166,7 +166,7 @@ def about(source: Source, id: str, wanted: str, context: int) -> tuple[list[Plac
     place = next((first + i for i, message in enumerate(messages) if message.get("id") == wanted), -1)
     if wanted == "@last" or (wanted.startswith("@") and wanted[1:].isdecimal() and int(wanted[1:]) < count):
         place = count - 1 if wanted == "@last" else int(wanted[1:])
-    if (first and max(0, place - context) < first) or not source.is_line(id, messages):
+    if (first and max(0, place - span) < first) or not source.is_line(id, messages):
         from capsule.format.tree import Tree
 
         messages = source.document(id)["history"]
@@ -174,11 +174,11 @@ def about(source: Source, id: str, wanted: str, context: int) -> tuple[list[Plac
         tree = Tree(messages)
         path = tree.path_to(tree.leaf_at(place))
         at = path.index(place)
-        return [(on, messages[on]) for on in path[max(0, at - context) : at + context + 1]], tree
+        return [(on, messages[on]) for on in path[max(0, at - span) : at + span + 1]], tree
     if place < 0:
         place = find_message(messages, wanted, id)
-    begin = max(0, place - context)
-    return list(enumerate(messages[begin - first : place + context + 1 - first], begin)), None
+    begin = max(0, place - span)
+    return list(enumerate(messages[begin - first : place + span + 1 - first], begin)), None
 
 
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:

@@ -39,7 +39,7 @@ def summarize(
     text: Annotated[
         str | None, typer.Argument(metavar="TEXT", help="The summary; - takes it from standard input.")
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Take the summary from it.")] = None,
+    file: Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Take the summary from it.")] = None,
     command: Annotated[
         str | None,
         typer.Option(

@@ -83,7 +83,7 @@ def sync(
     It can run while people and programs write: what they write meanwhile is kept, and their locks are. A remote that
     can't be reached is no error. What can't be merged without a person changes nothing (exit code 9), but for
     conversations, which are merged in any case. Where clones changed the same, a person settles it: exit code 1 while
-    any awaits that, see: capsule conflicts
+    any awaits that, see: capsule git conflicts
     """
     from capsule.git.syncing import sync
 
@@ -295,5 +295,7 @@ def _leave(done: Committed) -> None:
 def _awaiting(disputed: list[Disputed]) -> str:
     """What is said of conflicts that await a person."""
     told = [f"conversation {one.id} {one.title!r}: {one.field}" for one in disputed]
-    said = "clones changed the same differently here; one version stands, see: capsule conflicts, capsule resolve"
+    said = (
+        "clones changed the same differently here; one version stands, see: capsule git conflicts, capsule git resolve"
+    )
     return "\n".join([said, *told])

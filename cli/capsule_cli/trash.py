@@ -44,14 +44,13 @@ def delete(
     message: Annotated[
         str | None,
         typer.Option(
-            "--message",
-            "-m",
-            metavar="MID",
+            "--which",
+            metavar="MESSAGE",
             help="Not the conversation, but one message of it and all that answers it: its id, @N or @last.",
         ),
     ] = None,
     keep_children: Annotated[
-        bool, typer.Option("--keep-children", help="With --message: what answers it stays, and moves up.")
+        bool, typer.Option("--keep-children", help="With --which: what answers it stays, and moves up.")
     ] = False,
     with_forks: Annotated[
         bool, typer.Option("--with-forks", help="Their forks too, and theirs; else these stay.")
@@ -59,18 +58,16 @@ def delete(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Move conversations to the trash; with --message: messages of one."""
+    """Move conversations to the trash; with --which: messages of one."""
     if message is not None:
         from capsule_cli.branching import delete_message
 
         if all_ or with_forks or not ids or len(ids) > 1:
-            raise usage(
-                "a message is of one conversation: give its id, and neither --all nor --with-forks", "--message"
-            )
+            raise usage("a message is of one conversation: give its id, and neither --all nor --with-forks", "--which")
         delete_message(ctx, ids[0], message, keep_children=keep_children, dry_run=dry_run, yes=yes)
         return
     if keep_children:
-        raise usage("say which message is to go: --message MID", "--keep-children")
+        raise usage("say which message is to go: --which MESSAGE", "--keep-children")
     if all_ and (with_forks or dry_run):
         raise usage("all go: --all takes neither --with-forks nor --dry-run", "--all")
     if all_:
@@ -132,20 +129,8 @@ def restore(
             "--deleted", metavar="TIME", help="What was deleted then, as capsule trash shows it; else what was last."
         ),
     ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="REV", help="Any conversation, as it was in this commit, or at this time (UTC)."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --at: only say what would change.")] = False,
 ) -> None:
-    """Bring back a conversation or messages from the trash; with --at: an earlier version from git, as a new write."""
-    if at is not None:
-        from capsule_cli.history import restore_at
-
-        restore_at(ctx, id, at, dry_run=dry_run)
-        return
-    if dry_run:
-        raise usage("say which version: --at REV", "--dry-run")
+    """Bring back a conversation or messages from the trash. An earlier version from git: capsule git restore."""
     with store_of(ctx) as store:
         item = _chosen(store, id, deleted)
         came: dict[str, Any] = {}

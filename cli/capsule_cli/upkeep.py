@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +18,7 @@ import typer
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused
 from capsule_cli.boundary import report_error
 from capsule_cli.completion import complete_id
-from capsule_cli.inputs import read_file
+from capsule_cli.inputs import read_file, replace_file
 from capsule_cli.opening import store_of
 from capsule_cli.options import asked
 from capsule_cli.output import out, out_bytes, out_json, progress, say, shown
@@ -160,45 +162,78 @@ def _problems(path: str) -> list[Problem]:
 @commands.command("migrate")
 def migrate(
     ctx: typer.Context,
-    ids: Annotated[
+    names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID", autocompletion=complete_id, help="The conversations; else all."),
+        typer.Argument(
+            metavar="ID|PATH",
+            autocompletion=complete_id,
+            help="Conversations of the store, or files, and directories with *.json in them, anywhere; else the store.",
+        ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when something would change.")] = False,
 ) -> None:
-    """Bring files to the current version of the format."""
+    """Bring files to the current version of the format; paths work outside a store."""
     told: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
-    with store_of(ctx) as store:
-        found = _chosen(store, ids)
-        with progress("migrating") as bar:
-            for at, id in enumerate(found, 1):
-                try:
-                    told.append({"id": id, "changes": store.migrate(id, check=check)})
-                except CapsuleError as error:
-                    failed.append(error)
-                    told.append({"id": id, "changes": [], "error": error.message})
-                if bar:
-                    bar(at, len(found))
+    with ExitStack() as stack, progress("migrating") as bar:
+        jobs = _migrations(names or (), lambda: stack.enter_context(store_of(ctx)))
+        for at, ((kind, name), migrated) in enumerate(jobs.items(), 1):
+            try:
+                told.append({kind: name, "changes": migrated(check=check)})
+            except CapsuleError as error:
+                failed.append(error)
+                told.append({kind: name, "changes": [], "error": error.message})
+            if bar:
+                bar(at, len(jobs))
     changed = [one for one in told if one["changes"]]
     if asked(ctx).json:
         out_json(told)
     else:
         for one in changed:
-            out(shown("\n".join(f"{one['id']}: {change}" for change in one["changes"])))
+            out(shown("\n".join(f"{one.get('id') or one['path']}: {change}" for change in one["changes"])))
         would = "would change" if check else "changed"
-        out(
-            f"{_count(len(found), 'conversation')}: {len(changed)} {would}"
-            + (f", {len(failed)} failed" if failed else "")
-        )
+        what = "file" if any("path" in one for one in told) else "conversation"
+        out(f"{_count(len(jobs), what)}: {len(changed)} {would}" + (f", {len(failed)} failed" if failed else ""))
     for failure in failed:
         report_error(failure, as_json=asked(ctx).json)
     if failed or (check and changed):
         raise typer.Exit(failed[0].exit_code if failed else 1)
 
 
-def _chosen(store: Store, ids: list[str] | None) -> list[str]:
-    return list(dict.fromkeys(map(store.resolve, ids))) if ids else sorted(store.ids())
+def _migrations(names: Sequence[str], opened: Callable[[], Store]) -> dict[tuple[str, str], Callable[..., list[str]]]:
+    """What there is to migrate, each with the function that does it; a file that is there is meant as a path."""
+    jobs: dict[tuple[str, str], Callable[..., list[str]]] = {}
+    store: Store | None = None if names else opened()
+    for name in names or sorted(store.ids() if store else ()):
+        if names and (os.path.lexists(name) or os.sep in name or name.endswith(".json")):
+            jobs |= {("path", path): partial(_migrate_file, path) for path in _files(name)}
+        else:
+            store = store or opened()
+            id = store.resolve(name) if names else name
+            jobs["id", id] = partial(store.migrate, id)
+    return jobs
+
+
+def _migrate_file(path: str, *, check: bool) -> list[str]:
+    """Migrate one file: by its store when it lies in one, else in its place."""
+    from capsule.format import canonical, codec, migrations, validation
+
+    directory, name = os.path.split(os.path.realpath(path))
+    root = os.path.dirname(directory)
+    if os.path.basename(directory) == "conversations" and os.path.isfile(os.path.join(root, "capsule.toml")):
+        from capsule import Store
+
+        with Store.open(root, keep_locks=False) as store:
+            return store.migrate(name.removesuffix(".json"), check=check)
+    data = read_file(path)
+    validation.check(codec.decode(data, path), data, path)
+    document, changes = migrations.current(codec.decode(data, path), path)
+    after = codec.encode(canonical.in_order(document))
+    if not changes and after != data:
+        changes = ["brought into the canonical layout"]
+    if changes and not check:
+        replace_file(os.path.join(directory, name), data, after)
+    return changes
 
 
 @commands.command("schema")

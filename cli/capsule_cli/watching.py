@@ -40,15 +40,15 @@ def watch(
         list[str] | None,
         typer.Argument(metavar="ID", autocompletion=complete_id, help="These conversations only; none: all."),
     ] = None,
-    since: Annotated[
+    cursor: Annotated[
         str | None,
         typer.Option(
-            "--since",
+            "--cursor",
             metavar="CURSOR",
-            help="Begin with what changed since: the `cursor` of a change, or what --cursor printed.",
+            help="Begin with what changed since: the `cursor` of a change, or what --print-cursor printed.",
         ),
     ] = None,
-    cursor: Annotated[bool, typer.Option("--cursor", help="Print the cursor of now, and end.")] = False,
+    print_cursor: Annotated[bool, typer.Option("--print-cursor", help="Print the cursor of now, and end.")] = False,
     exec_: Annotated[
         str | None,
         typer.Option(
@@ -73,18 +73,18 @@ def watch(
     A line has time, kind, conversation, and what of it; with --json it is a JSON object. Kinds: created, appended,
     edited, head, locked, unlocked, deleted, restored, damaged, repaired.
     """
-    if cursor and (since is not None or exec_ is not None or autocommit is not None):
-        raise usage("it prints a cursor and ends; give it alone", "--cursor")
+    if print_cursor and (cursor is not None or exec_ is not None or autocommit is not None):
+        raise usage("it prints a cursor and ends; give it alone", "--print-cursor")
     if autocommit is None:
         end_at_once()
     with store_of(ctx) as store:
-        if cursor:
+        if print_cursor:
             now = store.changes().cursor
             out_json_line({"cursor": now}) if asked(ctx).json else out(now)
             return
         wanted = [store.resolve(id) for id in ids] if ids else None
         with _committing(ctx, store, autocommit) as waiting:
-            for change in followed(store, since, wanted, waiting):
+            for change in followed(store, cursor, wanted, waiting):
                 _tell(change, as_json=asked(ctx).json)
                 if exec_ is not None:
                     _run(exec_, change, store.root)

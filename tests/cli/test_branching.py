@@ -17,7 +17,7 @@ def talk(capsule: Any) -> str:
     id = capsule.new("A plan", "--message", "question")
     capsule("append", id, "one", "--role", "assistant")
     capsule("append", id, "more")
-    capsule("regenerate", id, "two", "--message", "@1")
+    capsule("regenerate", id, "two", "--which", "@1")
     return str(id)
 
 
@@ -125,47 +125,50 @@ def test_regenerate_gives_the_message_to_answer_or_puts_the_answer_beside(capsul
     last = capsule.history(id)[-1]
     assert (last["content"], last["parent"], last["model"], last["from"]) == ("three", parent, "m-3", "ada")
     assert shown(capsule, id) == [("@0", "question"), ("@4  3/3", "three")]
-    capsule("regenerate", id, "x", "--message", "@0", expect=2)
+    capsule("regenerate", id, "x", "--which", "@0", expect=2)
     capsule("regenerate", capsule.new("A"), expect=3)
 
 
 def test_edit_branch_leaves_a_message_and_puts_the_new_text_beside_it(capsule: Any, editor: Any) -> None:
     id = talk(capsule)
-    told = capsule.json("edit", id, "--message", "@0", "--branch", "other question")
+    told = capsule.json("edit", id, "--which", "@0", "--beside", "other question")
     assert told["changed"] and told["at"] == 4
     assert shown(capsule, id) == [("@4  2/2", "other question")]
     assert capsule.history(id)[0]["content"] == "question" and "editedAt" not in capsule.history(id)[0]
     editor('printf "third" > "$1"')
-    assert "added" in capsule.terminal("edit", id, "--message", "@0", "--branch")
+    assert "added" in capsule.terminal("edit", id, "--which", "@0", "--beside")
     assert shown(capsule, id) == [("@5  3/3", "third")]
-    capsule("edit", id, "--branch", expect=2)
+    capsule("edit", id, "--beside", expect=2)
 
 
 def test_a_message_goes_with_what_answers_it_after_that_was_said(capsule: Any) -> None:
     id = talk(capsule)
     before = capsule.file(id).read_bytes()
-    assert "2 messages (1 assistant, 1 user) would be removed" in capsule("delete", id, "-m", "@1", "--dry-run").stdout
-    assert capsule.json("delete", id, "-m", "@1", "--dry-run")["dryRun"] is True
-    screen = capsule.terminal("delete", id, "--message", "@1", typed="n\n", expect=1)
+    assert (
+        "2 messages (1 assistant, 1 user) would be removed"
+        in capsule("delete", id, "--which", "@1", "--dry-run").stdout
+    )
+    assert capsule.json("delete", id, "--which", "@1", "--dry-run")["dryRun"] is True
+    screen = capsule.terminal("delete", id, "--which", "@1", typed="n\n", expect=1)
     assert "2 messages (1 assistant, 1 user)" in screen and "copy" in screen
     assert capsule.file(id).read_bytes() == before
-    told = capsule.json("delete", id, "--message", "@1", "--keep-children", "--yes")
+    told = capsule.json("delete", id, "--which", "@1", "--keep-children", "--yes")
     assert told["roles"] == {"assistant": 1}
     assert capsule("show", id, "--tree").stdout.splitlines() == [
         "* @0 user: question", "  +- @1 user 1/2: more", "* +- @2 assistant 2/2: two",
     ]  # fmt: skip
-    capsule.terminal("delete", id, "--message", "@1", typed="y\n")
+    capsule.terminal("delete", id, "--which", "@1", typed="y\n")
     assert [message["content"] for message in capsule.history(id)] == ["question", "two"]
     for wrong in (
-        (id, id, "-m", "@0"),
+        (id, id, "--which", "@0"),
         (id, "--keep-children"),
-        ("--all", "-m", "@0"),
-        (id, "-m", "@0", "--with-forks"),
+        ("--all", "--which", "@0"),
+        (id, "--which", "@0", "--with-forks"),
     ):
         capsule("delete", *wrong, expect=2)
 
 
-@pytest.mark.parametrize("words", [("delete", "--message", "@1"), ("prune",)])
+@pytest.mark.parametrize("words", [("delete", "--which", "@1"), ("trim",)])
 def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others(capsule: Any, words: Any) -> None:
     id = talk(capsule)
     for message in ("@1", "@3"):
@@ -193,19 +196,19 @@ def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others
 
 def test_prune_drops_every_branch_but_the_active_one(capsule: Any) -> None:
     id = talk(capsule)
-    assert "2 messages (1 assistant, 1 user) would be removed" in capsule("prune", id, "--dry-run").stdout
-    assert "nothing was changed" in capsule.terminal("prune", id, typed="n\n", expect=1)
-    assert "--yes" in capsule("prune", id, expect=2).stderr
-    assert capsule.json("prune", id, "--yes")["roles"] == {"assistant": 1, "user": 1}
+    assert "2 messages (1 assistant, 1 user) would be removed" in capsule("trim", id, "--dry-run").stdout
+    assert "nothing was changed" in capsule.terminal("trim", id, typed="n\n", expect=1)
+    assert "--yes" in capsule("trim", id, expect=2).stderr
+    assert capsule.json("trim", id, "--yes")["roles"] == {"assistant": 1, "user": 1}
     assert [message["content"] for message in capsule.history(id)] == ["question", "two"]
-    assert "0 messages removed" in capsule.terminal("prune", id)
+    assert "0 messages removed" in capsule.terminal("trim", id)
 
 
 def test_fork_makes_a_conversation_of_a_branch(capsule: Any) -> None:
     id = talk(capsule)
     fork = capsule("fork", id[:8]).stdout.strip()
     assert [text for _, text in shown(capsule, fork)] == ["question", "two"]
-    told = capsule.json("fork", id, "--at", "@1", "--title", "Mine", "--without-attachments")
+    told = capsule.json("fork", id, "--up-to", "@1", "--title", "Mine", "--without-attachments")
     assert (told["title"], told["forkedFrom"]) == ("Mine", id)
     assert [message["content"] for message in capsule.history(told["id"])] == ["question", "one"]
     assert {head["id"] for head in capsule.json("list") if head["forkedFrom"] == id} == {fork, told["id"]}

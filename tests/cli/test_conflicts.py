@@ -25,10 +25,10 @@ def disputed(capsule: Any) -> str:
 
 def test_conflicts_lists_what_awaits_a_decision(capsule: Any, disputed: str) -> None:
     capsule.new("Another")
-    found = capsule.json("conflicts")
-    assert found == capsule.json("conflicts", disputed[:8])
+    found = capsule.json("git", "conflicts")
+    assert found == capsule.json("git", "conflicts", disputed[:8])
     assert found[1] == {"id": disputed, "title": "Ben's", "field": "title", "kept": "Ben's", "values": VALUES}
-    rows = [line.split("\t") for line in capsule("conflicts").stdout.splitlines()]
+    rows = [line.split("\t") for line in capsule("git", "conflicts").stdout.splitlines()]
     assert [row[2:5] for row in rows] == [
         ["metadata.pinned", "1", "null"],
         ["metadata.pinned", "2", "true"],
@@ -39,32 +39,32 @@ def test_conflicts_lists_what_awaits_a_decision(capsule: Any, disputed: str) -> 
 
 
 def test_resolve_keeps_a_value_by_its_number_or_takes_another(capsule: Any, disputed: str) -> None:
-    told = capsule.json("resolve", disputed, "title", "--keep", "1")
+    told = capsule.json("git", "resolve", disputed, "title", "--keep", "1")
     assert told["settled"] == [{"field": "title", "value": "Anna's"}]
     assert [one["field"] for one in told["left"]] == ["metadata.pinned"]
-    assert capsule("resolve", disputed, "--value", "false").stdout == f"{disputed}: metadata.pinned is false\n"
-    assert capsule.json("conflicts") == []
+    assert capsule("git", "resolve", disputed, "--value", "false").stdout == f"{disputed}: metadata.pinned is false\n"
+    assert capsule.json("git", "conflicts") == []
     head = next(one for one in capsule.json("list") if one["id"] == disputed)
     assert (head["title"], head["pinned"]) == ("Anna's", False)
     assert "conflicts" not in json.loads(capsule.file(disputed).read_text())["metadata"]
 
 
 def test_resolve_takes_a_text_as_it_is(capsule: Any, disputed: str) -> None:
-    capsule("resolve", disputed, "title", "--value", "17")
+    capsule("git", "resolve", disputed, "title", "--value", "17")
     assert next(one["title"] for one in capsule.json("list")) == "17"
 
 
 def test_at_a_terminal_it_asks_for_each(capsule: Any, disputed: str) -> None:
-    screen = capsule.terminal("resolve", disputed, typed="1\n2\n")
+    screen = capsule.terminal("git", "resolve", disputed, typed="1\n2\n")
     assert "Which stands?" in screen and "Anna's" in screen
-    assert capsule.json("conflicts") == []
+    assert capsule.json("git", "conflicts") == []
     head = capsule.json("list")[0]
     assert (head["title"], head["pinned"]) == ("Ben's", False)
 
 
 def test_who_does_not_choose_changes_nothing(capsule: Any, disputed: str) -> None:
     before = capsule.file(disputed).read_bytes()
-    assert "nothing was changed" in capsule.terminal("resolve", disputed, "title", typed="q\n", expect=1)
+    assert "nothing was changed" in capsule.terminal("git", "resolve", disputed, "title", typed="q\n", expect=1)
     for arguments in (
         ("title", "--keep", "3"),
         ("title",),
@@ -74,7 +74,7 @@ def test_who_does_not_choose_changes_nothing(capsule: Any, disputed: str) -> Non
         ("metadata.pinned", "--value", '"yes"'),
         ("title", "--keep", "1", "--value", "x"),
     ):
-        assert capsule("resolve", disputed, *arguments, expect=2).stderr
+        assert capsule("git", "resolve", disputed, *arguments, expect=2).stderr
     assert capsule.file(disputed).read_bytes() == before
     other = capsule.new("Another")
-    assert "nothing to settle" in capsule("resolve", other, expect=2).stderr
+    assert "nothing to settle" in capsule("git", "resolve", other, expect=2).stderr

@@ -64,7 +64,7 @@ def test_without_a_title_it_is_made_from_the_first_user_message_until_a_person_g
     capsule("append", empty, "Later words")
     assert {head["id"]: head["title"] for head in capsule.json("list")}[empty] == "Later words"
     capsule("rename", id, "Sorting")
-    capsule("edit", id, "--message", "@0", "Other words")
+    capsule("edit", id, "--which", "@0", "Other words")
     assert {head["id"]: head["title"] for head in capsule.json("list")}[id] == "Sorting"
 
 
@@ -103,8 +103,8 @@ def test_list_shows_the_latest_first_and_pinned_above_and_hides_the_archived(cap
     assert [head["id"] for head in capsule.json("list", "--sort", "title")] == ["two2", "four4", "one1"]
     assert [head["id"] for head in capsule.json("list", "--sort", "created")] == ["two2", "four4", "one1"]
     assert [head["id"] for head in capsule.json("list", "--limit", "1")] == ["two2"]
-    capsule("unpin", "two2")
-    capsule("unarchive", "three3")
+    capsule("set", "two2", "--unpin")
+    capsule("set", "three3", "--unarchive")
     assert {head["id"] for head in capsule.json("list")} == {"one1", "two2", "three3", "four4"}
 
 
@@ -170,7 +170,7 @@ def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(c
 
 
 def test_an_empty_list_says_so_on_a_terminal_and_is_empty_elsewhere(capsule: Any) -> None:
-    for words in (("list",), ("locks",), ("trash",), ("overrides", "list", "@next"), ("conflicts",)):
+    for words in (("list",), ("locks",), ("trash",), ("servers", "list", "@next"), ("git", "conflicts")):
         assert capsule.terminal(*words).startswith("capsule: ")
         assert capsule(*words).stdout == ""
     capsule.new("A")
@@ -182,11 +182,11 @@ def test_an_empty_list_says_so_on_a_terminal_and_is_empty_elsewhere(capsule: Any
     [
         (("rename", "aaaa", "New title"), "title", "New title"),
         (("tag", "aaaa", "x", "z"), "tags", ["x", "y", "z"]),
-        (("untag", "aaaa", "x", "nope"), "tags", ["y"]),
+        (("set", "aaaa", "--untag", "x", "--untag", "nope", "--tag", "z"), "tags", ["y", "z"]),
         (("pin", "aaaa"), "pinned", True),
-        (("unpin", "aaaa"), "pinned", False),
+        (("set", "aaaa", "--unpin"), "pinned", False),
         (("archive", "aaaa"), "archived", True),
-        (("unarchive", "aaaa"), "archived", False),
+        (("set", "aaaa", "--unarchive", "--title", "B"), "archived", False),
     ],
 )
 def test_a_head_is_changed_and_printed(capsule: Any, words: Any, field: str, value: Any) -> None:

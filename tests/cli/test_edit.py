@@ -115,6 +115,17 @@ def test_at_a_terminal_the_person_edits_again_until_it_is_valid(capsule: Any, pl
     assert capsule.json("list")[0]["title"] == "C plan"
 
 
+def test_a_message_that_is_not_accepted_is_edited_again_or_kept(capsule: Any, plan: str, editor: Any) -> None:
+    editor('if grep -q first "$1"; then echo > "$1"; else echo better > "$1"; fi')
+    assert "empty" in capsule.terminal("edit", plan, "--which", "@0", typed="e\n")
+    assert capsule.history(plan)[0]["content"] == "better"
+    editor('printf "\\377" > "$1"')
+    screen = capsule.terminal("edit", plan, "--which", "@0", typed="q\n", expect=2)
+    kept = Path(re.search(r"is kept in (/\S*)", screen.replace("\n", ""))[1].split(".md")[0] + ".md")
+    assert kept.read_bytes() == b"\xff"
+    kept.unlink()
+
+
 def test_at_a_terminal_the_person_may_quit_and_keeps_the_copy(capsule: Any, plan: str, editor: Any) -> None:
     editor('echo typed > "$1"')
     screen = capsule.terminal("edit", plan, typed="q\n", expect=5)
@@ -148,8 +159,8 @@ def test_a_named_holder_keeps_its_lock_after_editing(capsule: Any, plan: str, ed
 def test_one_message_is_edited_by_its_id_or_place(capsule: Any, plan: str, mid: str) -> None:
     id = capsule.history(plan)[1]["id"]
     named = {"full": id, "beginning": id[:20] if id[:20] not in capsule.history(plan)[0]["id"] else id}.get(mid, mid)
-    capsule("edit", plan, "--message", named, "changed")
-    assert "nothing changed" in capsule("edit", plan, "--message", named, "changed").stdout
+    capsule("edit", plan, "--which", named, "changed")
+    assert "nothing changed" in capsule("edit", plan, "--which", named, "changed").stdout
     first, second = capsule.history(plan)
     assert second["content"] == "changed"
     assert "editedAt" in second
@@ -158,20 +169,20 @@ def test_one_message_is_edited_by_its_id_or_place(capsule: Any, plan: str, mid: 
 
 
 def test_a_messages_text_comes_from_standard_input_or_the_editor(capsule: Any, plan: str, editor: Any) -> None:
-    told = json.loads(capsule("edit", plan, "--message", "@0", "--json", input="from stdin\n").stdout)
+    told = json.loads(capsule("edit", plan, "--which", "@0", "--json", input="from stdin\n").stdout)
     assert told == {"changed": True, "id": capsule.history(plan)[0]["id"], "at": 0}
     assert capsule.history(plan)[0]["content"] == "from stdin"
     editor('cat "$1" > "$HOME/seen"; echo "from the editor" > "$1"')
-    capsule.terminal("edit", plan, "--message", "@0")
+    capsule.terminal("edit", plan, "--which", "@0")
     assert (Path.home() / "seen").read_text(encoding="utf-8") == "from stdin\n"
     assert capsule.history(plan)[0]["content"] == "from the editor"
     editor("true")
-    assert "nothing changed" in capsule.terminal("edit", plan, "--message", "@0")
+    assert "nothing changed" in capsule.terminal("edit", plan, "--which", "@0")
 
 
 def test_editing_what_is_not_there_is_not_found(capsule: Any, plan: str) -> None:
-    capsule("edit", plan, "--message", "@9", "x", expect=3)
-    capsule("edit", plan, "--message", "ffffffff", "x", expect=3)
+    capsule("edit", plan, "--which", "@9", "x", expect=3)
+    capsule("edit", plan, "--which", "ffffffff", "x", expect=3)
     capsule("edit", "nobody", expect=3)
     capsule("edit", plan, "a text without --message", expect=2)
-    capsule("edit", plan, "--message", "@0", "", expect=2)
+    capsule("edit", plan, "--which", "@0", "", expect=2)

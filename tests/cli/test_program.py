@@ -16,29 +16,31 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import capsule as package
 from capsule import Store, errors
 from capsule.format import fields
 from capsule_cli import options, reference
-from capsule_cli.app import GROUPS, SECTIONS, app
+from capsule_cli.app import GROUPS, MODULES, SECTIONS, app
 from tests.processes import ROOT, Child
 
-COMMANDS = [name for section in SECTIONS.values() for name in section]
+COMMANDS = list(MODULES)
 #: With those of the groups, as one types them.
 ALL = [*COMMANDS, *(f"{group} {name}" for group, names in GROUPS.items() for name in names)]
 
 
 def test_the_commands_are_those_that_the_modules_declare() -> None:
-    places = {name: module for section in SECTIONS.values() for name, module in section.items() if name not in GROUPS}
-    for names in (places, *GROUPS.values()):
-        declared = {
-            info.name
-            for module in set(names.values())
-            for info in importlib.import_module(f"capsule_cli.{module}").commands.registered_commands
-        }
-        assert sorted(names) == sorted(map(str, declared))
+    places = [(name, module) for name, module in MODULES.items() if name not in GROUPS]
+    places += [place for names in GROUPS.values() for place in names.items()]
+    modules = {module for _, module in places}
+    declared = [
+        (info.name, module)
+        for module in modules
+        for info in importlib.import_module(f"capsule_cli.{module}").commands.registered_commands
+    ]
+    assert sorted(places) == sorted(declared)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -58,14 +60,44 @@ def test_options_stand_before_or_after_the_name_of_the_command(capsule: Any, mon
     capsule("--store", root, "append", id, "no", expect=4)
 
 
-def test_the_help_names_every_command_in_its_section(capsule: Any) -> None:
+def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule: Any) -> None:
     told = capsule("--help").stdout
-    for title, names in SECTIONS.items():
-        section = told[told.index(title + ":") :]
-        assert all(re.search(rf"^  {name} ", section, re.M) for name in names)
+    assert len(told.splitlines()) <= 40 and max(map(len, told.splitlines())) <= 80
+    named = [name for lines in SECTIONS.values() for names in lines for name in reference.commands_in(names)]
+    assert sorted([*named, "help"]) == sorted(MODULES)
+    for lines in SECTIONS.values():
+        assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for says in lines.values())
     for group, below in GROUPS.items():
         told = capsule(group, "--help").stdout
         assert all(re.search(rf"^  {name} ", told, re.M) for name in below)
+    assert capsule("help").stdout == capsule("-h").stdout == capsule("--help").stdout
+    assert capsule("help", "git", "log").stdout == capsule("git", "log", "--help").stdout
+    assert "lisst" in capsule("help", "lisst", expect=2).stderr
+    assert "there is no command" in capsule("help", "list", "x", expect=2).stderr
+
+
+def test_the_names_that_hands_know_from_elsewhere_are_understood(capsule: Any) -> None:
+    id = capsule.new("A", "--message", "hello")
+    assert capsule("ls").stdout == capsule("list").stdout
+    assert capsule("cat", id).stdout == capsule("show", id).stdout
+    capsule("rm", id)
+    assert capsule("ls").stdout == ""
+
+
+def test_a_flag_means_one_thing_in_every_command() -> None:
+    group = reference.program()
+    context = typer.Context(group, info_name="capsule")
+    meant: dict[str, set[str]] = {}
+    for words in ALL:
+        command: Any = group
+        for word in words.split():
+            command = command.get_command(context, word)
+        for param in command.params:
+            for name in param.opts if param.param_type_name == "option" else ():
+                meant.setdefault(name, set()).add(str(param.metavar or param.is_flag))
+    wanted = {"-m": "TEXT", "-n": "N", "-F": "FILE", "--at": "REV", "--since": "WHEN", "--cursor": "CURSOR"}
+    wanted |= {"--which": "MESSAGE", "--up-to": "MESSAGE", "--around": "MESSAGE", "--context": "True"}
+    assert {name: meant[name] for name in wanted} == {name: {kind} for name, kind in wanted.items()}
 
 
 def test_options_stand_anywhere_in_the_words_of_a_command_of_a_group(
@@ -82,13 +114,15 @@ def test_options_stand_anywhere_in_the_words_of_a_command_of_a_group(
     assert "Usage:" in "".join([*vars(capsule("tokens", expect=2)).values()][1:])
 
 
-def test_no_command_at_all_is_a_usage_error_that_shows_the_help(capsule: Any) -> None:
+def test_no_command_at_all_says_what_to_do_first(capsule: Any) -> None:
     answer = capsule(expect=2)
-    assert "Usage:" in answer.stdout + answer.stderr
+    assert answer.stdout == ""
+    for words in ("capsule new", "capsule append @last", "capsule init", "capsule help"):
+        assert words in answer.stderr
 
 
 def test_the_version_is_that_of_the_package(capsule: Any) -> None:
-    assert capsule("--version").stdout == f"capsule {package.__version__}\n"
+    assert capsule("-V").stdout == capsule("--version").stdout == f"capsule {package.__version__}\n"
     assert json.loads(capsule("--version", "--json").stdout) == {"version": package.__version__}
 
 
@@ -286,7 +320,11 @@ def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
     assert _complete(capsule, f"capsule --store '{capsule.root}' delete alpha-1 alpha-2", 5) == ["alpha-2"]
     assert _complete(capsule, "capsule show @l", 2) == ["@last"]
     assert _complete(capsule, "capsule restore b", 2) == ["beta-1"]
-    assert _complete(capsule, "capsule una", 1) == ["unarchive"]
+    assert _complete(capsule, "capsule una", 1) == []
+    assert _complete(capsule, "capsule unl", 1) == ["unlock"]
+    capsule("tag", "alpha-1", "design", "deep")
+    for line in ("list --tag de", "set alpha-2 --untag de", "tag alpha-2 de"):
+        assert sorted(_complete(capsule, f"capsule {line}", len(line.split()))) == ["deep", "design"]
     assert _complete(capsule, "capsule append alpha-1 --role as", 4) == ["assistant"]
     assert "--json" in _complete(capsule, "capsule list --j", 2)
 

@@ -217,7 +217,7 @@ def conversation(capsule: Any, count: int) -> tuple[str, list[str]]:
     [
         ("@5", [], range(2, 9)),
         ("@5", ["-C", "1"], range(4, 7)),
-        ("@5", ["--context", "0"], range(5, 6)),
+        ("@5", ["--span", "0"], range(5, 6)),
         ("@0", ["-C", "2"], range(3)),
         ("@last", ["-C", "2"], range(597, 600)),
         ("@599", ["-C", "2"], range(597, 600)),

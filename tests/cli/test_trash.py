@@ -88,17 +88,17 @@ def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_aske
     capsule("append", id, "another")
     capsule("delete", capsule.new("B"))
     before = capsule.file(id).read_bytes()
-    for words in (("purge",), ("delete", "--all"), ("delete", id, "--message", "@0"), ("purge", "--older-than", "0s")):
+    for words in (("purge",), ("delete", "--all"), ("delete", id, "--which", "@0"), ("purge", "--older-than", "0s")):
         assert "--yes" in capsule(*words, expect=2).stderr
-    said = capsule("delete", id, "--message", "@0", expect=2).stderr
+    said = capsule("delete", id, "--which", "@0", expect=2).stderr
     assert "2 messages" in said and "all of them" in said
     assert capsule.file(id).read_bytes() == before and len(capsule.json("trash")) == 1
 
 
 def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule: Any) -> None:
     id = capsule.new("A plan", "--message", "hello")
-    capsule("edit", id, "--message", "@0", "hello there")
-    told = capsule.json("delete", id, "--message", "@0", "--yes")
+    capsule("edit", id, "--which", "@0", "hello there")
+    told = capsule.json("delete", id, "--which", "@0", "--yes")
     assert told["undo"] == f"capsule restore {id}"
     listed = capsule.json("trash")
     assert [(one["id"], one["reason"], len(one["messages"])) for one in listed] == [

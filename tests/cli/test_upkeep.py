@@ -119,7 +119,7 @@ def test_bad_files_are_told_by_place_and_never_change(capsule: Any, data: bytes)
 
 
 def test_the_overrides_that_wait_are_checked_as_what_they_are(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    capsule("overrides", "set", "@next", "git", "off")
+    capsule("servers", "set", "@next", "git", "off")
     path = capsule.root / "overrides" / "next.json"
     assert capsule.json("validate", str(path)) == {"ok": True, "files": 1, "problems": []}
     assert capsule.json("validate")["files"] == 1
@@ -144,6 +144,28 @@ def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(caps
     assert json.loads(capsule.file(FOREIGN).read_bytes())["version"] == "2.1"
     assert b"12345678901234567890123" in capsule.file(FOREIGN).read_bytes()
     assert capsule("migrate", "--check").stdout == "2 conversations: 0 would change\n"
+
+
+def test_migrate_takes_paths_in_a_store_and_outside_of_one(capsule: Any, samples: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "loose"
+    folder.mkdir()
+    loose, current = folder / "any name.json", capsule.new("Current", "--message", "hello")
+    loose.write_bytes((samples / f"{FOREIGN}.json").read_bytes())
+    loose.chmod(0o640)
+    (folder / "broken.json").write_text("{", encoding="utf-8")
+    inside = capsule.file(FOREIGN)
+    inside.write_bytes(loose.read_bytes())
+    told = capsule.json("migrate", str(folder), str(inside), "--check", expect=5)
+    assert [bool(one["changes"]) for one in told] == [True, False, True] and "error" in told[1]
+    assert loose.read_bytes() == inside.read_bytes()
+    capsule("migrate", str(loose), str(inside), current)
+    for path in (loose, inside):
+        document = json.loads(path.read_bytes())
+        assert document["version"] == "2.1" and all("id" in entry for entry in document["history"])
+    assert loose.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in folder.iterdir()) == ["any name.json", "broken.json"]
+    capsule("migrate", str(loose), "--check")
+    capsule("migrate", str(tmp_path / "nowhere.json"), expect=3)
 
 
 def test_migrate_goes_on_after_a_damaged_file_and_fails_in_the_end(capsule: Any, samples: Path) -> None:

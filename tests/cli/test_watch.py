@@ -12,12 +12,12 @@ import pytest
 
 
 def cursor_of(capsule: Any) -> str:
-    return str(capsule("watch", "--cursor").line)
+    return str(capsule("watch", "--print-cursor").line)
 
 
 def follow(capsule: Any, *words: str) -> subprocess.Popen[bytes]:
     """Start a program that follows the store from now on, wherever it is in starting."""
-    return capsule.start("watch", "--since", cursor_of(capsule), *words)  # type: ignore[no-any-return]
+    return capsule.start("watch", "--cursor", cursor_of(capsule), *words)  # type: ignore[no-any-return]
 
 
 def lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
@@ -67,7 +67,7 @@ def test_watch_tells_json_lines_with_cursors_to_go_on_from(capsule: Any) -> None
     (appended,) = kinds(process, "appended")
     assert created["id"] == id and appended["messages"] == [message]
     assert (appended["source"], appended["own"], appended["count"]) == ("store", False, 1)
-    again = capsule.start("watch", "--json", "--since", created["cursor"])
+    again = capsule.start("watch", "--json", "--cursor", created["cursor"])
     assert json.loads(lines(again, 1)[0])["messages"] == [message]
 
 
@@ -138,7 +138,7 @@ def test_a_command_that_a_signal_ends_is_said(capsule: Any) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_without_a_word(capsule: Any, words: tuple[str, ...], number: int, code: int) -> None:
     id = capsule.new("Plan", "--message", "hello", "--type", "group")
-    process = capsule.start(*words, *([] if words[0] == "tail" else ["--since", cursor_of(capsule)]))
+    process = capsule.start(*words, *([] if words[0] == "tail" else ["--cursor", cursor_of(capsule)]))
     capsule("append", id, "more")
     lines(process, 1)  # It is running.
     process.send_signal(number)
@@ -159,9 +159,9 @@ def test_a_reader_that_leaves_ends_it_quietly(capsule: Any) -> None:
 
 
 def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
-    assert "is no cursor" in capsule("watch", "--since", "yesterday", expect=2).stderr
-    capsule("watch", "--cursor", "--exec", "true", expect=2)
-    assert capsule.json("watch", "--cursor")["cursor"].split(".")[0] == cursor_of(capsule).split(".")[0]
+    assert "is no cursor" in capsule("watch", "--cursor", "yesterday", expect=2).stderr
+    capsule("watch", "--print-cursor", "--exec", "true", expect=2)
+    assert capsule.json("watch", "--print-cursor")["cursor"].split(".")[0] == cursor_of(capsule).split(".")[0]
     capsule("watch", "no-such-conversation", expect=3)
 
 

@@ -99,7 +99,7 @@ def test_what_is_in_no_commit_comes_back_with_the_way_to_have_the_committed_vers
         store.append(id, content="three")
         clone.git(*PUTS_BACK[command])
         assert contents(store, id)[-1] == "three"
-        assert f"capsule restore {id} --at HEAD" in caplog.text
+        assert f"capsule git restore {id} --at HEAD" in caplog.text
 
 
 def test_an_unchanged_save_of_the_committed_version_takes_nothing_away(clone: Clone, id: str) -> None:

@@ -172,7 +172,7 @@ def test_a_true_conflict_stops_git_and_leaves_a_valid_capsule(repo: Clone) -> No
     assert f"capsule: conversation {id} " in ran.err
     assert "both sides changed title, to " in ran.err
     assert '"Our plan"' in ran.err and '"Their plan"' in ran.err
-    assert f"settle it with: capsule resolve {id}, then: git add -- :/conversations/{id}.json" in ran.err
+    assert f"settle it with: capsule git resolve {id}, then: git add -- :/conversations/{id}.json" in ran.err
     found = document(repo, id)
     assert found["title"] in ("Our plan", "Their plan")
     assert [conflict["field"] for conflict in found["metadata"]["conflicts"]] == ["title"]

@@ -241,7 +241,7 @@ def test_line_ends_that_git_changes_are_no_difference(repo: Clone) -> None:
     repo.file(ID).unlink()
     repo.run("checkout", "-q", "--", repo.path(ID))
     assert words(repo) == ["a message added", "created with a message"]
-    assert repo.capsule("diff", ID, first).out == ""
+    assert repo.capsule("git", "diff", ID, first).out == ""
 
 
 def test_only_what_is_told_of_is_read(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,12 @@ def test_no_repository_is_said(tmp_path: Path) -> None:
     clone = Clone(tmp_path / "store")
     with clone.store() as store:
         store.create(id=ID)
-    for words in (("log", ID), ("show", ID, "--at", "HEAD"), ("diff", ID, "HEAD"), ("restore", ID, "--at", "HEAD")):
+    for words in (
+        ("git", "log", ID),
+        ("show", ID, "--at", "HEAD"),
+        ("git", "diff", ID, "HEAD"),
+        ("git", "restore", ID, "--at", "HEAD"),
+    ):
         assert "lies in no git repository" in clone.capsule(*words, expect=3).err
 
 
@@ -396,13 +401,13 @@ def parsed(ran: Ran) -> Any:
 
 def test_the_log_is_a_line_a_commit(dated: tuple[Clone, list[str]]) -> None:
     clone, hashes = dated
-    lines = clone.capsule("log", ID[:4], "-n", "2").lines
+    lines = clone.capsule("git", "log", ID[:4], "-n", "2").lines
     assert [line.split("\t")[1:] for line in lines] == [
         ["2026-01-12T12:00:00+00:00", clone.git("log", "-1", "--format=%an"), "a message added"],
         ["2026-01-11T12:00:00+00:00", clone.git("log", "-1", "--format=%an"), "a message added"],
     ]
     assert all(hash.startswith(line.split("\t")[0]) for hash, line in zip(reversed(hashes), lines, strict=False))
-    told = parsed(clone.capsule("log", ID, "--json"))
+    told = parsed(clone.capsule("git", "log", ID, "--json"))
     assert [step["commit"] for step in told][:3] == list(reversed(hashes))
     assert [len(step["changes"]["added"]) for step in told] == [1, 1, 1, 1]
 
@@ -410,7 +415,7 @@ def test_the_log_is_a_line_a_commit(dated: tuple[Clone, list[str]]) -> None:
 def test_inside_a_hook_of_another_repository_it_is_this_one(dated: tuple[Clone, list[str]], tmp_path: Path) -> None:
     clone, _ = dated
     new(tmp_path / "other")
-    ran = clone.capsule("log", ID, GIT_DIR=str(tmp_path / "other" / ".git"), GIT_INDEX_FILE="nowhere")
+    ran = clone.capsule("git", "log", ID, GIT_DIR=str(tmp_path / "other" / ".git"), GIT_INDEX_FILE="nowhere")
     assert len(ran.lines) == 4
 
 
@@ -433,17 +438,17 @@ def test_every_form_of_show_works_on_a_past_version(dated: tuple[Clone, list[str
 
 def test_a_difference_reads_like_a_chat(dated: tuple[Clone, list[str]]) -> None:
     clone, hashes = dated
-    ran = clone.capsule("diff", ID, hashes[0], hashes[1])
+    ran = clone.capsule("git", "diff", ID, hashes[0], hashes[1])
     added = [line for line in ran.lines if line.startswith("+") and not line.startswith("+++")]
     assert any("2026-01-11" in line for line in added) and "\x1b" not in ran.out
     assert not any(line.startswith("-") and "zero" in line for line in ran.lines)
     assert f"--- {hashes[0][:7]}/{ID}.txt" in ran.lines[2]
     with clone.store() as store:
         store.append(ID, content="not committed \x1b[2J")
-    now = clone.capsule("diff", ID, "HEAD")
+    now = clone.capsule("git", "diff", ID, "HEAD")
     assert "not committed \\x1b[2J" in now.out and "+++ now/" in now.out
-    assert clone.capsule("diff", ID, "HEAD", "HEAD").out == ""
-    told = parsed(clone.capsule("diff", ID, hashes[0], "--json"))
+    assert clone.capsule("git", "diff", ID, "HEAD", "HEAD").out == ""
+    told = parsed(clone.capsule("git", "diff", ID, hashes[0], "--json"))
     assert [message["content"] for message in told["added"]][:1] == ["2026-01-11"]
     assert (told["from"], told["to"]) == (hashes[0], None)
 
@@ -455,10 +460,10 @@ def test_a_version_comes_back_as_a_new_write_and_the_one_before_is_kept(dated: t
         store.rename(ID, "Another")
         before = store.document(ID)
     here = clone.file(ID).read_bytes()
-    tried = parsed(clone.capsule("restore", ID, "--at", hashes[0], "--dry-run", "--json"))
+    tried = parsed(clone.capsule("git", "restore", ID, "--at", hashes[0], "--dry-run", "--json"))
     assert clone.file(ID).read_bytes() == here
     assert tried["changes"] == ["3 messages removed", "renamed to 'Plan'"] and tried["kept"] is None
-    told = parsed(clone.capsule("restore", ID, "--at", hashes[0], "--json"))
+    told = parsed(clone.capsule("git", "restore", ID, "--at", hashes[0], "--json"))
     assert told["changes"] == tried["changes"] and Path(told["kept"]).read_bytes() == here
     with clone.store() as store:
         after = store.document(ID)
@@ -467,7 +472,7 @@ def test_a_version_comes_back_as_a_new_write_and_the_one_before_is_kept(dated: t
         assert after["metadata"]["lock"]["active"] is False
         store.append(ID, content="and on")
     assert clone.git("rev-parse", "HEAD") == hashes[2]
-    assert "nothing was changed" in clone.capsule("restore", ID, "--at", commit_of(clone)).out
+    assert "nothing was changed" in clone.capsule("git", "restore", ID, "--at", commit_of(clone)).out
 
 
 def commit_of(clone: Clone) -> str:
@@ -480,7 +485,7 @@ def test_a_deleted_conversation_comes_back_from_its_history(repo: Clone) -> None
         store.delete(ID)
         repo.commit("away")
         watching = store.changes().cursor
-        said = repo.capsule("restore", ID, "--at", first).out
+        said = repo.capsule("git", "restore", ID, "--at", first).out
         assert "created with a message" in said
         assert [change.kind for change in store.changes(watching).changes] == ["restored"]
         assert [message["content"] for message in store.document(ID)["history"]] == ["one"]
@@ -490,7 +495,7 @@ def test_a_deleted_conversation_comes_back_from_its_history(repo: Clone) -> None
 def test_a_damaged_file_gives_way_to_an_earlier_version_and_is_kept(repo: Clone) -> None:
     first = made(repo, "one")
     repo.file(ID).write_bytes(b'{"half": ')
-    told = parsed(repo.capsule("restore", ID, "--at", first, "--json"))
+    told = parsed(repo.capsule("git", "restore", ID, "--at", first, "--json"))
     assert Path(told["kept"]).read_bytes() == b'{"half": '
     with repo.store() as store:
         assert [message["content"] for message in store.document(ID)["history"]] == ["one"]
@@ -501,7 +506,7 @@ def test_a_conversation_that_another_holds_is_not_restored(repo: Clone) -> None:
     said(repo, "two")
     with repo.store() as store, store.lock(ID):
         before = repo.file(ID).read_bytes()
-        repo.capsule("restore", ID, "--at", first, expect=4)
+        repo.capsule("git", "restore", ID, "--at", first, expect=4)
         assert repo.file(ID).read_bytes() == before
 
 

@@ -281,9 +281,9 @@ def test_what_a_merge_left_to_be_decided_is_told_until_it_is_settled(fine: Clone
     fine.run("merge", "other", expect=1)
     told = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
     assert [finding["kind"] for finding in told["findings"]] == ["merging", "conflicts"]
-    assert told["findings"][1]["todo"] == f"run: capsule resolve {id}"
+    assert told["findings"][1]["todo"] == f"run: capsule git resolve {id}"
     assert id in told["findings"][1]["what"] and told["findings"][1]["what"].endswith("awaits a decision on: title")
-    fine.capsule("resolve", id, "--value", "Everywhere")
+    fine.capsule("git", "resolve", id, "--value", "Everywhere")
     fine.run("add", "--all")
     fine.run("commit", "--no-edit")
     assert fine.capsule("git", "status").out.startswith("this clone is set up")

@@ -189,7 +189,7 @@ def test_where_both_named_it_one_title_stands_and_the_other_awaits_a_person(clon
     rename(ben, id, "Ben's")
     sync_of(anna)
     ran = ben.capsule("git", "sync", expect=1)
-    assert f"conversation {id}" in ran.err and ": title" in ran.err and "capsule resolve" in ran.err
+    assert f"conversation {id}" in ran.err and ": title" in ran.err and "capsule git resolve" in ran.err
     assert "pushed 2 commits to origin/main" in ran.lines
     assert_at_rest(ben)
     sync_of(anna)
@@ -198,7 +198,7 @@ def test_where_both_named_it_one_title_stands_and_the_other_awaits_a_person(clon
     assert document["title"] in ("Anna's", "Ben's")
     told = json.loads(anna.capsule("git", "sync", "--json", expect=1).out)
     assert [(one["id"], one["field"]) for one in told["conflicts"]] == [(id, "title")]
-    anna.capsule("resolve", id, "title", "--keep", "1")
+    anna.capsule("git", "resolve", id, "title", "--keep", "1")
     anna.capsule("git", "sync")
     ben.capsule("git", "sync")
     assert anna.file(id).read_bytes() == ben.file(id).read_bytes()

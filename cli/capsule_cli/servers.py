@@ -1,4 +1,4 @@
-"""`overrides`: which MCP servers a conversation has other than by default."""
+"""`servers`: which MCP servers a conversation has other than by default."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Switch = Literal["on", "off"]
 
 
 @group.callback()
-def _overrides() -> None:
+def _servers() -> None:
     """Switch MCP servers on or off for one conversation; one that isn't named is as by default.
 
     @next stands for the next conversation that is made: it gets what waits for it, and then nothing waits any more.
@@ -64,7 +64,7 @@ def toggle(ctx: typer.Context, id: Which, server: Server) -> None:
 
 @commands.command("remove")
 def remove(ctx: typer.Context, id: Which, servers: Names) -> None:
-    """Let MCP servers be as by default again."""
+    """Reset MCP servers to their default."""
     with store_of(ctx) as store:
         named = _named(store, id)
         _tell(ctx, named, store.set_mcp_servers(named, dict.fromkeys(servers)))
@@ -72,7 +72,7 @@ def remove(ctx: typer.Context, id: Which, servers: Names) -> None:
 
 @commands.command("list")
 def list_(ctx: typer.Context, id: Which) -> None:
-    """List what is other than by default."""
+    """List the MCP servers that differ from the default."""
     with store_of(ctx) as store:
         named = _named(store, id)
         found = store.mcp_servers(named)

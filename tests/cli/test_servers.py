@@ -1,0 +1,50 @@
+"""`overrides`: MCP servers on and off for one conversation, or for the next one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def test_servers_are_switched_toggled_removed_and_listed(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    assert capsule("servers", "list", id).stdout == ""
+    assert capsule("servers", "set", id[:8], "git", "off").stdout == f"{id}: git off\n"
+    capsule("servers", "set", id, "web", "on")
+    assert capsule("servers", "toggle", id, "git").stdout == f"{id}: git on, web on\n"
+    assert capsule("servers", "list", id).stdout == "git\ton\nweb\ton\n"
+    assert capsule.json("servers", "list", id) == {
+        "id": id,
+        "mcpServers": {"git": {"enabled": True}, "web": {"enabled": True}},
+    }
+    assert "git" in capsule.terminal("servers", "list", id)
+    assert capsule("servers", "remove", id, "git", "web", "nobody").stdout == f"{id}: all as by default\n"
+
+
+def test_what_waits_for_the_next_conversation_is_named_next(capsule: Any) -> None:
+    capsule("servers", "set", "@next", "git", "off")
+    assert capsule("servers", "toggle", "@next", "web").stdout == "the next conversation: git off, web off\n"
+    assert capsule.json("servers", "remove", "@next", "web") == {
+        "id": None,
+        "mcpServers": {"git": {"enabled": False}},
+    }
+    id = capsule.new("Plan")
+    assert capsule("servers", "list", id).stdout == "git\toff\n"
+    assert capsule("servers", "list", "@next").stdout == ""
+    assert capsule("servers", "list", capsule.new("After")).stdout == ""
+
+
+def test_what_cant_be_is_a_usage_error(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    capsule("servers", "set", id, "git", "maybe", expect=2)
+    capsule("servers", "set", id, "", "on", expect=2)
+    capsule("servers", "list", "nobody", expect=3)
+    capsule("servers", "list", "@nobody", expect=2)
+
+
+def test_a_name_from_a_file_commands_no_terminal(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    data = capsule.file(id).read_bytes()
+    capsule.file(id).write_bytes(
+        data.replace(b'"titleSetBy"', b'"mcpServers": {"a\\u001b[2J": {"enabled": true}}, "titleSetBy"')
+    )
+    assert "\x1b" not in capsule("servers", "list", id).stdout + capsule("servers", "toggle", id, "x").stdout
