@@ -89,7 +89,7 @@ class Log:
             raise
 
     @classmethod
-    def make(cls, sys: Syscalls, path: str, mode: int, writes: list[Records], room: int = 0) -> Log:
+    def make(cls, sys: Syscalls, path: str, mode: int, writes: list[Records], room: int | None = 0) -> Log:
         """A new log with these writes, durable; it takes the place of the one there is.
 
         Args:
@@ -97,15 +97,16 @@ class Log:
             path: Its path.
             mode: The permission bits of its file.
             writes: The records of each write, oldest first.
-            room: How many bytes it is to have space for besides.
+            room: How many bytes it is to have space for besides; None: none at all, as there is little.
         """
         data, crc = b"", 0
         for records in writes:
             line, crc = _line(records, crc)
             data += line
         size = _SMALLEST
-        while size < (len(data) + room) * 3 // 2:  # So that the next one is some way off.
+        while room is not None and size < (len(data) + room) * 3 // 2:  # So that the next one is some way off.
             size *= 2
+        size = max(size, len(data))
         directory, name = os.path.split(path)
         temporary = f"{directory}/.{name}.tmp"
 

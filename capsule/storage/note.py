@@ -9,6 +9,7 @@ checks the header by its CRC. The module knows neither what a record says nor wh
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections.abc import Callable
@@ -228,7 +229,14 @@ class Note:
         """Have the log hold these records and no others, durably. Known as it is stays known."""
         if self._log() is None:
             return
-        made = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
+        try:
+            made = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # Its texts have to go, most likely to make space: without the old log there is some.
+            self.drop_log()
+            made = Log.make(self._sys, self._path(), self._directory.file_mode, writes, None)
         self._close_log()
         self._mutex.log = made
         self._position = made.position
