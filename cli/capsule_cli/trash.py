@@ -6,6 +6,7 @@ back, conversations and messages alike.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -226,10 +227,24 @@ def _messages(count: int) -> str:
     return f"{count} message{'' if count == 1 else 's'}"
 
 
+def _beginning(time: str) -> str:
+    """How a time begins in the files that `trash` shows in the reader's zone, to the minute; another stays as it is."""
+    text = time.strip().replace(" ", "T")
+    shown = re.fullmatch(r"(.{16})(:.{2})?[+-]\d\d:\d\d", text)
+    try:
+        return (
+            timestamps.canonical(f"{shown[1]}{shown[2] or ':00'}{text[-6:]}")[: 19 if shown[2] else 16]
+            if shown
+            else text
+        )
+    except ValueError:
+        return text
+
+
 def _chosen(store: Store, prefix: str, deleted: str | None) -> Trashed | Removed:
     """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
     items = _in_trash(store)
-    at = (deleted or "").strip().replace(" ", "T")
+    at = _beginning(deleted or "")
     if prefix != "@last":
         ids = {_of(item).id for item in items}
         found = [prefix] if prefix in ids else sorted(id for id in ids if len(prefix) >= 4 and id.startswith(prefix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -177,3 +178,12 @@ def test_at_a_terminal_all_go_only_when_the_person_says_yes_twice(capsule: Any) 
     capsule.new("C")
     capsule.terminal("delete", "--all", "-y")
     assert capsule.json("list") == []
+
+
+def test_a_time_is_taken_as_the_trash_shows_it_on_a_terminal(capsule: Any) -> None:
+    id = capsule.new("A")
+    capsule("delete", id)
+    shown = re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d\+05:45", capsule.terminal("trash", TZ="Asia/Kathmandu"))
+    capsule("restore", id, "--deleted", "2020-01-01 10:00+05:45", expect=3)
+    capsule("restore", id, "--deleted", shown[0])
+    assert capsule.file(id).is_file()
