@@ -32,8 +32,8 @@ _STEP_NS = 10_000_000
 _POLL_S = 0.02
 _PATIENCE_S = 1.0
 _FEWER = (
-    "was saved with %d messages fewer than it had, too old for the store to know whether whoever saved it had read "
-    "them; they are taken for deleted"
+    "was saved with %d messages fewer than it had, too old for the store to have them still or to know whether whoever "
+    "saved it had read them; they are taken for deleted"
 )
 _FROM_OLDER = (
     "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s%.0s"

@@ -48,8 +48,8 @@ class Outcome:
         overruled: Changes of the store that the person's own went over: what to keep, and in words what it is.
         removed: Ids of messages that the person took out.
         short: How many messages fewer than the store's own last version it has, restored ones counted.
-        forgotten: How many of these are neither remembered nor shown to have been read: they can't be told from
-            messages that the person took out.
+        forgotten: How many messages are neither remembered nor shown to have been read. Most often they can't be told
+            from messages that the person took out.
     """
 
     document: dict[str, Any]
@@ -89,10 +89,24 @@ def reconcile(saved: dict[str, Any], records: list[list[bytes]], *, deliberate: 
     counted = [write.told["n"] for write in writes if "n" in write.told]
     outcome.short = max(counted[-1] - len(outcome.document["history"]), 0) if counted else 0
     is_unknown = read.upto < 0 or deliberate is True
-    outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if is_unknown else 0
+    outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if is_unknown else _dropped(writes, read)
     outcome.newest = max(read.stamp, read.newest)
     outcome.seen = _seen(saved, outcome, writes)
     return outcome
+
+
+def _dropped(writes: list[Write], read: _Read) -> int:
+    """How many messages came after what was read, and are in the log no more: its heads can reach further back."""
+    dropped = count = 0
+    places: dict[int, list[Write]] = {}
+    for write in writes:
+        places.setdefault(write.place, []).append(write)
+    for place, together in places.items():
+        expected = count + sum(write.more for write in together)
+        count = next((write.told["n"] for write in reversed(together) if "n" in write.told), expected)
+        if place > read.upto and not any("hand" in write.told for write in together):
+            dropped += max(count - expected, 0)
+    return dropped
 
 
 def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write]) -> bytes:

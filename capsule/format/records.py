@@ -105,10 +105,11 @@ def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 
 
 class Write(NamedTuple):
-    """One record, and which write it belongs to: 0 is the oldest remembered."""
+    """One record, and which write it belongs to: 0 is the oldest remembered; and how many messages more it left."""
 
     place: int
     told: dict[str, Any]
+    more: int = 0
 
     @property
     def kind(self) -> str:
@@ -138,17 +139,18 @@ def decoded(records: list[list[bytes]]) -> list[Write]:
             head = told.get("h", head)
             if told.get("out") or told.get("back"):
                 writes = [_less(write, set(told["out"]), set(told["back"])) for write in writes]
-            writes.append(Write(place, told))
+            more = len(told["e"]) if told["k"] == "append" else -len(told["was"]) if told["k"] == "gone" else 0
+            writes.append(Write(place, told, more))
     return writes
 
 
 def _less(write: Write, out: set[str], back: set[str]) -> Write:
     told = write.told
     if told["k"] == "append":
-        return Write(write.place, told | {"e": [entry for entry in told["e"] if entry.get("id") not in out]})
+        return write._replace(told=told | {"e": [entry for entry in told["e"] if entry.get("id") not in out]})
     if told["k"] == "gone":
-        return Write(write.place, told | {"was": {id: was for id, was in told["was"].items() if id not in back}})
-    return Write(write.place, told | {"k": "dropped"}) if told["k"] == "edit" and told["e"].get("id") in out else write
+        return write._replace(told=told | {"was": {id: was for id, was in told["was"].items() if id not in back}})
+    return write._replace(told=told | {"k": "dropped"}) if told["k"] == "edit" and told["e"].get("id") in out else write
 
 
 def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
@@ -197,7 +199,7 @@ def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> li
     writes = decoded(records)
     last = max((write.place for write in writes if "h" in write.told), default=-1)
     kept: dict[int, list[bytes]] = {}
-    for place, told in writes:
+    for place, told, _ in writes:
         if told["k"] == "append":
             told = told | {"at": -1, "e": [there[entry["id"]] for entry in told["e"] if entry.get("id") in there]}
         elif told["k"] == "edit" and told["e"].get("id") in there:

@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 def elsewhere(tmp_path: Path) -> Path:
     """A directory of the user's, with files of theirs."""
     elsewhere = tmp_path / "elsewhere"
-    for inner in ("", "mutex", "instances", "trash", "quarantine"):
+    for inner in ("", "mutex", "log", "instances", "trash", "quarantine"):
         (elsewhere / inner).mkdir()
         for name in NAMES:
             (elsewhere / inner / name).write_bytes(b"of the user\n")
@@ -77,7 +77,7 @@ def use(root: Path) -> list[CapsuleError]:
     return errors
 
 
-@pytest.mark.parametrize("link", ["", "mutex", "instances", "trash", "quarantine"])
+@pytest.mark.parametrize("link", ["", "mutex", "log", "instances", "trash", "quarantine"])
 def test_nothing_derived_is_reached_through_a_symlink(root: Path, elsewhere: Path, link: str) -> None:
     before = everything(elsewhere)
     place = root / ".capsule" / link
@@ -101,7 +101,14 @@ def test_a_derived_file_that_is_a_symlink_is_not_followed(root: Path, elsewhere:
     derived = root / ".capsule"
     with Store.open(root) as store:
         list(store.heads())
-    for name in ("index.sqlite3", "index.lock", ".gitignore", "mutex/conversations-team", f"instances/{UUID}"):
+    for name in (
+        "index.sqlite3",
+        "index.lock",
+        ".gitignore",
+        "mutex/conversations-team",
+        "log/conversations-team",
+        f"instances/{UUID}",
+    ):
         (derived / name).unlink(missing_ok=True)
         (derived / name).symlink_to(elsewhere / "letter.txt")
     before = everything(elsewhere)

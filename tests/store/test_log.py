@@ -210,6 +210,18 @@ def test_hundreds_of_renames_push_no_message_out_of_the_log(store: Store, path: 
     assert contents(store) == ["one", "two"]
 
 
+def test_messages_that_the_log_has_no_more_are_counted_though_its_heads_reach_further_back(
+    store: Store, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.rename("plan", "Other")
+    stale = path.read_bytes()
+    for n in range(400):
+        store.append("plan", content=f"{n} " + "x" * 2000)
+    save(path, stale)
+    missing = 401 - len(contents(store))
+    assert missing > 200 and f"{missing} messages fewer" in caplog.text
+
+
 def test_every_updated_at_is_later_than_the_one_before_and_no_message_runs_ahead_of_it(
     store: Store, path: Path
 ) -> None:
