@@ -134,19 +134,23 @@ def test_a_document_that_is_flushed_while_it_is_made_is_whole_and_durable_before
     """P1: what is begun early vouches for nothing; the flush of all of it comes before the name."""
     calls: list[str] = []
 
+    def note(call: str, fd: int) -> None:
+        if "/conversations/" in os.readlink(f"/proc/self/fd/{fd}"):  # The record of writes has flushes of its own.
+            calls.append(call)
+
     class Watched(Syscalls):
         def begin_flush(self, fd: int, offset: int, size: int) -> None:
-            calls.append("begin")
+            note("begin", fd)
             super().begin_flush(fd, offset, size)
 
         @staticmethod
         def pwrite(fd: int, data: bytes, offset: int) -> int:  # type: ignore[override]
-            calls.append("write")
+            note("write", fd)
             return os.pwrite(fd, data, offset)
 
         @staticmethod
         def fsync(fd: int) -> None:  # type: ignore[override]
-            calls.append("flush")
+            note("flush", fd)
             os.fsync(fd)
 
         def exchange(self, one: str, other: str) -> bool:
@@ -165,9 +169,8 @@ def test_a_document_that_is_flushed_while_it_is_made_is_whole_and_durable_before
             store.set_context("plan", made)
             assert calls.count("begin") >= 2
             named = calls.index("name")
-            assert "flush" in calls[:named]
             flushed = calls.index("flush")
-            assert not {"write", "begin"} & set(calls[flushed:named])
+            assert flushed < named and not {"write", "begin"} & set(calls[flushed:named])
         assert codec.encode(store.document("plan")) == store.read("plan")
         assert store.context("plan") == context_of(made)
 
@@ -220,29 +223,7 @@ def test_a_budget_is_kept_and_filled_from_the_top(tmp_path_factory: pytest.TempP
     assert all(file.tokens + file.overhead > room for file in whole.files if file.path not in taken)
 
 
-def test_a_budget_prefers_what_stands_high_and_is_small(tmp_path: Path) -> None:
-    line = b"value = call(argument)\n"
-    lay_out(tmp_path, {"z.py": line * 5, "a.py": line * 60, "sub/b.py": line, "README": line * 9})
-    whole = {file.path: file.tokens + file.overhead for file in captured(tmp_path).files}
-    budget = 40 + whole["README"] + whole["z.py"] + whole["sub/b.py"]
-    assert [file.path for file in captured(tmp_path, budget=max(budget, 100)).files] == ["README", "sub/b.py", "z.py"]
-
-
 def test_nothing_to_take_is_an_error_that_says_why(tmp_path: Path) -> None:
     lay_out(tmp_path, {"a.bin": b"\0"})
     with pytest.raises(InvalidInput, match=r"no text file to take.*1 were left out: binary"):
         captured(tmp_path)
-
-
-def test_progress_ends_when_all_is_done(tmp_path: Path) -> None:
-    lay_out(tmp_path, {f"f{n}": b"x" * 10_000 for n in range(120)})
-    told: list[tuple[int, int]] = []
-    capture(str(tmp_path), Selection(), Surroundings(), lambda done, total: told.append((done, total)))
-    assert told[0] == (0, 120) and told[-1] == (120, 120) and told == sorted(told) and len(told) > 3
-
-
-def test_the_project_is_the_nearest_name_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out(tmp_path / "shop", {"a": b"x"})
-    monkeypatch.chdir(tmp_path / "shop")
-    made = capture(".", Selection(), Surroundings())
-    assert made.root == str(tmp_path / "shop") and made.document().startswith(b"# Context: shop\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -43,19 +42,6 @@ def test_the_document_reads_as_its_docstring_says() -> None:
         "\n## src/app.py\n\n```python no-newline-at-end\nprint()\n```\n"
         "\n## Makefile\n\n```\n```\n"
     )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "# Project context\n\n...",
-        "# Context: x\n\n1 file, about 2 tokens.\n\n## a\n\n```\nno end",
-        "# Context: x\n",
-    ],
-)
-def test_a_document_that_another_made_is_not_taken_apart(text: str) -> None:
-    assert take_apart(text) is None
 
 
 @given(PARTS, st.integers(0, 200), TEXTS)

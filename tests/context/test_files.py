@@ -203,11 +203,3 @@ def test_what_is_no_directory_and_no_pattern_is_told(tmp_path: Path) -> None:
         taken(tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="pattern"):
         taken(tmp_path, Selection(include=("!",)))
-
-
-def test_a_selection_is_kept_as_json_and_odd_ones_are_read_as_far_as_they_go() -> None:
-    one = Selection(("a", "*.py"), ("b",), 10, 20, 30)
-    assert Selection.of(one.as_json()) == one
-    assert Selection.of(Selection().as_json()) == Selection()
-    for odd in (None, [], "x", {"include": "a", "exclude": [1, "b"], "fileBytes": -1, "budget": True}):
-        assert Selection.of(odd).file_bytes == Selection().file_bytes

@@ -83,9 +83,8 @@ def test_each_kind_is_found_wherever_it_stands_and_no_part_of_it_is_shown(rng: r
                 assert str(found[kind]) == f"f:{found[kind].line}: {kind}"
 
 
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
+def test_a_value_given_to_the_name_of_a_secret_is_found() -> None:
+    for path, line in [
         ("app.py", f"{SECRET} = 'correct horse battery'"),
         ("app.py", "DB_PASS" + 'WORD = "hunter2"'),
         ("app.js", "const api" + "Key = 'a1b2c3d4e5f6'"),
@@ -93,15 +92,12 @@ def test_each_kind_is_found_wherever_it_stands_and_no_part_of_it_is_shown(rng: r
         ("config.ini", "pass" + "word = hunter2"),
         ("setup.sh", "export API_" + "TOKEN=a1b2c3d4"),
         ("notes.txt", "pass" + "word = hunter2"),
-    ],
-)
-def test_a_value_given_to_the_name_of_a_secret_is_found(path: str, line: str) -> None:
-    assert [one.kind for one in tokens_in(path, f"a\n{line}\n")] == ["Secret Keyword"]
+    ]:
+        assert [one.kind for one in tokens_in(path, f"a\n{line}\n")] == ["Secret Keyword"]
 
 
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
+def test_a_name_without_a_value_of_its_own_is_none() -> None:
+    for path, line in [
         ("app.py", "pass" + "word = getpass.getpass()"),
         ("app.py", "def check(pass" + "word: str, token: str) -> bool: ..."),
         ("config.yaml", "pass" + "word: ${DB_PASSWORD}"),
@@ -109,10 +105,8 @@ def test_a_value_given_to_the_name_of_a_secret_is_found(path: str, line: str) ->
         ("setup.sh", "TOKEN=$(cat /run/token1)"),
         ("lib.rs", "let token = next_token2;"),
         ("README.md", "Give the pass" + "word of the user and press Enter."),
-    ],
-)
-def test_a_name_without_a_value_of_its_own_is_none(path: str, line: str) -> None:
-    assert tokens_in(path, line) == []
+    ]:
+        assert tokens_in(path, line) == []
 
 
 def test_this_project_can_be_captured_as_it_is(repository: Path) -> None:
@@ -145,13 +139,21 @@ def test_a_very_long_line_of_what_nearly_matches_is_read_in_no_time() -> None:
     tokens_in("f", "eyJ" * 500_000 + ".")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [".env", "app/.env.production", "prod.env", "keys/server.pem", "id_ed25519", ".ssh/config", "x/.aws/credentials",
-     "a/.npmrc", "Secrets.YAML", "infra/prod.tfvars", "store.JKS"],
-)  # fmt: skip
-def test_files_that_hold_secrets_are_known_by_their_names(path: str) -> None:
-    assert holds_secrets(path)
+def test_files_that_hold_secrets_are_known_by_their_names() -> None:
+    for path in [
+        ".env",
+        "app/.env.production",
+        "prod.env",
+        "keys/server.pem",
+        "id_ed25519",
+        ".ssh/config",
+        "x/.aws/credentials",
+        "a/.npmrc",
+        "Secrets.YAML",
+        "infra/prod.tfvars",
+        "store.JKS",
+    ]:
+        assert holds_secrets(path)
 
 
 @pytest.mark.parametrize(

@@ -69,19 +69,18 @@ def test_merging_a_version_with_itself_or_with_one_that_changed_nothing_gives_it
 
 
 @given(versions(*ALL))
-def test_the_sides_may_change_places(drawn: Any) -> None:
-    base, (a, b) = drawn
-    one, other = merge(base, a, b), merge(base, b, a)
-    assert one == other
-    assert written(one.document) == written(other.document)
-
-
-@given(versions(*ALL))
-def test_the_arguments_stay_as_they_are(drawn: Any) -> None:
+def test_the_result_is_valid_clean_and_the_same_with_the_sides_changed_and_the_arguments_stay(drawn: Any) -> None:
     base, (a, b) = drawn
     before = copy.deepcopy((base, a, b))
-    merge(base, a, b)
-    assert (base, a, b) == before
+    one, other = merge(base, a, b), merge(base, b, a)
+    assert one == other and (base, a, b) == before
+    data = written(one.document)
+    assert data == written(other.document) == clean(data, "merged", "conversations")
+    assert written(codec.decode(data, "merged")) == data
+    validation.check(one.document, data, "merged")
+    assert one.document["metadata"]["lock"]["active"] is False
+    odd = [{what for _, what in Tree(cleaned(side)["history"]).problems()} for side in (a, b)]
+    assert {what for _, what in Tree(one.document["history"]).problems()} <= odd[0] | odd[1]
 
 
 @given(versions(*ALL))
@@ -123,25 +122,6 @@ def moved_fields(before: Document, after: Document) -> bool:
 def recorded(document: Document) -> list[Document]:
     found: list[Document] = document["metadata"].get("conflicts", [])
     return found
-
-
-@given(versions(*ALL))
-def test_the_result_is_a_valid_capsule_in_its_clean_form(drawn: Any) -> None:
-    base, (a, b) = drawn
-    merged = merge(base, a, b).document
-    data = written(merged)
-    validation.check(merged, data, "merged")
-    assert clean(data, "merged", "conversations") == data
-    assert written(codec.decode(data, "merged")) == data
-    assert merged["metadata"]["lock"]["active"] is False
-
-
-@given(versions(*ALL))
-def test_no_parent_is_odder_than_it_was(drawn: Any) -> None:
-    base, (a, b) = drawn
-    odd = [{what for _, what in Tree(cleaned(side)["history"]).problems()} for side in (a, b)]
-    now = {what for _, what in Tree(merge(base, a, b).document["history"]).problems()}
-    assert now <= odd[0] | odd[1]
 
 
 def ends(base: Document | None, sides: list[Document]) -> list[Document]:
@@ -186,17 +166,17 @@ def test_clones_that_merge_each_others_merges_crosswise_have_the_same_messages(d
         assert not Tree(end["history"]).problems()
 
 
-@pytest.mark.parametrize("type", TYPES)
-def test_an_answer_goes_back_to_the_message_it_answered_when_that_comes_back(type: str) -> None:
-    base = begun(type, 2)
-    gone, answers, edited = (
-        worked_on(base, [(kind, 1, 1, "x")], who) for who, kind in (("a", "delete"), ("b", "branch"), ("c", "edit"))
-    )
-    pair = merge(base, gone, answers).document
-    assert answered(pair)["x b01010"] == "message 0"
-    (end,) = ends(base, [gone, answers, edited])
-    assert answered(end) == {"message 0": None, "edited x c01010": "message 0", "x b01010": "edited x c01010"}
-    assert not any("metadata" in message for message in end["history"])
+def test_an_answer_goes_back_to_the_message_it_answered_when_that_comes_back() -> None:
+    for type in TYPES:
+        base = begun(type, 2)
+        gone, answers, edited = (
+            worked_on(base, [(kind, 1, 1, "x")], who) for who, kind in (("a", "delete"), ("b", "branch"), ("c", "edit"))
+        )
+        pair = merge(base, gone, answers).document
+        assert answered(pair)["x b01010"] == "message 0"
+        (end,) = ends(base, [gone, answers, edited])
+        assert answered(end) == {"message 0": None, "edited x c01010": "message 0", "x b01010": "edited x c01010"}
+        assert not any("metadata" in message for message in end["history"])
 
 
 def test_a_branch_beside_a_line_is_not_taken_for_the_line_when_that_is_deleted() -> None:
@@ -224,17 +204,17 @@ def test_a_branch_that_is_back_is_the_active_one_again_unless_somebody_went_else
     assert merge(base, elsewhere, edited).document["metadata"]["currentNode"] == "m00"
 
 
-@pytest.mark.parametrize("own", [True, ["m00"], {"id": "m00"}, 7])
-def test_fields_of_the_names_a_merge_uses_that_hold_something_else_are_left_alone(own: Any) -> None:
-    base = begun("group", 2)
-    a = worked_on(base, [("branch", 0, 1, "x"), ("branch", 1, 1, "x")], "a")
-    for message in a["history"][2:]:
-        message["metadata"] = {"originalParent": own, "versionOf": own}
-    b = worked_on(base, [("prune", 1, 1, ""), ("append", 0, 1, "y")], "b")
-    merged = merge(base, a, b).document
-    assert [message["metadata"] for message in merged["history"] if "x " in message["content"]] == [
-        {"originalParent": own, "versionOf": own}
-    ] * 2
+def test_fields_of_the_names_a_merge_uses_that_hold_something_else_are_left_alone() -> None:
+    for own in [True, ["m00"], {"id": "m00"}, 7]:
+        base = begun("group", 2)
+        a = worked_on(base, [("branch", 0, 1, "x"), ("branch", 1, 1, "x")], "a")
+        for message in a["history"][2:]:
+            message["metadata"] = {"originalParent": own, "versionOf": own}
+        b = worked_on(base, [("prune", 1, 1, ""), ("append", 0, 1, "y")], "b")
+        merged = merge(base, a, b).document
+        assert [message["metadata"] for message in merged["history"] if "x " in message["content"]] == [
+            {"originalParent": own, "versionOf": own}
+        ] * 2
 
 
 @given(st.data())
@@ -291,16 +271,11 @@ def test_in_a_chat_both_who_went_on_have_a_branch_and_the_later_is_active() -> N
     assert Tree(merged["history"]).path(merged["metadata"].get("currentNode")) == [0, 1, 4]
 
 
-@pytest.mark.parametrize("type", TYPES[1:])
-def test_where_many_write_the_messages_form_one_line_by_time(type: str) -> None:
-    merged = both(begun(type, 1), [("append", 0, 1, "x"), ("append", 0, 9, "x")], [("append", 0, 5, "y")]).document
-    assert contents(merged) == ["message 0", "x a01010", "y b01050", "x a01101"]
-    assert not any("parent" in message for message in merged["history"])
-
-
-def test_a_message_edited_on_one_side_takes_the_edit() -> None:
-    merged = both(begun("chat", 3), [("edit", 1, 1, "x")], [("append", 0, 1, "y")])
-    assert contents(merged.document)[1] == "edited x a01010" and not merged.notes
+def test_where_many_write_the_messages_form_one_line_by_time() -> None:
+    for type in TYPES[1:]:
+        merged = both(begun(type, 1), [("append", 0, 1, "x"), ("append", 0, 9, "x")], [("append", 0, 5, "y")]).document
+        assert contents(merged) == ["message 0", "x a01010", "y b01050", "x a01101"]
+        assert not any("parent" in message for message in merged["history"])
 
 
 def test_fields_of_a_message_that_differ_combine() -> None:
@@ -323,20 +298,24 @@ def test_a_message_edited_on_both_sides_is_kept_in_both_versions_and_the_later_i
     assert "m01 was edited on both sides" in merged.notes[0] and not merged.conflicts
 
 
-def test_deleted_here_and_untouched_there_is_deleted_and_edited_there_is_kept() -> None:
-    base = begun("chat", 4)
-    merged = both(base, [("delete", 1, 1, "")], [("append", 0, 1, "y")])
-    assert contents(merged.document) == ["message 0", "message 2", "message 3", "y b01010"]
-    merged = both(base, [("delete", 1, 1, "")], [("edit", 1, 1, "y")])
-    assert contents(merged.document) == ["message 0", "edited y b01010", "message 2", "message 3"]
-    assert answered(merged.document)["message 2"] == "edited y b01010"
-    assert "it is kept" in merged.notes[0]
-
-
-def test_an_answer_to_a_message_that_the_other_side_deleted_answers_the_one_above() -> None:
-    merged = both(begun("chat", 3), [("delete", 2, 1, "")], [("append", 0, 1, "y")])
-    assert answered(merged.document) == {"message 0": None, "message 1": "message 0", "y b01010": "message 1"}
-    assert "which was deleted on the other side" in merged.notes[0]
+def test_a_change_on_one_side_stands_and_an_edit_beats_a_deletion() -> None:
+    base, noted = begun("chat", 4), []
+    for mine, yours, said, answers in (
+        (("edit", 1), "append", ["message 0", "edited x a01010", "message 2", "message 3", "y b01010"], {}),
+        (("delete", 1), "append", ["message 0", "message 2", "message 3", "y b01010"], {}),
+        (
+            ("delete", 1),
+            "edit",
+            ["message 0", "edited y b01010", "message 2", "message 3"],
+            {"message 2": "edited y b01010"},
+        ),
+        (("delete", 3), "append", ["message 0", "message 1", "message 2", "y b01010"], {"y b01010": "message 2"}),
+    ):
+        merged = both(base, [(*mine, 1, "x")], [(yours, 1, 1, "y")])
+        assert contents(merged.document) == said
+        assert answers.items() <= answered(merged.document).items() and not merged.conflicts
+        noted.append(len(merged.notes))
+    assert noted == [0, 0, 1, 1]  # What a person should look at: what was kept, and what answers another one now.
 
 
 def test_messages_without_ids_are_the_same_in_both_clones() -> None:
@@ -346,20 +325,26 @@ def test_messages_without_ids_are_the_same_in_both_clones() -> None:
     assert merged["version"] == "2.1"
 
 
-@pytest.mark.parametrize("type", TYPES)
-def test_messages_without_ids_that_both_sides_type_around_are_there_once(type: str) -> None:
-    base = begun(type, 3, old=True)
-    base["metadata"]["type"] = type
-    a, b = (
-        worked_on(base, [("type in", 1, 1, "x")], "a"),
-        worked_on(base, [("type in", 0, 1, "y"), ("edit", 3, 1, "z")], "b"),
-    )
-    merged = merge(base, a, b).document
-    assert sorted(contents(merged)) == ["edited z b01021", "message 0", "message 1", "typed x a01010", "typed y b01010"]
-    assert written(merge(base, b, a).document) == written(merged)
-    for side in (a, b):
-        assert {"message 0", "message 1"} <= set(contents(merge(None, side, merged).document))
-        assert len(merge(None, side, merged).document["history"]) <= 6
+def test_messages_without_ids_that_both_sides_type_around_are_there_once() -> None:
+    for type in TYPES:
+        base = begun(type, 3, old=True)
+        base["metadata"]["type"] = type
+        a, b = (
+            worked_on(base, [("type in", 1, 1, "x")], "a"),
+            worked_on(base, [("type in", 0, 1, "y"), ("edit", 3, 1, "z")], "b"),
+        )
+        merged = merge(base, a, b).document
+        assert sorted(contents(merged)) == [
+            "edited z b01021",
+            "message 0",
+            "message 1",
+            "typed x a01010",
+            "typed y b01010",
+        ]
+        assert written(merge(base, b, a).document) == written(merged)
+        for side in (a, b):
+            assert {"message 0", "message 1"} <= set(contents(merge(None, side, merged).document))
+            assert len(merge(None, side, merged).document["history"]) <= 6
 
 
 def test_without_an_ancestor_messages_of_both_are_there_once() -> None:
@@ -449,14 +434,6 @@ def test_a_conflict_that_one_side_settled_is_settled() -> None:
     del settled["metadata"]["conflicts"]
     after = merge(merged, settled, worked_on(merged, [("append", 0, 99, "y")], "b"))
     assert recorded(after.document) == [] and not after.conflicts
-
-
-def test_other_fields_that_both_changed_are_conflicts_decided_by_the_value() -> None:
-    merged = both(begun("chat", 1), [("describe", 1, 9, "a")], [("describe", 1, 1, "b")])
-    assert merged.document["metadata"]["description"] == "b 1"
-    assert recorded(merged.document) == [
-        {"field": "metadata.description", "values": [{"value": "a 1"}, {"value": "b 1"}]}
-    ]
 
 
 def test_times_and_versions_are_the_earliest_and_the_latest() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from capsule.format import codec, models
-from capsule.format.fields import PARTS, Field
+from capsule.format.fields import PARTS
 from capsule.format.values import fault
 
 SAMPLES = sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json"))
@@ -65,48 +65,40 @@ def _accepts(model: type[BaseModel], document: bytes) -> bool:
     return True
 
 
-def test_every_part_has_a_model() -> None:
-    assert set(MODELS) == set(PARTS)
+def test_the_table_has_the_fields_of_the_models_in_their_order() -> None:
+    for part in PARTS:
+        old, new = MODELS[part]
+        assert [field.name for field in PARTS[part]] == _aliases(new)
+        if old is not None:
+            assert [field.name for field in PARTS[part] if field.since == "2.0"] == _aliases(old)
+        required = [info.alias or name for name, info in new.model_fields.items() if info.is_required()]
+        assert [field.name for field in PARTS[part] if field.required] == required
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part or "capsule")
-def test_the_table_has_the_fields_of_the_models_in_their_order(part: str) -> None:
-    old, new = MODELS[part]
-    assert [field.name for field in PARTS[part]] == _aliases(new)
-    if old is not None:
-        assert [field.name for field in PARTS[part] if field.since == "2.0"] == _aliases(old)
-    required = [info.alias or name for name, info in new.model_fields.items() if info.is_required()]
-    assert [field.name for field in PARTS[part] if field.required] == required
+def test_the_table_takes_the_values_that_the_models_take() -> None:
+    for part, field in FIELDS:
+        rest: dict[str, Any] = {
+            other.name: [] if other.kind == "parts" else "2025-01-12T10:00:00Z"
+            for other in PARTS[part]
+            if other.required
+        }
+        for value in VALUES:
+            data = orjson.dumps(rest | {field.name: orjson.Fragment(str(value)) if value == 10**30 else value})
+            decoded = codec.decode(data, "x")[field.name]
+            taken = fault(field, decoded, any_choice=True) == ""
+            if field.kind == "parts" and isinstance(value, list):
+                taken = taken and all(isinstance(item, dict) for item in value) and field.name != "history"
+                taken = taken or value == []
+            assert _accepts(MODELS[part][1], data) == taken, (part, field.name, value)
 
 
-@pytest.mark.parametrize(("part", "field"), FIELDS, ids=lambda value: getattr(value, "name", value or "capsule"))
-def test_the_table_takes_the_values_that_the_models_take(part: str, field: Field) -> None:
-    rest: dict[str, Any] = {
-        other.name: [] if other.kind == "parts" else "2025-01-12T10:00:00Z" for other in PARTS[part] if other.required
-    }
-    for value in VALUES:
-        data = orjson.dumps(rest | {field.name: orjson.Fragment(str(value)) if value == 10**30 else value})
-        decoded = codec.decode(data, "x")[field.name]
-        taken = fault(field, decoded, any_choice=True) == ""
-        if field.kind == "parts" and isinstance(value, list):
-            taken = taken and all(isinstance(item, dict) for item in value) and field.name != "history"
-            taken = taken or value == []
-        assert _accepts(MODELS[part][1], data) == taken, (part, field.name, value)
-
-
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
-def test_the_samples_load_and_keep_their_unknown_fields(path: Path) -> None:
-    data = path.read_bytes()
-    capsule = models.Capsule.model_validate_json(data)
-    assert capsule.model_dump(by_alias=True, exclude_unset=True) == json.loads(data)
-    assert models.Capsule20.model_validate_json(data).title == capsule.title
-    assert _accepts(models.Capsule, codec.encode(codec.decode(data, path.name)))
-
-
-def test_unknown_fields_are_attributes_and_dump_again() -> None:
-    message = models.Message.model_validate_json(b'{"role": "bard", "content": "", "tokens": 17}')
-    assert message.model_extra == {"tokens": 17}
-    assert message.model_dump(by_alias=True, exclude_unset=True) == {"role": "bard", "content": "", "tokens": 17}
+def test_the_samples_load_and_keep_their_unknown_fields() -> None:
+    for path in SAMPLES:
+        data = path.read_bytes()
+        capsule = models.Capsule.model_validate_json(data)
+        assert capsule.model_dump(by_alias=True, exclude_unset=True) == json.loads(data)
+        assert models.Capsule20.model_validate_json(data).title == capsule.title
+        assert _accepts(models.Capsule, codec.encode(codec.decode(data, path.name)))
 
 
 def test_fields_populate_by_both_names_and_dump_by_that_of_the_file() -> None:
@@ -116,18 +108,6 @@ def test_fields_populate_by_both_names_and_dump_by_that_of_the_file() -> None:
     )
     assert one == other
     assert one.model_dump(by_alias=True, exclude_unset=True)["from"] == "ann"
-
-
-def test_the_defaults_are_those_of_an_empty_conversation() -> None:
-    capsule = models.Capsule.model_validate_json(
-        b'{"id": "x", "title": "", "version": "2.0", "createdAt": "", "updatedAt": "", "history": []}'
-    )
-    assert capsule.metadata.mode == "api"
-    assert capsule.metadata.type == "chat"
-    assert capsule.metadata.tags == []
-    assert capsule.metadata.lock.active is False
-    assert capsule.context.full_context == ""
-    assert capsule.context.metadata.files_included == 0
 
 
 def test_an_absent_parent_and_a_null_one_differ() -> None:
@@ -147,10 +127,8 @@ def test_a_message_knows_its_place_only_when_told_and_never_writes_it() -> None:
         message.at = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    "module", ["codec", "canonical", "titles", "migrations", "new", "message", "validation", "places", "values"]
-)
-def test_what_starts_fast_does_not_import_pydantic(module: str) -> None:
-    code = f"import sys, capsule.format.{module}; sys.exit('pydantic' in sys.modules)"
-    root = Path(__file__).parents[2]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+def test_what_starts_fast_does_not_import_pydantic() -> None:
+    for module in ["codec", "canonical", "titles", "migrations", "new", "message", "validation", "places", "values"]:
+        code = f"import sys, capsule.format.{module}; sys.exit('pydantic' in sys.modules)"
+        root = Path(__file__).parents[2]
+        assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -24,11 +24,7 @@ def test_a_new_capsule_is_complete_canonical_and_current() -> None:
     )
     check(made, codec.encode(made), "c.json")
     assert current(made) == (made, [])
-
-
-def test_a_type_other_than_chat_is_written() -> None:
-    assert "type" not in new_capsule("c", "T", STAMP)["metadata"]
-    assert new_capsule("c", "T", STAMP, type="group")["metadata"]["type"] == "group"
+    assert "type" not in made["metadata"]
 
 
 def test_what_is_given_is_there_in_canonical_order() -> None:

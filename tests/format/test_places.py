@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +13,8 @@ from capsule.format.places import Where, dotted, locate, locate_all
 DATA = '\ufeff{"a": {"b": [1, {"é": "x,]}"},\r\n  {"d": [[], 2]}]},\n "\\u007a": -1.5, "": null}'.encode()
 
 
-@pytest.mark.parametrize(
-    ("where", "place"),
-    [
+def test_a_value_is_found_at_its_path() -> None:
+    for where, place in [
         ((), (1, 1)),
         (("a",), (1, 7)),
         (("a", "b"), (1, 13)),
@@ -31,10 +29,8 @@ DATA = '\ufeff{"a": {"b": [1, {"é": "x,]}"},\r\n  {"d": [[], 2]}]},\n "\\u007a"
         (("a", "b", 2, "missing"), (2, 3)),
         (("missing", "too"), (1, 1)),
         (("z", "inside", 0), (3, 12)),
-    ],
-)
-def test_a_value_is_found_at_its_path(where: Where, place: tuple[int, int]) -> None:
-    assert locate(DATA, where) == place
+    ]:
+        assert locate(DATA, where) == place
 
 
 def _paths(value: Any, where: Where = ()) -> list[tuple[Where, Any]]:

@@ -157,15 +157,3 @@ def test_the_context_takes_a_quarter_of_the_budget_and_is_cut_between_lines() ->
     assert made.messages > 10
     assert "line 999" in transcript(held, estimate, context=True).text
     assert "project" not in transcript(held, estimate).text
-
-
-def test_a_context_of_one_long_line_is_left_out_rather_than_cut() -> None:
-    held = document(said("hi"), context={"fullContext": "x" * 100_000, "metadata": {}})
-    made = transcript(held, estimate, budget=1000, context=True)
-    assert "=== 1 lines of the project context are left out ===" in made.text
-    assert "xxx" not in made.text
-
-
-def test_an_empty_conversation_is_its_heading() -> None:
-    made = transcript(document(), estimate, budget=1)
-    assert (made.text, made.messages, made.left_out) == ("=== conversation c1: Plan ===\n", 0, 0)

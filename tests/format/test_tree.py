@@ -13,7 +13,6 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.format.pruning import kept_current, without
 from capsule.format.tree import ROOT, Tree, active
 
-LINE: list[tuple[str, str | None]] = [("a", None), ("b", None), ("c", None)]
 FORK: list[tuple[str, str | None]] = [("a", None), ("b", None), ("c", "a"), ("d", None)]  # a - b, and a - c - d
 
 
@@ -22,45 +21,24 @@ def on(messages: list[tuple[str, str | None]], current: str | None = None) -> st
     return "".join(id for (id, _), is_on in zip(messages, active(messages, current), strict=True) if is_on)
 
 
-def test_a_line_is_active_as_a_whole() -> None:
-    assert on(LINE) == "abc" and on([]) == ""
-    assert on(LINE, "a") == "abc" and on(LINE, "c") == "abc"
-
-
-def test_the_last_message_and_what_it_answers_is_the_active_branch() -> None:
-    assert on(FORK) == "acd"
-    assert on([*FORK, ("e", "b")]) == "abe"
-
-
-def test_the_current_node_leads_to_its_newest_descendant() -> None:
-    assert on(FORK, "b") == "ab"
-    assert on(FORK, "a") == "acd"
-    assert on([*FORK, ("e", "b"), ("f", "b"), ("g", "d")], "b") == "abf"
-
-
-def test_a_root_answers_nothing() -> None:
-    assert on([("a", None), ("b", ROOT), ("c", None)]) == "bc"
-
-
-def test_an_unknown_parent_or_node_counts_as_absent() -> None:
-    assert on([("a", None), ("b", "nobody")]) == "ab"
-    assert on([("a", None), ("b", "b")]) == "ab"
-    assert on(FORK, "nobody") == "acd"
-
-
-def test_the_first_of_two_messages_of_one_id_is_meant() -> None:
-    assert on([("a", None), ("b", None), ("a", "b"), ("c", "a")]) == "ac"
-
-
-ENTRIES = st.tuples(st.sampled_from("abcdef"), st.sampled_from([None, ROOT, *"abcdefg"]))
-
-
-@given(st.lists(ENTRIES), st.sampled_from([None, *"abcg"]))
-def test_whatever_stands_there_gives_an_answer_that_holds_the_leaf(
-    messages: list[tuple[str, str | None]], current: str | None
-) -> None:
-    found = active(messages, current)
-    assert len(found) == len(messages) and any(found) == bool(messages)
+def test_the_active_branch_ends_at_the_newest_descendant_of_the_current_node() -> None:
+    line: list[tuple[str, str | None]] = [("a", None), ("b", None), ("c", None)]
+    for messages, current, active_ids in (
+        ([], None, ""),
+        *((line, node, "abc") for node in (None, "a", "c")),
+        (FORK, None, "acd"),
+        ([*FORK, ("e", "b")], None, "abe"),
+        (FORK, "b", "ab"),
+        (FORK, "a", "acd"),
+        ([*FORK, ("e", "b"), ("f", "b"), ("g", "d")], "b", "abf"),
+        ([("a", None), ("b", ROOT), ("c", None)], None, "bc"),
+        # An unknown parent or node counts as absent, and so does oneself; of two of one id the first is meant.
+        ([("a", None), ("b", "nobody")], None, "ab"),
+        ([("a", None), ("b", "b")], None, "ab"),
+        (FORK, "nobody", "acd"),
+        ([("a", None), ("b", None), ("a", "b"), ("c", "a")], None, "ac"),
+    ):
+        assert on(messages, current) == active_ids
 
 
 # -- Any array of parents, however it came about: None is the one before, -1 a root, beyond the end an unknown id.
@@ -86,58 +64,30 @@ def is_sound(tree: Tree) -> bool:
 
 
 @given(PARENTS)
-def test_a_path_leads_from_a_root_down_and_names_nobody_twice(parents: list[int | None]) -> None:
+def test_paths_siblings_leaves_and_descendants_agree(parents: list[int | None]) -> None:
     tree = trees(parents)
-    for place in range(len(tree)):
-        path = tree.path_to(place)
+    assert sorted(place for places in tree.children.values() for place in places) == list(range(len(tree)))
+    paths = [tree.path_to(place) for place in range(len(tree))]
+    for place, path in enumerate(paths):
         assert path[-1] == place and len(set(path)) == len(path)
         assert all(tree.parents[below] == above for above, below in pairwise(path))
         assert tree.parents[path[0]] == -1 or tree.parents[path[0]] in path
-
-
-@given(PARENTS)
-def test_every_message_is_a_child_once_and_siblings_are_the_children_of_one(parents: list[int | None]) -> None:
-    tree = trees(parents)
-    assert sorted(place for places in tree.children.values() for place in places) == list(range(len(tree)))
-    for place in range(len(tree)):
-        found = tree.siblings_at(place)
-        assert found.places[found.index] == place and found.places == sorted(found.places)
-        assert {tree.parents[sibling] for sibling in found.places} == {tree.parents[place]}
-        assert [tree.siblings_at(sibling).places for sibling in found.places] == [found.places] * len(found.places)
-        assert tree.forks.get(place, (1, 1)) == (found.index + 1, len(found.places))
-
-
-@given(PARENTS)
-def test_the_leaf_is_the_same_for_all_on_the_way_of_the_newest_children(parents: list[int | None]) -> None:
-    tree = trees(parents)
-    if not is_sound(tree):
-        return
-    for place in range(len(tree)):
-        leaf = tree.leaf_at(place)
-        assert leaf not in tree.children and place in tree.path_to(leaf)
-        below = tree.path_to(leaf)[tree.path_to(leaf).index(place) :]
-        assert all(tree.children[above][-1] == child for above, child in pairwise(below))
-        assert {tree.leaf_at(one) for one in below} == {leaf}
-
-
-@given(PARENTS)
-def test_descendants_are_those_whose_path_leads_through_breadth_first(parents: list[int | None]) -> None:
-    tree = trees(parents)
-    for place in range(len(tree)):
-        found = tree.descendants_at(place)
-        assert len(set(found)) == len(found) and place not in found
+        siblings = tree.siblings_at(place)
+        assert siblings.places[siblings.index] == place
+        assert siblings.places == [at for at in range(len(tree)) if tree.parents[at] == tree.parents[place]]
+        assert tree.forks.get(place, (1, 1)) == (siblings.index + 1, len(siblings.places))
+        below = tree.descendants_at(place)
+        assert len(set(below)) == len(below) and place not in below
         if is_sound(tree):
-            assert set(found) == {one for one in range(len(tree)) if place in tree.path_to(one)[:-1]}
-            depths = [len(tree.path_to(one)) for one in found]
-            assert depths == sorted(depths)
-
-
-@given(PARENTS)
-def test_what_is_active_is_the_path_to_the_active_leaf(parents: list[int | None]) -> None:
-    tree = trees(parents)
+            assert set(below) == {at for at, other in enumerate(paths) if place in other[:-1]}
+            assert [len(paths[at]) for at in below] == sorted(len(paths[at]) for at in below)  # Breadth first.
+            leaf = tree.leaf_at(place)
+            assert leaf not in tree.children and place in paths[leaf]
+            way = paths[leaf][paths[leaf].index(place) :]
+            assert all(tree.children[above][-1] == child for above, child in pairwise(way))
     for current in (None, "m0", "m5", "nobody"):
         on = [place for place, is_on in enumerate(active(links_of(parents), current)) if is_on]
-        assert on == sorted(tree.path(current))
+        assert on == sorted(tree.path(current)) and bool(on) == bool(parents)
 
 
 @given(PARENTS)

@@ -32,41 +32,21 @@ def run(tmp_path: Path, rng: random.Random, ids: list[str], *, writers: int, cou
     print(f"{writers} x {threads} writers, {told.acked} messages, {time.monotonic() - began:.1f} s")
 
 
-def test_processes_that_append_to_one_conversation_lose_and_double_nothing(tmp_path: Path, rng: random.Random) -> None:
-    ids = make(tmp_path / "store", ["group"])
-    run(tmp_path, rng, ids, writers=8 if LONG else 4, count=500 if LONG else 100)
-
-
-def test_processes_that_append_to_many_conversations_lose_and_double_nothing(
-    tmp_path: Path, rng: random.Random
+@pytest.mark.parametrize(
+    ("types", "writers", "count", "how"),
+    [
+        pytest.param(["group"], 4, 100, {}, id="one conversation"),
+        pytest.param(["group", "direct", "channel"] * 17, 4, 100, {"longest": 9000}, id="many conversations"),
+        pytest.param(["chat"], 4, 25, {"turns": True}, id="the lock of one chat, in turns"),
+        pytest.param(["chat"] * 50, 4, 50, {"turns": True}, id="the locks of many chats, in turns"),
+        pytest.param(["group"], 2, 50, {"threads": 4}, id="threads in several processes"),
+        pytest.param(["group"], 3, 40, {"append": "replace"}, id="a store that replaces on append"),
+    ],
+)
+def test_writers_that_append_at_once_lose_and_double_nothing(
+    tmp_path: Path, rng: random.Random, types: list[str], writers: int, count: int, how: dict[str, object]
 ) -> None:
-    ids = make(tmp_path / "store", [("group", "direct", "channel")[i % 3] for i in range(50)])
-    run(tmp_path, rng, ids, writers=8 if LONG else 4, count=500 if LONG else 100, longest=9000)
-
-
-def test_writers_that_take_and_release_the_lock_of_one_chat_all_get_their_turn(
-    tmp_path: Path, rng: random.Random
-) -> None:
-    ids = make(tmp_path / "store", ["chat"])
-    run(tmp_path, rng, ids, writers=8 if LONG else 4, count=500 if LONG else 25, turns=True)
-
-
-def test_writers_that_take_and_release_the_locks_of_many_chats_all_get_their_turn(
-    tmp_path: Path, rng: random.Random
-) -> None:
-    ids = make(tmp_path / "store", ["chat"] * 50)
-    run(tmp_path, rng, ids, writers=8 if LONG else 4, count=500 if LONG else 50, turns=True)
-
-
-def test_threads_in_several_processes_lose_and_double_nothing(tmp_path: Path, rng: random.Random) -> None:
-    ids = make(tmp_path / "store", ["group"])
-    run(tmp_path, rng, ids, writers=4 if LONG else 2, count=500 if LONG else 50, threads=4)
-
-
-@pytest.mark.parametrize("append", ["replace"])
-def test_a_store_that_replaces_on_append_loses_and_doubles_nothing(
-    tmp_path: Path, rng: random.Random, append: str
-) -> None:
-    ids = make(tmp_path / "store", ["group"])
-    (tmp_path / "store" / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
-    run(tmp_path, rng, ids, writers=8 if LONG else 3, count=100 if LONG else 40)
+    ids = make(tmp_path / "store", types)
+    if append := how.pop("append", None):
+        (tmp_path / "store" / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
+    run(tmp_path, rng, ids, writers=writers * 2 if LONG else writers, count=500 if LONG else count, **how)
