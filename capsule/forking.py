@@ -143,13 +143,18 @@ class Forking(Discarding):
 
         Cost: bringing the index up to date, to find the forks; and for each copying it, in the kernel.
         """
-        above = self._forked_from(check_id(id)) if self.storage.exists(KIND, id) else None
-        trashed = super().delete(id)
+        # First the forks: so the index has heard of the conversation, and tells of one that comes back as restored.
+        check_id(id)
+        forks: list[str] = []
         try:
-            for fork in self.forks(id):
-                self._point(fork, id, above)
+            if self.storage.exists(KIND, id):
+                forks = self.forks(id)
         except CapsuleError as error:
-            _log.warning("%s is in the trash, and its forks could not be looked for: %s", id, error.message)
+            _log.warning("the forks of %s could not be looked for: %s", id, error.message)
+        above = self._forked_from(id) if forks else None
+        trashed = super().delete(id)
+        for fork in forks:
+            self._point(fork, id, above)
         return trashed
 
     def delete_with_forks(self, id: str) -> list[Trashed]:
