@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format types docs docs-check site doctor bench conformance clients torture lock clean
+.PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench conformance clients torture lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,15 +55,21 @@ format: $(STAMP)  ## put the code in ruff's format
 types: $(STAMP)  ## check the types
 	@$(BIN)/mypy
 
-docs: $(STAMP)  ## write anew what is generated: schemas/, docs/cli.md and docs/mcp.md
+docs: $(STAMP)  ## write anew what is generated: schemas/, docs/cli.md, docs/mcp.md and docs/api.md
 	@$(BIN)/python docs/generate.py
 
 docs-check: $(STAMP)  ## say whether what is generated is what is committed
 	@$(BIN)/python docs/generate.py --check
 
+record: $(STAMP)  ## record docs/tour.svg anew, from real commands
+	@$(BIN)/python docs/record.py
+
+# A page of the site must load nothing from elsewhere: no script, style, font or picture.
+ELSEWHERE := <(script|img|iframe|source)[^>]+src="?(https?:)?//|<link[^>]+href="?(https?:)?//|@import|url\(.?(https?:)?//
 site: $(STAMP)  ## make docs/ a site, in build/site
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[site]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@! grep -rnoE --include='*.html' --include='*.css' --include='*.svg' '$(ELSEWHERE)' build/site
 
 doctor: $(STAMP)  ## examine the sample conversations of this repository
 	@$(BIN)/capsule --store . doctor

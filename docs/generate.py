@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import api_reference
+
 from capsule.format import schema
 from capsule.mcp_server import reference as mcp_reference
 from capsule_cli import reference
@@ -20,6 +22,7 @@ def generated() -> Iterator[tuple[Path, str]]:
             yield ROOT / "schemas" / schema.file_name(kind, version), schema.text(kind, version)
     yield ROOT / "docs" / "cli.md", reference.text()
     yield ROOT / "docs" / "mcp.md", mcp_reference.text()
+    yield ROOT / "docs" / "api.md", api_reference.text()
 
 
 def main(check: bool) -> int:

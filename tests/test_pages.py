@@ -1,0 +1,159 @@
+"""Every block of the README and of the pages in docs/ runs, and prints what stands there.
+
+The blocks of a page run in one shell, one after the other. The README's run in a copy of this repository's store, which
+they leave as it is; another page's begin in an empty directory. A UUID, a time or a host stands for any other, and
+`...` for the directory. A `python` block prints the `text` block behind it. The targets in `sh` blocks exist.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from capsule import errors
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DONE = "--- done"
+
+
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page that name a language, each with its text."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+TOURS = [page for page in PAGES if any(kind == "console" for kind, _ in blocks_of(page))]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, with this program as `capsule` and `python`."""
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for name in ("USER", "LOGNAME"):
+        monkeypatch.setenv(name, "anna")
+    return place
+
+
+def copy_store(place: Path) -> None:
+    """Copy the store that this repository is, and put it into a git repository of its own."""
+    shutil.copy(ROOT / "capsule.toml", place)
+    shutil.copytree(ROOT / "conversations", place / "conversations")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "the samples"]):
+        subprocess.run(["git", *command], check=True)
+
+
+def steps_of(page: Path) -> list[tuple[str, str]]:
+    """The commands of a page, each with the output that stands below it."""
+    steps = []
+    blocks = blocks_of(page)
+    for (kind, block), (_, after) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+        if kind == "console":
+            for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+                command, _, output = part.partition("\n")
+                steps.append((command, output))
+        elif kind == "python":
+            steps.append((f"python -c {shlex.quote(block)}", after))
+    return steps
+
+
+def run(commands: list[str]) -> list[str]:
+    """Run the commands one after the other in one shell, and return the output of each."""
+    script = "\n".join(f"{command}\nprintf '%s\\n' '{DONE}'" for command in commands)
+    done = subprocess.run(
+        ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+    )
+    return done.stdout.split(f"{DONE}\n")[:-1]
+
+
+VARYING = {
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "<id>",
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{3})?)?": "<time>",
+    r"^index [0-9a-f]+\.\.[0-9a-f]+": "index <blobs>",
+    r"^committed [0-9a-f]+": "committed <commit>",
+    r"\bcommit [0-9a-f]{7,}": "commit <commit>",
+    r"^[0-9a-f]{7,}\t": "<commit>\t",
+    r"\bon \S+ since\b": "on <host> since",
+}
+
+
+def normal(output: str) -> str:
+    """`output` without what differs from run to run; `...` is the directory."""
+    output = output.replace(f"{os.getcwd()}-tour", "...").replace(os.getcwd(), "...")
+    for pattern, name in VARYING.items():
+        output = re.sub(pattern, name, output, flags=re.M)
+    return output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TOURS, ids=lambda page: page.stem)
+def test_a_page_says_what_its_commands_print(page: Path, place: Path) -> None:
+    if page == README:
+        copy_store(place)
+    steps = steps_of(page)
+    printed = run([command for command, _ in steps])
+    assert len(printed) == len(steps)
+    for (command, expected), output in zip(steps, printed, strict=True):
+        assert normal(output) == normal(expected), f"$ {command}"
+    if page == README:
+        left = subprocess.run(["git", "status", "--porcelain", "--ignored"], capture_output=True, text=True, check=True)
+        assert left.stdout == "", "the tour changed the store that it is taken in"
+
+
+def test_no_block_of_a_page_that_runs_is_left_out() -> None:
+    assert {page.stem for page in TOURS} >= {"README", "quickstart", "howto"}
+    for page in TOURS:
+        kinds = [kind for kind, _ in blocks_of(page)]
+        assert set(kinds) <= {"console", "python", "text", "sh"}, page.name
+        for at, kind in enumerate(kinds):
+            assert kind != "python" or kinds[at + 1] == "text", f"{page.name}: a python block without its output"
+
+
+def test_the_make_targets_that_pages_name_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = [
+        target
+        for page in PAGES
+        for kind, block in blocks_of(page)
+        if kind == "sh"
+        for target in re.findall(r"^make ([a-z-]+)", block, re.M)
+    ]
+    assert targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_links_of_the_documentation_lead_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_page_stands_in_the_navigation_of_the_site() -> None:
+    named = re.findall(r": (\w[\w-]*\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert sorted(named) == sorted(page.name for page in PAGES if page != README)
+
+
+def test_troubleshooting_has_a_part_for_every_error() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    described = re.findall(r"^## Exit code (\d+): `(\w+)`", text, re.M)
+    classes = [getattr(errors, name) for name in errors.__all__]
+    raised = [kind for kind in classes if issubclass(kind, errors.CapsuleError) and kind is not errors.CapsuleError]
+    assert described == sorted((str(kind.exit_code), kind.__name__) for kind in raised)
+
+
+def test_recordings_load_nothing_from_elsewhere() -> None:
+    recorded = (ROOT / "docs" / "tour.svg").read_text(encoding="utf-8")
+    assert "@import" not in recorded
+    assert set(re.findall(r"https?://[^\"' )<]+", recorded)) <= {"http://www.w3.org/2000/svg"}
