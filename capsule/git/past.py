@@ -213,7 +213,7 @@ def resolve(store: Store, repository: Repository, prefix: str) -> str:
         if prefix == "@last" or git.run("rev-parse", "--verify", "--quiet", "HEAD", fine=(0, 1, 128)).code:
             raise
         config = {"log.follow": "false", "log.showRoot": "true", "log.showSignature": "false"}
-        asking = ("log", "-z", "--format=", "--name-only", "--no-renames", "--diff-filter=D", "HEAD", "--", there)
+        asking = ("log", "-z", "--format=", "--name-only", "--no-renames", "HEAD", "--", there)
         paths = git.with_config(config).run(*asking).fields
         found = {repository.document_at(path.lstrip("\n")) for path in paths}
         gone = sorted({kind_and_id[1] for kind_and_id in found if kind_and_id})

@@ -368,11 +368,13 @@ def test_a_past_version_that_does_not_parse_says_where(tmp_path: Path) -> None:
         past(repo.repository, ID, "HEAD").document(ID)
 
 
-def test_a_deleted_one_is_meant_by_a_beginning_too(repo: Clone) -> None:
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "not committed"])
+def test_a_deleted_one_is_meant_by_a_beginning_too(repo: Clone, is_committed: bool) -> None:
     made(repo, "one")
     with repo.store() as store:
-        store.delete(ID)
-        repo.commit("away")
+        repo.file(ID).unlink()
+        if is_committed:
+            repo.commit("away")
         assert resolve(store, repo.repository, "plan") == ID
         with pytest.raises(NotFound):
             resolve(store, repo.repository, "nobody")
