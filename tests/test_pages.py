@@ -36,11 +36,11 @@ TOURS = [page for page in PAGES if any(kind == "console" for kind, _ in blocks_o
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, with this program as `capsule` and `python`."""
-    place = tmp_path / "place"
+    place = tmp_path / "capsule"
     place.mkdir()
     monkeypatch.chdir(place)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    for name in ("USER", "LOGNAME"):
+    for name in ("USER", "LOGNAME", "GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"):
         monkeypatch.setenv(name, "anna")
     return place
 
