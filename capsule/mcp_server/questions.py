@@ -105,9 +105,12 @@ def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     id = store.resolve(id)
     try:
         named = _named(store.head(id))
+        history: list[dict[str, Any]] = store.document(id)["history"]
+        are_own = all(whose(entry, access_of(ctx).name) == "own" for entry in history)
     except InvalidDocument:
-        named = f"{id}, whose file is damaged"
-    return _ask(ctx, f"Delete the conversation {named}? It goes to the store's trash.", confirm)
+        named, are_own = f"{id}, whose file is damaged", False
+    question = f"Delete the conversation {named}? It goes to the store's trash."
+    return _ask(ctx, question, confirm, instead="" if are_own else f"The user can do it: capsule delete {id}")
 
 
 class Standing(BaseModel):
@@ -189,8 +192,9 @@ def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, R
     head = store.head(store.resolve(id))
     what = f"{leaving.what}, {leaving.count}? They go to the store's trash."
     question = f"Delete from the conversation {_named(head)}: {what}"
-    command = f"delete {head.id} --message {leaving.message}" if leaving.message else f"prune {head.id}"
-    return _ask(ctx, question, confirm, instead="" if leaving.are_own else f"The user can do it: capsule {command}")
+    which = f"The user can do it: capsule delete {head.id} --which {leaving.message}"
+    command = which if leaving.message else f"The user can do it: capsule trim {head.id}"
+    return _ask(ctx, question, confirm, instead="" if leaving.are_own else command)
 
 
 class Edited(BaseModel):
@@ -223,7 +227,7 @@ def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resol
         ctx,
         f"Replace {which} by {quoted(content, 60)}? A copy stays in the trash.",
         confirm=False,
-        instead=f"The user can do it: capsule edit {id} --message {meant.id}. {beside}",
+        instead=f"The user can do it: capsule edit {id} --which {meant.id}. {beside}",
     )
 
 

@@ -47,7 +47,8 @@ with a handshake, and 2026-07-28.
   `omitted` says how many older ones are left out.
 - **The user is asked** before a conversation or messages are deleted, a title that a person gave is replaced, a lock is
   taken from somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`; and
-  where it would replace a person's words, or remove messages that are not the agent's own, not even then.
+  where it would replace a person's words, or remove messages that are not the agent's own, alone or with their whole
+  conversation, not even then.
 - **An error says what to do**, in terms of tools.
 """
 _SUBSCRIPTIONS = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import json
@@ -11,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -98,6 +99,45 @@ def test_a_flag_means_one_thing_in_every_command() -> None:
     wanted = {"-m": "TEXT", "-n": "N", "-F": "FILE", "--at": "REV", "--since": "WHEN", "--cursor": "CURSOR"}
     wanted |= {"--which": "MESSAGE", "--up-to": "MESSAGE", "--around": "MESSAGE", "--context": "True"}
     assert {name: meant[name] for name in wanted} == {name: {kind} for name, kind in wanted.items()}
+
+
+def _said(repository: Path) -> Iterator[tuple[str, str]]:
+    """All that the program says, and what its pages do: where, and the text."""
+    for path in [*repository.glob("capsule/**/*.py"), *repository.glob("cli/**/*.py")]:
+        tree = ast.parse(path.read_text("utf-8"))
+        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            place = f"{path}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.JoinedStr):
+                yield place, "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                yield place, node.value
+    for path in [*repository.glob("docs/*.md"), repository / "README.md", repository / "CHANGELOG.md"]:
+        yield str(path), path.read_text("utf-8")
+
+
+def test_whatever_names_a_command_names_one_that_exists_with_its_options(repository: Path) -> None:
+    group = reference.program()
+    context = typer.Context(group, info_name="capsule")
+    wrong = []
+    for place, text in _said(repository):
+        # The longest run of words, up to what ends a command in a sentence.
+        for words in re.findall(
+            r"(?:run: |it: |with: |`|\$ |: )capsule ([a-z]+(?: (?!capsule )[^\s`,;:()#|>]+)*)", text
+        ):
+            command: Any = group
+            given = words.split()
+            while given and hasattr(command, "get_command") and (found := command.get_command(context, given[0])):
+                command = found
+                del given[0]
+            names = {"--help", "-h"} | {
+                name for param in command.params for name in (*param.opts, *param.secondary_opts)
+            }
+            if command is group or any(
+                word.startswith("-") and word.strip(".'\"").partition("=")[0] not in names for word in given
+            ):
+                wrong.append((place, words))
+    assert not wrong, "\n".join(map(str, wrong))
 
 
 def test_options_stand_anywhere_in_the_words_of_a_command_of_a_group(

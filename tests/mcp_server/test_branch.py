@@ -368,8 +368,8 @@ async def test_where_the_client_cant_ask_words_of_the_user_stay_and_others_go_wi
     before = store.read("plan-1")
     async with talking(store, era) as client:
         for arguments, command in (
-            ({"message": "@2"}, f"capsule delete plan-1 --message {tree[2]}"),
-            ({"what": "other_branches"}, "capsule prune plan-1"),
+            ({"message": "@2"}, f"capsule delete plan-1 --which {tree[2]}"),
+            ({"what": "other_branches"}, "capsule trim plan-1"),
         ):
             for confirm in (False, True):
                 assert command in error(await removed(client, **arguments, confirm=confirm))

@@ -89,6 +89,19 @@ async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: 
     assert store.ids() == []
 
 
+async def test_a_conversation_with_words_of_others_is_deleted_at_the_users_word_alone(
+    store: Store, root: Path, era: str, plan: str
+) -> None:
+    """Or else an agent that may not delete one message of theirs could delete all."""
+    store.append(plan, content="To the sea?")
+    (root / "conversations" / "bad.json").write_text("{")
+    async with talking(store, era) as client:
+        for id in (plan, "bad"):
+            said = error(await client.call_tool("delete_conversation", {"id": id, "confirm": True}))
+            assert f"capsule delete {id}" in said and "confirm" not in said
+    assert store.tail(plan, 1)[0].content == "To the sea?"
+
+
 async def test_a_damaged_conversation_can_be_deleted_too(store: Store, era: str, root: Path) -> None:
     (root / "conversations" / "bad.json").write_text("{")
     user = Answering("accept", {"yes": True})
@@ -196,7 +209,7 @@ async def test_words_of_a_person_are_replaced_at_their_word_and_come_back(store:
         assert "declined" in error(await client.call_tool("edit_message", arguments))
     async with talking(store, era) as client:
         said = error(await client.call_tool("edit_message", arguments))
-        assert f"capsule edit {plan} --message {message.id}" in said and "confirm" not in said
+        assert f"capsule edit {plan} --which {message.id}" in said and "confirm" not in said
     assert store.tail(plan, 1)[0].content == "To the sea?"
     async with talking(store, era, elicitation_callback=yes) as client:
         assert data(await client.call_tool("edit_message", arguments))["message"] == message.id
