@@ -36,16 +36,6 @@ def test_capture_says_what_was_taken_and_left_out(capsule: Any, project: Path) -
     assert capsule("context", "show", id, "--files").stdout.splitlines()[1].endswith("\tsrc/app.py")
 
 
-def test_capture_takes_the_working_directory_when_none_is_named(
-    capsule: Any, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    id = capsule.new("Plan")
-    monkeypatch.chdir(project)
-    told = capsule.json("context", "capture", id)
-    assert told["projectPath"] == str(project) and told["filesIncluded"] == 2 and told["written"] is True
-    assert told["leftOut"] == [{"path": ".env", "why": "looks like it holds secrets; to take it: --include .env"}]
-
-
 def test_a_dry_run_writes_nothing_and_lists_the_files(capsule: Any, project: Path) -> None:
     id = capsule.new("Plan")
     (project / "t.py").write_text(f"T = '{TOKEN}'\n")
@@ -71,13 +61,13 @@ def test_a_token_is_an_error_that_says_where_and_the_way_out(capsule: Any, proje
     assert told["secrets"] == [{"path": "t.py", "line": 3, "kind": "GitHub Token"}]
 
 
-@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 6)])
-def test_in_a_terminal_a_token_is_asked_about(capsule: Any, project: Path, typed: str, code: int) -> None:
-    id = capsule.new("Plan")
-    (project / "t.py").write_text(f"T = '{TOKEN}'\n")
-    screen = capsule.terminal("context", "capture", id, str(project), typed=typed, expect=code)
-    assert "t.py:1: GitHub Token" in screen and "Take these files as they are?" in screen and TOKEN not in screen
-    assert (TOKEN in capsule.file(id).read_text()) is (code == 0)
+def test_in_a_terminal_a_token_is_asked_about(capsule: Any, project: Path) -> None:
+    for typed, code in [("y\n", 0), ("n\n", 6)]:
+        id = capsule.new("Plan")
+        (project / "t.py").write_text(f"T = '{TOKEN}'\n")
+        screen = capsule.terminal("context", "capture", id, str(project), typed=typed, expect=code)
+        assert "t.py:1: GitHub Token" in screen and "Take these files as they are?" in screen and TOKEN not in screen
+        assert (TOKEN in capsule.file(id).read_text()) is (code == 0)
 
 
 def test_check_exits_1_when_the_project_has_drifted(capsule: Any, project: Path) -> None:
@@ -118,10 +108,10 @@ def test_check_all_looks_at_every_conversation_that_has_a_context(capsule: Any, 
     assert answer.stdout.count("has drifted") == 1 and second in answer.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("@last", "--all"), ("--all", "--project", ".")])
-def test_check_wants_a_conversation_or_all(capsule: Any, words: tuple[str, ...]) -> None:
-    capsule.new("Plan")
-    capsule("context", "check", *words, expect=2)
+def test_check_wants_a_conversation_or_all(capsule: Any) -> None:
+    for words in [(), ("@last", "--all"), ("--all", "--project", ".")]:
+        capsule.new("Plan")
+        capsule("context", "check", *words, expect=2)
 
 
 def test_a_conversation_without_a_context_is_an_error_with_the_way_out(capsule: Any) -> None:
@@ -156,27 +146,22 @@ def test_diff_shows_what_changed_and_follows_a_project_that_moved(capsule: Any, 
     assert told["changed"] == ["README.md"] and "+# Shop \x1b[31m\n" in told["diff"]
 
 
-def test_clear_takes_the_context_and_leaves_the_messages(capsule: Any, project: Path) -> None:
+def test_options_of_a_capture_reach_it_and_the_store_is_never_in_it(
+    capsule: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = capsule.new("Plan")
-    capsule("append", id, "hello")
-    capsule("context", "capture", id, str(project))
-    assert capsule("context", "clear", id).stdout == f"{id}: its context is cleared\n"
-    assert [message["content"] for message in capsule.history(id)] == ["hello"]
-    assert "hello" in capsule("show", id).stdout
-    capsule("doctor")
-
-
-def test_a_budget_and_limits_are_kept(capsule: Any, project: Path) -> None:
-    id = capsule.new("Plan")
+    monkeypatch.chdir(project)
     (project / "long.py").write_text("value = call(argument)\n" * 300)
-    told = capsule.json("context", "capture", id, str(project), "--budget", "200")
-    assert told["estimatedTokens"] <= 200 and [one["path"] for one in told["leftOut"]] == [".env", "long.py"]
-    assert capsule.json("context", "check", id)["new"] == []
+    told = capsule.json("context", "capture", id, "--budget", "200")
+    assert told["projectPath"] == str(project) and told["estimatedTokens"] <= 200 and told["written"] is True
+    assert [one["path"] for one in told["leftOut"]] == [".env", "long.py"]
     told = capsule.json("context", "capture", id, str(project), "--max-file-bytes", "1000", "--max-bytes", "10")
     assert [file["path"] for file in told["files"]] == ["README.md"]
-    capsule("context", "capture", id, str(project), "--budget", "0", expect=2)
-    capsule("context", "capture", id, str(project / "nowhere"), expect=3)
-    capsule("context", "capture", id, str(project), "--include", "../x", expect=2)
+    told = capsule.json("context", "capture", id, str(capsule.root))
+    assert [file["path"] for file in told["files"]] == ["capsule.toml"]
+    assert "cleared" in capsule("context", "clear", id).stdout
+    for words, code in ((("--budget", "0"), 2), (("--include", "../x"), 2), ((str(project / "nowhere"),), 3)):
+        capsule("context", "capture", id, *words, expect=code)
 
 
 def test_the_users_own_ignore_file_holds_outside_git(
@@ -194,14 +179,6 @@ def test_the_users_own_ignore_file_holds_outside_git(
     assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["src/app.py"]
 
 
-def test_the_store_itself_can_be_the_project_and_is_not_in_it(capsule: Any) -> None:
-    id = capsule.new("Plan")
-    (capsule.root / "notes.md").write_text("x\n")
-    told = capsule.json("context", "capture", id, str(capsule.root))
-    assert [file["path"] for file in told["files"]] == ["capsule.toml", "notes.md"]
-    assert capsule.json("context", "check", id)["drifted"] is False
-
-
 def test_a_capture_that_takes_long_shows_a_bar_in_a_terminal_and_only_there(capsule: Any, project: Path) -> None:
     id = capsule.new("Plan")
     ignore = Path(os.environ["HOME"]) / ".config" / "git" / "ignore"
@@ -217,10 +194,3 @@ def test_a_capture_that_takes_long_shows_a_bar_in_a_terminal_and_only_there(caps
         slow.start()
         assert ("capturing" in run("context", "capture", id, str(project))) is shows
         slow.join()
-
-
-def test_the_document_can_not_command_a_terminal(capsule: Any, project: Path) -> None:
-    id = capsule.new("Plan")
-    (project / "evil.txt").write_text("\x1b]0;owned\x07")
-    capsule("context", "capture", id, str(project))
-    assert "\x1b]0;owned" not in capsule.terminal("context", "show", id)

@@ -44,10 +44,10 @@ def test_the_commands_are_those_that_the_modules_declare() -> None:
     assert sorted(places) == sorted(declared)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_every_command_takes_json_and_store_and_instance_and_says_so(capsule: Any, name: str) -> None:
-    told = capsule(*name.split(), "--help").stdout
-    assert all(option in told for option in ("--json", "--store DIR", "--instance NAME", "-h, --help"))
+def test_every_command_takes_json_and_store_and_instance_and_says_so(capsule: Any) -> None:
+    for name in ALL:
+        told = capsule(*name.split(), "--help").stdout
+        assert all(option in told for option in ("--json", "--store DIR", "--instance NAME", "-h, --help"))
 
 
 def test_options_stand_before_or_after_the_name_of_the_command(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +166,8 @@ def test_the_version_is_that_of_the_package(capsule: Any) -> None:
     assert json.loads(capsule("--version", "--json").stdout) == {"version": package.__version__}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "kind"),
-    [
+def test_an_error_is_words_on_stderr_or_with_json_an_object(capsule: Any) -> None:
+    for words, code, kind in [
         (("show", "nobody-here"), 3, "NotFound"),
         (("list", "--bogus"), 2, "Usage"),
         (("lisst",), 2, "Usage"),
@@ -179,18 +178,16 @@ def test_the_version_is_that_of_the_package(capsule: Any) -> None:
         (("show", "../x"), 2, "InvalidInput"),
         (("show", ""), 2, "InvalidInput"),
         (("show", "a" * 300), 2, "InvalidInput"),
-    ],
-)
-def test_an_error_is_words_on_stderr_or_with_json_an_object(capsule: Any, words: Any, code: int, kind: str) -> None:
-    plain = capsule(*words, expect=code)
-    assert plain.stdout == ""
-    assert "capsule: " in plain.stderr or "Error: " in plain.stderr
-    for mixed in (("--json", *words), (*words, "--json")):
-        answer = capsule(*mixed, expect=code)
-        assert answer.stdout == ""
-        error = json.loads(answer.stderr)["error"]
-        assert (error["code"], error["kind"]) == (code, kind)
-        assert error["message"]
+    ]:
+        plain = capsule(*words, expect=code)
+        assert plain.stdout == ""
+        assert "capsule: " in plain.stderr or "Error: " in plain.stderr
+        for mixed in (("--json", *words), (*words, "--json")):
+            answer = capsule(*mixed, expect=code)
+            assert answer.stdout == ""
+            error = json.loads(answer.stderr)["error"]
+            assert (error["code"], error["kind"]) == (code, kind)
+            assert error["message"]
 
 
 def test_with_json_all_that_goes_to_stderr_is_json(capsule: Any) -> None:
@@ -410,13 +407,15 @@ def test_a_program_without_standard_streams_does_its_work(capsule: Any, closed: 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words", [["list"], ["--store", "x", "list"], ["init", "x"], ["context", "capture", "x"]])
-def test_a_working_directory_that_was_deleted_is_an_error_in_words(tmp_path: Path, words: list[str]) -> None:
-    (tmp_path / "gone").mkdir()
-    script = f'cd "{tmp_path}/gone" && rmdir "$PWD" && exec "$0" -m capsule_cli "$@"'
-    environment = {name: value for name, value in os.environ.items() if name != "CAPSULE_STORE"}
-    done = subprocess.run(["sh", "-c", script, sys.executable, *words], capture_output=True, text=True, env=environment)
-    assert done.returncode == 3 and "Traceback" not in done.stderr and "working directory" in done.stderr, done
+def test_a_working_directory_that_was_deleted_is_an_error_in_words(tmp_path: Path) -> None:
+    for words in [["list"], ["--store", "x", "list"], ["init", "x"], ["context", "capture", "x"]]:
+        (tmp_path / "gone").mkdir()
+        script = f'cd "{tmp_path}/gone" && rmdir "$PWD" && exec "$0" -m capsule_cli "$@"'
+        environment = {name: value for name, value in os.environ.items() if name != "CAPSULE_STORE"}
+        done = subprocess.run(
+            ["sh", "-c", script, sys.executable, *words], capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 3 and "Traceback" not in done.stderr and "working directory" in done.stderr, done
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")

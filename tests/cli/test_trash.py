@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 
 def test_what_is_deleted_comes_back_as_it_was(capsule: Any) -> None:
     id = capsule.new("A plan", "--message", "hello")
@@ -58,23 +56,6 @@ def test_restore_takes_what_was_deleted_last_and_names_what_is_not_there(capsule
     assert capsule.json("restore", "@last")["id"] == "abcd-2"
 
 
-def test_restore_never_takes_the_place_of_a_conversation(capsule: Any) -> None:
-    capsule.new("Old", "--id", "mine")
-    capsule("delete", "mine")
-    capsule.new("New", "--id", "mine")
-    capsule("restore", "mine", expect=6)
-    assert capsule.json("list")[0]["title"] == "New"
-
-
-def test_a_damaged_file_goes_to_the_trash_too(capsule: Any) -> None:
-    capsule.file("broken-1").write_text("oops", encoding="utf-8")
-    assert "a damaged file" in capsule("delete", "broken-1").stdout
-    assert capsule.json("list") == []
-    assert [item["title"] for item in capsule.json("trash")] == ["damaged"]
-    assert "back, and damaged" in capsule("restore", "broken-1").stdout
-    assert capsule.file("broken-1").read_text(encoding="utf-8") == "oops"
-
-
 def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> None:
     capsule("delete", capsule.new("A"), capsule.new("B"))
     assert capsule("purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
@@ -118,9 +99,9 @@ def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule
     assert capsule.file(id).exists()
 
 
-@pytest.mark.parametrize("age", ["30", "x", "-1d", "1.5d", "99999999999w"])
-def test_an_age_that_is_none_is_refused(capsule: Any, age: str) -> None:
-    assert "--older-than" in capsule("purge", "--older-than", age, expect=2).stderr
+def test_an_age_that_is_none_is_refused(capsule: Any) -> None:
+    for age in ["30", "x", "-1d", "1.5d", "99999999999w"]:
+        assert "--older-than" in capsule("purge", "--older-than", age, expect=2).stderr
 
 
 def test_all_go_to_the_trash_when_a_script_says_yes_and_come_back_one_by_one(capsule: Any) -> None:

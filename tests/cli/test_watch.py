@@ -127,13 +127,6 @@ def test_a_change_too_long_for_the_environment_reaches_the_command_all_the_same(
     assert process.stderr is not None and process.stderr.read() == b""
 
 
-def test_a_command_that_a_signal_ends_is_said(capsule: Any) -> None:
-    process = follow(capsule, "--exec", "kill -9 $$")
-    capsule.new("Plan")
-    assert process.stderr is not None
-    assert "signal 9" in process.stderr.readline().decode()
-
-
 @pytest.mark.parametrize("words", [("watch",), ("watch", "--json"), ("tail", "-f", "@last")])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_without_a_word(capsule: Any, words: tuple[str, ...], number: int, code: int) -> None:
@@ -218,16 +211,6 @@ def test_tail_tells_json_lines(capsule: Any) -> None:
     assert process.wait(60) == 0
 
 
-def test_tail_ends_when_the_conversation_is_deleted_and_says_so(capsule: Any) -> None:
-    id = capsule.new("Plan", "--message", "hello")
-    process = capsule.start("tail", "-f", id)
-    lines(process, 2)
-    capsule("delete", id, "--yes")
-    assert process.stderr is not None
-    assert f"{id} was deleted" in process.stderr.read().decode()
-    assert process.wait(60) == 0
-
-
 def test_tail_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group", "--message", "hello")
     process = capsule.start("tail", "-f", id)
@@ -243,19 +226,6 @@ def test_tail_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsul
     assert lines(process, 3)[2] == "hallo"
     capsule("append", id, "more")
     assert lines(process, 3)[2] == "more"
-
-
-def test_tail_of_a_damaged_file_waits_until_it_is_repaired(capsule: Any) -> None:
-    id = capsule.new("Plan", "--type", "group", "--message", "hello")
-    path = capsule.file(id)
-    sound = path.read_bytes()
-    path.write_bytes(b"[" + sound)
-    assert f"{id}.json:" in capsule("tail", id, expect=5).stderr
-    process = capsule.start("tail", "-f", id)
-    assert process.stderr is not None
-    assert "can't be read" in process.stderr.readline().decode()
-    path.write_bytes(sound)
-    assert lines(process, 2)[1] == "hello"
 
 
 def test_tail_draws_in_a_terminal(capsule: Any) -> None:

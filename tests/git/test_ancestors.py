@@ -90,12 +90,6 @@ def test_without_a_version_that_both_show_there_is_none(repo: Clone) -> None:
     assert found(repo, base, codec.encode(other)) is None
 
 
-def test_a_copy_is_no_document_of_the_store_for_git(repo: Clone) -> None:
-    repository = repo.repository
-    assert repository.document_at(f"conversations/{ID}.json") == ("conversations", ID)
-    assert repository.document_at(f"conversations/{ID}.sync-conflict-20250112-103000-ABCDEFG.json") is None
-
-
 def test_the_doctor_uses_it(repo: Clone) -> None:
     base = made(repo)
     with repo.store() as store:

@@ -12,13 +12,13 @@ from capsule.errors import InvalidInput
 from capsule.git import pktline
 
 
-@pytest.mark.parametrize("size", [0, 1, 65515, 65516, 65517, 2 * 65516, 300_000])
-def test_a_content_of_any_size_goes_through_in_packets_that_git_takes(size: int) -> None:
-    data = bytes(at % 251 for at in range(size))
-    written = pktline.content(data)
-    packets = pktline.packets(io.BytesIO(written))
-    assert b"".join(packets) == data
-    assert all(0 < len(packet) <= 65516 for packet in packets)
+def test_a_content_of_any_size_goes_through_in_packets_that_git_takes() -> None:
+    for size in [0, 1, 65515, 65516, 65517, 2 * 65516, 300_000]:
+        data = bytes(at % 251 for at in range(size))
+        written = pktline.content(data)
+        packets = pktline.packets(io.BytesIO(written))
+        assert b"".join(packets) == data
+        assert all(0 < len(packet) <= 65516 for packet in packets)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=20)))
@@ -37,7 +37,7 @@ def test_a_stream_that_is_cut_anywhere_is_one_that_ended(carried: bytes, data: s
         pktline.packets(io.BytesIO(cut))
 
 
-@pytest.mark.parametrize("typed", [b"help\n", b"0003", b"0001", b"ffff" + b"x" * 65531, b"-001", b"+0a1"])
-def test_what_is_no_packet_is_said_to_be_none(typed: bytes) -> None:
-    with pytest.raises(InvalidInput, match="no packet"):
-        pktline.packets(io.BytesIO(typed))
+def test_what_is_no_packet_is_said_to_be_none() -> None:
+    for typed in [b"help\n", b"0003", b"0001", b"ffff" + b"x" * 65531, b"-001", b"+0a1"]:
+        with pytest.raises(InvalidInput, match="no packet"):
+            pktline.packets(io.BytesIO(typed))

@@ -52,68 +52,59 @@ def plain(tmp_path: Path) -> Clone:
     return new(tmp_path / "plain", drivers=False)
 
 
-@pytest.mark.parametrize("kind", ["conversations", "agents"])
 @pytest.mark.parametrize("folder", ["", "pro [j]/tälk $s"])
-def test_after_setup_git_knows_the_documents_of_the_store_and_no_others(tmp_path: Path, folder: str, kind: str) -> None:
+def test_after_setup_git_knows_the_documents_of_the_store_and_no_others(tmp_path: Path, folder: str) -> None:
     clone = new(tmp_path / "répo", folder, drivers=False)
-    assert in_force(clone, kind)["merge"] == "unspecified"
     assert setup(clone) == [("attributes", True), ("ignore", True), ("config", True), ("hook", True)]
-    assert in_force(clone, kind) == ALL
-    for other in ("package.json", f"deeper/{kind}/x.json", f"{kind}/deeper/x.json"):
-        told = clone.git("check-attr", "merge", "--", str((clone.root / other).relative_to(clone.top)))
-        assert told.endswith("unspecified"), other
-    assert clone.git("check-ignore", str((clone.root / kind / f".{DOCUMENT}.tmp").relative_to(clone.top)))
+    for kind in ("conversations", "agents"):
+        assert in_force(clone, kind) == ALL
+        for other in ("package.json", f"deeper/{kind}/x.json", f"{kind}/deeper/x.json"):
+            told = clone.git("check-attr", "merge", "--", str((clone.root / other).relative_to(clone.top)))
+            assert told.endswith("unspecified"), other
+        assert clone.git("check-ignore", str((clone.root / kind / f".{DOCUMENT}.tmp").relative_to(clone.top)))
     assert configured(clone).items() >= driver_config(PROGRAM).items()
 
 
-def test_setting_up_twice_changes_nothing(plain: Clone) -> None:
+def test_setting_up_twice_changes_nothing_and_teardown_leaves_what_was_there(plain: Clone) -> None:
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in plain.top.rglob("*") if path.is_file()}
+
+    before = files()
     setup(plain)
-    before = {path: path.read_bytes() for path in plain.top.rglob("*") if path.is_file()}
+    after = files()
     assert setup(plain) == [("attributes", False), ("ignore", False), ("config", False), ("hook", False)]
-    assert {path: path.read_bytes() for path in plain.top.rglob("*") if path.is_file()} == before
-
-
-def test_a_conversation_goes_into_git_clean_and_out_of_it_as_it_was(plain: Clone) -> None:
-    setup(plain)
-    with plain.store() as store:
-        id = store.create(title="one").id
-        store.append(id, role="user", content="Hello")
-        store.lock(id)
-        locked = plain.file(id).read_bytes()
-        plain.commit()
-        assert b'"active": true' in locked
-        assert b'"active": true' not in plain.at("HEAD", id)
-        assert plain.git("status", "--porcelain") == ""
-    assert "user: Hello" in plain.git("log", "-p", "-1")
-
-
-@pytest.mark.parametrize(
-    "there",
-    [
-        b"",
-        b"*.png binary\n",
-        b"*.png binary",
-        b"*.png binary\r\n*.txt text\r\n",
-        b"*.png binary\r\n*.txt text",
-        b"\n\n# a comment\n\n",
-        b"\xef\xbb\xbf*.png binary\n",
-        "*.pñg binary\n".encode("latin-1"),
-    ],
-)
-def test_lines_of_others_are_kept_and_teardown_gives_the_file_back_byte_for_byte(plain: Clone, there: bytes) -> None:
-    files = [plain.root / ".gitattributes", plain.root / ".gitignore"]
-    for file in files:
-        file.write_bytes(there)
-    setup(plain)
-    assert in_force(plain) == ALL
-    if b"binary" in there and b"\xf1" not in there:
-        assert plain.git("check-attr", "binary", "--", "x.png").endswith("set")
-    for file in files:
-        data = file.read_bytes()
-        assert data.startswith(there)
-        assert data.count(b"\r\n") in (0, data.count(b"\n")), "its line ends are all of one kind"
+    assert files() == after
     teardown(plain)
-    assert [file.read_bytes() for file in files] == [there, there]
+    assert files() == before and teardown(plain) == []
+
+
+def test_a_setting_of_ours_is_there_once_and_one_that_is_not_ours_stays(plain: Clone) -> None:
+    plain.run("config", "diff.capsule.cachetextconv", "true")
+    for value in ("one", "two"):
+        plain.run("config", "--add", "merge.capsule.driver", value)
+    setup(plain)
+    assert plain.git("config", "--get-all", "merge.capsule.driver") == driver_config(PROGRAM)["merge.capsule.driver"]
+    assert any("diff.capsule.cachetextconv" in one for one in teardown(plain))
+    assert configured(plain) == {"diff.capsule.cachetextconv": "true"}
+
+
+def test_lines_of_others_are_kept_and_teardown_gives_the_file_back_byte_for_byte(plain: Clone) -> None:
+    """That any file comes back, the property below says; here git reads what was made of some."""
+    files = [plain.root / ".gitattributes", plain.root / ".gitignore"]
+    for there in (b"", b"*.png binary\r\n*.txt text", b"\xef\xbb\xbf*.png binary\n", "*.pñg x\n".encode("latin-1")):
+        for file in files:
+            file.write_bytes(there)
+            file.chmod(0o640)
+        setup(plain)
+        assert in_force(plain) == ALL
+        if b"binary" in there:
+            assert plain.git("check-attr", "binary", "--", "x.png").endswith("set")
+        for file in files:
+            data = file.read_bytes()
+            assert data.startswith(there) and file.stat().st_mode & 0o777 == 0o640
+            assert data.count(b"\r\n") in (0, data.count(b"\n")), "its line ends are all of one kind"
+        teardown(plain)
+        assert [file.read_bytes() for file in files] == [there, there]
 
 
 PARTS = st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b" ", b"#!/bin/sh\n", b"\x00", b"\xff"])).map(b"".join)
@@ -131,16 +122,6 @@ def test_a_block_comes_out_of_a_file_as_it_went_in(before: bytes, after: bytes, 
     assert left == before + more or (
         not before.endswith(b"\n") and left in (before + b"\n" + more, before + b"\r\n" + more)
     )
-
-
-def test_files_that_setup_made_are_gone_after_teardown_and_with_them_the_settings(plain: Clone) -> None:
-    before = sorted(path.relative_to(plain.top) for path in plain.top.rglob("*"))
-    config = (plain.top / ".git" / "config").read_bytes()
-    setup(plain)
-    teardown(plain)
-    assert sorted(path.relative_to(plain.top) for path in plain.top.rglob("*")) == before
-    assert (plain.top / ".git" / "config").read_bytes() == config
-    assert teardown(plain) == []
 
 
 def test_a_file_that_setup_made_and_a_person_wrote_in_stays_with_what_they_wrote(plain: Clone) -> None:
@@ -178,14 +159,6 @@ def test_attributes_that_are_a_symlink_are_refused_as_git_reads_none(plain: Clon
     with pytest.raises(Refused):
         setup(plain)
     assert (tmp_path / "elsewhere").read_text() == "*.png binary\n"
-
-
-def test_the_mode_of_a_file_stays(plain: Clone) -> None:
-    path = plain.root / ".gitattributes"
-    path.write_text("*.png binary\n")
-    path.chmod(0o640)
-    setup(plain)
-    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Path) -> None:
@@ -249,20 +222,6 @@ def test_global_needs_no_repository_and_the_rest_does(root: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == [".capsule", "capsule.toml", "conversations"]
 
 
-def test_settings_under_our_names_that_are_not_ours_stay_and_are_told(plain: Clone) -> None:
-    plain.run("config", "diff.capsule.cachetextconv", "true")
-    setup(plain)
-    assert "config: left, as Capsule did not set it: diff.capsule.cachetextconv" in teardown(plain)
-    assert configured(plain) == {"diff.capsule.cachetextconv": "true"}
-
-
-def test_a_setting_that_is_there_several_times_is_there_once_after_setup(plain: Clone) -> None:
-    for value in ("one", "two"):
-        plain.run("config", "--add", "merge.capsule.driver", value)
-    setup(plain)
-    assert plain.git("config", "--get-all", "merge.capsule.driver") == driver_config(PROGRAM)["merge.capsule.driver"]
-
-
 def test_two_stores_in_one_repository_share_the_settings_and_the_last_one_takes_them_out(tmp_path: Path) -> None:
     one = new(tmp_path / "repo", "one", drivers=False)
     two = Clone(one.top, "two")
@@ -318,16 +277,6 @@ def test_with_autocrlf_a_clone_is_clean_and_setup_finds_its_lines_with_their_oth
     assert other.git("status", "--porcelain") == ""
 
 
-def test_inside_a_hook_of_another_repository_it_is_the_store_s_own_that_is_set_up(plain: Clone, tmp_path: Path) -> None:
-    other = new(tmp_path / "other", drivers=False)
-    hooked = {"GIT_DIR": str(other.top / ".git"), "GIT_INDEX_FILE": str(other.top / ".git/index"), "GIT_PREFIX": ""}
-    before = (other.top / ".git/config").read_bytes()
-    plain.capsule("git", "setup", **hooked)
-    assert (other.top / ".git/config").read_bytes() == before
-    assert configured(plain)
-    assert "something is to be done" in plain.capsule("git", "status", expect=1, **hooked).out
-
-
 def test_the_program_sets_up_with_the_python_it_runs_in_and_tells_it_in_json(plain: Clone) -> None:
     steps = json.loads(plain.capsule("git", "setup", "--json").out)
     assert [step["kind"] for step in steps] == ["attributes", "ignore", "config", "hook"]
@@ -335,13 +284,6 @@ def test_the_program_sets_up_with_the_python_it_runs_in_and_tells_it_in_json(pla
     assert shlex.split(configured(plain)["diff.capsule.textconv"]) == [*PROGRAM, "textconv"]
     assert "capsule git commit" in plain.capsule("git", "teardown").out
     assert plain.capsule("git", "teardown").out == "nothing of Capsule is set up here\n"
-
-
-def test_a_store_in_no_repository_is_told_the_way_out(tmp_path: Path) -> None:
-    clone = Clone(tmp_path / "store")
-    Store.init(clone.root)
-    ran = clone.capsule("git", "setup", expect=3)
-    assert "lies in no git repository" in ran.err and "git init" in ran.err
 
 
 def test_when_the_filter_s_program_is_gone_git_says_the_way_out(plain: Clone, tmp_path: Path) -> None:

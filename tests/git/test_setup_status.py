@@ -82,30 +82,19 @@ def test_the_usual_trap_is_told_first_attributes_that_a_clone_does_not_know(fine
     assert state_of(other).is_fine
 
 
-def test_before_setup_it_says_that_in_few_words(tmp_path: Path) -> None:
-    clone = new(tmp_path / "plain", drivers=False)
-    state = state_of(clone)
-    assert kinds(state) == ["drivers", "ignore", "hook"]
-    assert {finding.todo for finding in state.findings} == {"run: capsule git setup"}
-    shown = clone.capsule("git", "status", expect=1)
-    assert shown.out.count("run: capsule git setup") == 1
-
-
-def test_settings_without_attributes_name_what_is_not_in_force(fine: Clone) -> None:
-    fine.run("rm", "-q", ".gitattributes")
-    state = state_of(fine)
-    assert kinds(state)[0] == "attributes"
-    assert "conversations/*.json (merge is unspecified" in state.findings[0].what
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [("*.json text=auto eol=lf", "text is auto"), ("*.json -diff", "diff is unset"), ("** !merge", "merge is unspec")],
-)
-def test_lines_of_others_that_overrule_ours_are_seen(fine: Clone, line: str, told: str) -> None:
-    with open(fine.root / ".gitattributes", "a") as file:
-        file.write(f"{line}\n")
-    assert told in words(state_of(fine))
+def test_lines_of_others_that_overrule_ours_are_seen_and_so_is_that_ours_are_gone(fine: Clone) -> None:
+    path = fine.root / ".gitattributes"
+    ours = path.read_text()
+    for line, told in (
+        ("*.json text=auto eol=lf", "text is auto"), ("*.json -diff", "diff is unset"), ("** !merge", "merge is un"),
+    ):  # fmt: skip
+        path.write_text(f"{ours}{line}\n")
+        assert told in words(state_of(fine))
+    path.unlink()
+    told: dict[str, Any] = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
+    assert told["fine"] is False and told["branch"] == "main" and told["top"] == str(fine.top)
+    assert {finding["kind"] for finding in told["findings"]} == {"attributes"}
+    assert all(finding["what"] and finding["todo"] and finding["isTrouble"] for finding in told["findings"])
 
 
 def test_files_that_are_not_committed_are_named_as_other_clones_lack_them(tmp_path: Path) -> None:
@@ -119,18 +108,16 @@ def test_files_that_are_not_committed_are_named_as_other_clones_lack_them(tmp_pa
     assert state_of(clone).is_fine
 
 
-@pytest.mark.parametrize("missing", ["merge.capsule.driver", "filter.capsule.process", "diff.capsule.textconv", CHECK])
-def test_each_setting_that_is_missing_is_named(fine: Clone, missing: str) -> None:
-    fine.run("config", "--unset", missing)
-    assert f"(not set: {missing})" in words(state_of(fine))
-
-
-def test_a_program_that_is_gone_is_told_with_what_the_system_says(fine: Clone, tmp_path: Path) -> None:
-    gone = str(tmp_path / "no such" / "python")
-    set_up(str(fine.root), [gone, *PROGRAM[1:]])
-    state = state_of(fine)
-    assert kinds(state) == ["drivers"]
-    assert gone in state.findings[0].what and state.findings[0].todo == "run: capsule git setup"
+def test_each_setting_that_is_missing_or_not_as_this_version_writes_it_is_named(fine: Clone) -> None:
+    for name in ("merge.capsule.driver", "filter.capsule.process", "diff.capsule.textconv", CHECK):
+        fine.run("config", "--unset", name)
+        assert name in words(state_of(fine))
+        set_up(str(fine.root), PROGRAM)
+    for name in ("merge.capsule.driver", "filter.capsule.required", "filter.capsule.process"):
+        fine.run("config", name, "false")
+        assert name in words(state_of(fine)) and not state_of(fine).is_fine
+        set_up(str(fine.root), PROGRAM)
+    assert state_of(fine).is_fine
 
 
 def test_a_program_that_is_gone_is_told_when_conversations_changed_too(fine: Clone, tmp_path: Path) -> None:
@@ -154,13 +141,6 @@ def test_another_python_with_this_version_is_fine(fine: Clone, tmp_path: Path) -
     launcher.chmod(0o755)
     set_up(str(fine.root), [str(launcher), *PROGRAM[1:]])
     assert state_of(fine).is_fine
-
-
-@pytest.mark.parametrize("name", ["merge.capsule.driver", "filter.capsule.required", "filter.capsule.process"])
-def test_a_setting_that_is_not_as_this_version_writes_it_is_named(fine: Clone, name: str) -> None:
-    fine.run("config", name, "false")
-    assert name in words(state_of(fine))
-    assert not state_of(fine).is_fine
 
 
 def test_a_hook_that_is_gone_or_can_take_no_line_is_told(fine: Clone) -> None:
@@ -299,17 +279,16 @@ def test_in_a_linked_worktree_it_is_that_one_s_merge_that_is_told(tmp_path: Path
     assert state_of(linked).is_fine and state_of(linked).branch == "linked"
 
 
-def test_without_a_branch_it_says_so(fine: Clone) -> None:
-    fine.run("switch", "-q", "--detach")
-    assert state_of(fine).branch is None
-    assert "no branch is checked out" in fine.capsule("git", "status").out
-
-
-def test_a_repository_without_a_commit_has_a_status(tmp_path: Path) -> None:
+def test_a_repository_without_a_commit_or_a_branch_has_a_status(tmp_path: Path) -> None:
     clone = new(tmp_path / "plain", drivers=False, commit=False)
+    assert kinds(state_of(clone)) == ["drivers", "ignore", "hook"]
+    assert {finding.todo for finding in state_of(clone).findings} == {"run: capsule git setup"}
     id = conversation(clone)
     set_up(str(clone.root), PROGRAM)
     assert state_of(clone).changed == [f"conversations/{id}"]
+    clone.commit()
+    clone.run("switch", "-q", "--detach")
+    assert state_of(clone).branch is None
 
 
 def test_an_older_git_is_told_what_it_lacks(fine: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,14 +315,6 @@ def test_two_stores_in_one_repository_each_tell_of_their_own(tmp_path: Path) -> 
     id = conversation(two)
     assert state_of(two).changed == [f"conversations/{id}"]
     assert state_of(one).changed == [] and state_of(one).is_fine
-
-
-def test_the_status_as_json_is_what_it_saw(fine: Clone) -> None:
-    (fine.root / ".gitattributes").unlink()
-    told: dict[str, Any] = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
-    assert told["fine"] is False and told["branch"] == "main" and told["top"] == str(fine.top)
-    assert {finding["kind"] for finding in told["findings"]} == {"attributes"}
-    assert all(finding["what"] and finding["todo"] and finding["isTrouble"] for finding in told["findings"])
 
 
 def test_looking_changes_nothing(fine: Clone) -> None:

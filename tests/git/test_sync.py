@@ -106,24 +106,18 @@ def closed_port() -> int:
         return one.getsockname()[1]
 
 
-@pytest.mark.parametrize("url", ["{0}/gone.git", "file://{0}/gone", "git://127.0.0.1:{1}/x", "http://127.0.0.1:{1}/x"])
-def test_a_remote_that_can_not_be_reached_is_no_error(repo: Clone, tmp_path: Path, url: str) -> None:
-    repo.run("remote", "add", "origin", url.format(tmp_path, closed_port()))
-    id = conversation(repo, "hello")
-    ran = repo.capsule("git", "sync")
-    assert "origin/main can't be reached" in ran.err
-    assert ran.lines[0].startswith("committed ")
-    assert repo.at("HEAD", id) == repo.file(id).read_bytes()
-    assert json.loads(repo.capsule("git", "sync", "--json").out)["offline"]
-
-
-def test_a_remote_that_comes_back_gets_what_was_written_meanwhile(clones: Two, tmp_path: Path) -> None:
+def test_a_remote_that_can_not_be_reached_is_no_error_and_gets_all_of_it_later(clones: Two, tmp_path: Path) -> None:
     anna, ben = clones
-    away = tmp_path / "unmounted.git"
-    (tmp_path / "remote.git").rename(away)
+    remote, away, port = tmp_path / "remote.git", tmp_path / "unmounted.git", closed_port()
+    remote.rename(away)
     id = conversation(anna, "written in the train")
-    assert sync_of(anna).offline
-    away.rename(tmp_path / "remote.git")
+    for url in (str(remote), f"file://{remote}", f"git://127.0.0.1:{port}/x", f"http://127.0.0.1:{port}/x"):
+        anna.run("remote", "set-url", "origin", url)
+        ran = anna.capsule("git", "sync", "--json")
+        assert json.loads(ran.out)["offline"], url
+    assert anna.at("HEAD", id) == anna.file(id).read_bytes()
+    anna.run("remote", "set-url", "origin", str(remote))
+    away.rename(remote)
     assert sync_of(anna).pushed == 1
     sync_of(ben)
     assert contents(ben, id) == ["written in the train"]
@@ -215,18 +209,14 @@ def test_without_a_branch_it_is_refused(clones: Two) -> None:
         sync_of(clones[0])
 
 
-def test_with_several_remotes_and_none_followed_it_asks_which(repo: Clone) -> None:
+def test_without_a_remote_it_commits_and_with_several_it_asks_which(repo: Clone) -> None:
+    id = conversation(repo, "hello")
+    assert "git remote add" in repo.capsule("git", "sync").err
+    assert repo.at("HEAD", id)
     for name in ("one", "two"):
         repo.run("remote", "add", name, f"/{name}")
     with pytest.raises(Refused, match=r"one, two.*git push -u REMOTE main"):
         sync_of(repo)
-
-
-def test_without_a_remote_it_commits_and_says_so(repo: Clone) -> None:
-    id = conversation(repo, "hello")
-    ran = repo.capsule("git", "sync")
-    assert "git remote add" in ran.err
-    assert repo.at("HEAD", id)
 
 
 def test_a_branch_of_another_name_there_is_followed(clones: Two) -> None:

@@ -67,8 +67,8 @@ def stale(clone: Clone, id: str) -> None:
 
 
 COMMANDS = """\
-list; show ID; doctor; search two; append ID four; git status; log ID; diff ID HEAD~1; diff ID HEAD~1 HEAD
-show ID --at HEAD~1; show ID --at HEAD~2; restore ID --at HEAD~1; context capture ID .; git setup; git teardown"""
+list; show ID; doctor; search two; append ID four; git status; git log ID; git diff ID HEAD~1; git diff ID HEAD~1 HEAD
+show ID --at HEAD~1; show ID --at HEAD~2; git restore ID --at HEAD~1; context capture ID .; git setup; git teardown"""
 
 
 def test_no_command_but_commit_and_sync_runs_what_a_repository_names(trap: tuple[Clone, str], tmp_path: Path) -> None:

@@ -70,13 +70,6 @@ def test_a_new_version_lies_beside_the_old_one_and_is_the_active_one(store: Stor
     assert (found.index, len(found.ids), found.ids[1]) == (1, 2, made.id)
 
 
-def test_a_new_version_keeps_sender_and_attachments(store: Store) -> None:
-    id = talk(store)
-    store.append(id, content="look", from_="anna", attachments=[{"name": "a.png"}], model="m")
-    made = store.branch(id, "@last", "look here")
-    assert (made.from_, made.attachments, made.model) == ("anna", [{"name": "a.png"}], None)
-
-
 def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) -> None:
     id = talk(store, "question", "one", "more")
     two = store.regenerate(id, "two", "@1")
@@ -88,27 +81,6 @@ def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) ->
     for ask in asks:
         with pytest.raises(NotFound):
             ask(id, "nobody")
-
-
-def test_a_message_that_is_edited_or_has_another_time_does_not_move(root: Path, store: Store) -> None:
-    id = talk(store, "question", "one", "more")
-    store.regenerate(id, "two", "@1")
-    store.switch(id, "@2")
-    times = [
-        "2030-01-01T00:00:00.000Z",
-        "2020-01-01T00:00:00.000Z",
-        "2025-01-01T00:00:00.000Z",
-        "2019-01-01T00:00:00.000Z",
-    ]
-
-    def change(document: dict[str, Any]) -> None:
-        for message, time in zip(document["history"], times, strict=True):
-            message["timestamp"] = time
-
-    by_hand(root, id, change)
-    store.edit_message(id, "@0", "other question")
-    assert path(store, id) == ["other question", "one", "more"] and path(store, id, "@3") == ["other question", "two"]
-    assert [found.content for found in store.load(id).history] == ["other question", "one", "more", "two"]
 
 
 def test_another_answer_is_put_beside_the_last_one(store: Store) -> None:
@@ -305,15 +277,6 @@ def test_the_active_branch_moves_to_the_newest_beside_what_goes_else_to_what_it_
     assert path(store, id) == ["elsewhere"]
     assert store.delete_message(id, "@0").leaf is None
     assert path(store, id) == [] and "currentNode" not in metadata(store, id)
-
-
-def test_children_that_are_kept_answer_what_the_message_answered(store: Store) -> None:
-    id = talk(store, "question", "one", "more", "even more")
-    store.append(id, content="aside", parent=store.path(id)[1].id)
-    store.switch(id, "@3")
-    assert store.delete_message(id, "@1", keep_children=True).roles == {"assistant": 1}
-    assert path(store, id) == ["question", "more", "even more"]
-    assert path(store, id, "@3") == ["question", "aside"]
 
 
 def test_pruning_leaves_one_branch(store: Store) -> None:

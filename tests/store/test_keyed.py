@@ -54,12 +54,12 @@ def test_a_message_edited_since_is_still_the_one_of_its_key(store: Store) -> Non
     assert contents(store, id) == ["one, corrected"]
 
 
-@pytest.mark.parametrize("key", ["", "  ", "x" * 257])
-def test_a_key_that_is_none_is_refused(store: Store, key: str) -> None:
-    id = store.create(title="t").id
-    with pytest.raises(InvalidInput, match="1 to 256 characters"):
-        store.append_once(id, key, content="x")
-    assert contents(store, id) == []
+def test_a_key_that_is_none_is_refused(store: Store) -> None:
+    for key in ["", "  ", "x" * 257]:
+        id = store.create(title="t").id
+        with pytest.raises(InvalidInput, match="1 to 256 characters"):
+            store.append_once(id, key, content="x")
+        assert contents(store, id) == []
 
 
 def test_a_text_that_looks_like_the_line_of_an_id_is_not_taken_for_one(store: Store) -> None:
@@ -134,9 +134,3 @@ def test_several_fields_of_a_head_change_in_one_write(store: Store) -> None:
     assert "archived" not in store.document(id)["metadata"]
     assert store.update(id, pinned=False).pinned is False
     assert store.head(id).title == "new"
-
-
-def test_an_update_without_a_change_is_refused(store: Store) -> None:
-    id = store.create(title="t").id
-    with pytest.raises(InvalidInput, match="nothing to change"):
-        store.update(id)

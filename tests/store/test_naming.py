@@ -6,9 +6,8 @@ import threading
 from pathlib import Path
 
 import orjson
-import pytest
 
-from capsule import InvalidInput, Store
+from capsule import Store
 
 
 def test_a_suggestion_is_taken_while_nobody_named_the_conversation(store: Store) -> None:
@@ -43,12 +42,6 @@ def test_a_title_of_version_2_0_may_be_a_persons_and_is_left(store: Store, root:
     assert store.suggest_title("old-1", "New", instead_of="Old") is not None
 
 
-def test_a_title_that_cant_be_one_is_refused(store: Store) -> None:
-    id = store.create().id
-    with pytest.raises(InvalidInput):
-        store.suggest_title(id, " ")
-
-
 def test_a_person_and_a_suggestion_at_once_leave_the_persons_title(root: Path) -> None:
     for _ in range(10):
         with Store.open(root, keep_locks=False) as store:
@@ -75,12 +68,6 @@ def test_editing_the_first_message_changes_the_title_that_was_made_from_it_and_n
     for id in (made, suggested):
         store.edit_message(id, "@0", "How do I sort a tree?")
     assert (store.head(made).title, store.head(suggested).title) == ("How do I sort a tree?", "Sorting")
-
-
-def test_the_title_by_rule_is_that_of_the_first_user_message(store: Store) -> None:
-    talk = [{"role": "system", "content": "Be nice"}, {"role": "user", "content": "# Hello\nthere"}]
-    assert store.title_by_rule(store.create(title="Mine", messages=talk).id) == "Hello"
-    assert store.title_by_rule(store.create(title="Mine").id) == ""
 
 
 def test_a_first_message_without_a_word_leaves_the_title_to_the_next_however_they_came(store: Store) -> None:

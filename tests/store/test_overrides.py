@@ -81,34 +81,34 @@ def test_a_list_of_names_is_read_kept_and_told_as_odd_until_it_is_changed(store:
     assert problems_of(path.read_bytes(), "x") == []
 
 
-@pytest.mark.parametrize("wrong", [{"git": True}, {"git": {}}, {"git": {"enabled": 1}}, [1], "git"])
-def test_overrides_of_another_shape_make_a_file_invalid(store: Store, wrong: Any) -> None:
-    id = store.create(title="Plan").id
-    path = Path(store.storage.path("conversations", id))
-    document = orjson.loads(path.read_bytes())
-    document["metadata"]["mcpServers"] = wrong
-    path.write_bytes(orjson.dumps(document))
-    with pytest.raises(
-        InvalidDocument, match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"'
-    ):
-        store.mcp_servers(id)
+def test_overrides_of_another_shape_make_a_file_invalid(store: Store) -> None:
+    for wrong in [{"git": True}, {"git": {}}, {"git": {"enabled": 1}}, [1], "git"]:
+        id = store.create(title="Plan").id
+        path = Path(store.storage.path("conversations", id))
+        document = orjson.loads(path.read_bytes())
+        document["metadata"]["mcpServers"] = wrong
+        path.write_bytes(orjson.dumps(document))
+        with pytest.raises(
+            InvalidDocument, match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"'
+        ):
+            store.mcp_servers(id)
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 201])
-def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store, name: str) -> None:
-    id = store.create(title="Plan").id
-    before = store.read(id)
-    for call in (
-        lambda: store.set_mcp_servers(id, {name: True}),
-        lambda: store.toggle_mcp_server(id, name),
-        lambda: store.set_mcp_servers(None, {name: True}),
-        lambda: store.update(id, mcp_servers={name: True}),
-    ):
-        with pytest.raises(InvalidInput, match="no name of an MCP server"):
-            call()
-    with pytest.raises(InvalidInput, match=r"mcpServers.git: must be true, false or null"):
-        store.update(id, mcp_servers={"git": "yes"})
-    assert store.read(id) == before
+def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store) -> None:
+    for name in ["", " ", "a\nb", "x" * 201]:
+        id = store.create(title="Plan").id
+        before = store.read(id)
+        for call in (
+            lambda: store.set_mcp_servers(id, {name: True}),
+            lambda: store.toggle_mcp_server(id, name),
+            lambda: store.set_mcp_servers(None, {name: True}),
+            lambda: store.update(id, mcp_servers={name: True}),
+        ):
+            with pytest.raises(InvalidInput, match="no name of an MCP server"):
+                call()
+        with pytest.raises(InvalidInput, match=r"mcpServers.git: must be true, false or null"):
+            store.update(id, mcp_servers={"git": "yes"})
+        assert store.read(id) == before
 
 
 def test_what_waits_goes_into_the_next_conversation_and_no_other(store: Store) -> None:
@@ -120,13 +120,6 @@ def test_what_waits_goes_into_the_next_conversation_and_no_other(store: Store) -
     assert store.mcp_servers(first.id) == {"git": False, "web": False}
     assert store.mcp_servers(None) == {}
     assert servers(store, store.create(title="After").id) is None
-
-
-def test_a_summary_does_not_take_what_waits(store: Store) -> None:
-    id = store.create(title="Plan").id
-    store.set_mcp_servers(None, {"git": False})
-    assert servers(store, store.summarize(id, "Short.").id) is None
-    assert store.mcp_servers(None) == {"git": False}
 
 
 def test_what_waits_stays_when_no_conversation_could_be_made(store: Store) -> None:
