@@ -6,30 +6,27 @@ good in the write that needs it; and each write is one write, admitted by the sa
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from capsule.choosing import find_message
 from capsule.errors import InvalidInput
-from capsule.format import anatomy, codec
+from capsule.format import codec, migrations
 from capsule.format.message import check_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
-from capsule.keyed import Keyed, check_key
-from capsule.reading import KIND, Reading
+from capsule.keyed import appended, check_key
+from capsule.reading import KIND
+from capsule.writing import Changing, Conversation
 
 if TYPE_CHECKING:
     from capsule.branches import Alternatives, Removal, Slot, Switched
     from capsule.format.models import Message
     from capsule.format.tree import Tree
-    from capsule.holding import Holder
-    from capsule.writing import Conversation
 
 __all__ = ["Branching"]
 
-T = TypeVar("T")
 Entry = dict[str, Any]
 #: Chooses the places of the messages to take out, and says which of them was asked for, if one was.
 Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
@@ -37,15 +34,8 @@ Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | No
 _SAME_IN_A_BRANCH = ("from", "toolCallId", "attachments")
 
 
-class Branching(Reading, ABC):
-    """What an open store does with branches. A base of `Store`, which sets the holder and knows how to write."""
-
-    _holder: Holder
-    _keyed: Keyed
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
+class Branching(Changing):
+    """What an open store does with branches. A base of `Store`."""
 
     # -- Reading --------------------------------------------------------------------------------------------------
 
@@ -56,8 +46,12 @@ class Branching(Reading, ABC):
         """
         from capsule.format.tree import Tree
 
-        data, is_canonical = self._bytes(id)
-        document = orjson.loads(data) if is_canonical else self.document(id)
+        name = self.engine.name(KIND, id)
+
+        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
+            return orjson.loads(data) if is_canonical else migrations.current(codec.decode(data, name), name)[0]
+
+        document = self.engine.parsed(id, parse)
         return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
 
     def path_entries(self, id: str, message_id: str | None = None) -> list[tuple[int, Entry]]:
@@ -95,12 +89,7 @@ class Branching(Reading, ABC):
 
     def _current_node(self, id: str) -> str | None:
         """The `currentNode` in the head of a file."""
-        beginning = anatomy.head_of(self.storage.beginning(self.storage.path(KIND, id))[0])
-        try:
-            head = orjson.loads(beginning or b"")
-            return head["metadata"].get("currentNode")  # type: ignore[no-any-return]
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return self.document(id)["metadata"].get("currentNode")  # type: ignore[no-any-return]
+        return self.engine.head(id)[0]["metadata"].get("currentNode")  # type: ignore[no-any-return]
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
         """The messages of the active branch in the order in which they answer each other, from the first to the leaf.
@@ -179,15 +168,13 @@ class Branching(Reading, ABC):
         from capsule.branches import target
 
         def act(conversation: Conversation) -> Switched:
-            lock = self._holder.admit(conversation)
             history, current = conversation.document()["history"], conversation.head.current
             done = target(history, current, message_id, step, id)
-            if lock is not None or done.changed:
-                conversation.switch(done.leaf, is_last=done.is_last, lock=lock)
-                self._holder.now_held(id, lock)
+            if done.changed:
+                conversation.switch(done.leaf, is_last=done.is_last)
             return done
 
-        return self._write(id, act)
+        return self._change(id, act)
 
     # -- Branching off --------------------------------------------------------------------------------------------
 
@@ -258,17 +245,15 @@ class Branching(Reading, ABC):
 
         def act(conversation: Conversation) -> tuple[int, Entry]:
             if key is not None:
-                before = self._keyed.appended(conversation, {"id": new, "content": content}, ("content",))
+                before = appended(conversation, {"id": new, "content": content}, ("content",))
                 if before is not None:
                     return before
-            lock = self._holder.admit(conversation)
             history = conversation.document()["history"]
             message = check_message({**made(history, Tree(history), conversation.head.current), "id": new})
-            at, entries = conversation.append([message], lock=lock, move=True)
-            self._holder.now_held(id, lock)
+            at, entries = conversation.append([message], move=True)
             return at, entries[0]
 
-        at, entry = self._write(id, act)
+        at, entry = self._change(id, act)
         from capsule.format.models import Message
 
         return Message.model_validate(entry).placed(at)
@@ -332,24 +317,14 @@ class Branching(Reading, ABC):
             return Without(self.document(id), chosen).removal
 
         def act(conversation: Conversation) -> Removal:
-            lock = self._holder.admit(conversation)
             planned = Without(conversation.document(), chosen)
             if expected is not None and set(planned.removal.ids) != set(expected):
                 raise InvalidInput(
                     f"conversation {id} was changed meanwhile: {planned.removal} would go now, and not the "
                     f"{len(expected)} expected; nothing was removed; read what is there now, then try again"
                 )
-            if not planned.removal.ids and lock is None:
-                return planned.removal
-
-            def change(document: Entry) -> Entry:
-                after = planned.applied(document)
-                if lock is not None:
-                    after["metadata"]["lock"] = lock
-                return after
-
-            conversation.rewrite(change, reason=reason)
-            self._holder.now_held(id, lock)
+            if planned.removal.ids:
+                conversation.rewrite(planned.applied, reason=reason)
             return planned.removal
 
-        return self._write(id, act)
+        return self._change(id, act)

@@ -21,7 +21,6 @@ from capsule.updating import entitle
 
 if TYPE_CHECKING:
     from capsule.head import Head
-    from capsule.writing import Conversation
 
 __all__ = ["Conflicts", "Disputed"]
 
@@ -115,19 +114,7 @@ class Conflicts(Naming, ABC):
         if path[0] in ("title", "metadata"):
             return self._change_head(id, change)
 
-        def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
-
-            def change_all(document: dict[str, Any]) -> None:
-                change(document)
-                if lock is not None:
-                    document["metadata"]["lock"] = lock
-
-            after = conversation.rewrite(change_all)
-            self._holder.now_held(id, lock)
-            return after
-
-        return self._head_of(id, self._write(id, act))
+        return self._head_of(id, self._change(id, lambda conversation: conversation.rewrite(change)))
 
 
 def _standing(document: Mapping[str, Any], field: str) -> Any:

@@ -6,25 +6,21 @@ anew for it, and it goes to the disk piece by piece, as it may be larger than al
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import orjson
 
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule.format import anatomy, canonical, codec, new, validation
-from capsule.holding import Holder
-from capsule.reading import KIND, Reading
-from capsule.writing import Conversation
+from capsule.format import anatomy, canonical, codec, migrations, new, validation
+from capsule.reading import KIND
+from capsule.writing import Changing
 
 if TYPE_CHECKING:
     from capsule.head import Head
 
 __all__ = ["Contexts", "Encoded"]
-
-T = TypeVar("T")
 
 
 @runtime_checkable
@@ -35,23 +31,21 @@ class Encoded(Protocol):
         """The context as a JSON object in the canonical layout, piece by piece; `anatomy.context_lines` says how."""
 
 
-class Contexts(Reading, ABC):
-    """What an open store does with contexts. A base of `Store`, which sets the holder and knows how to write."""
-
-    _holder: Holder
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
+class Contexts(Changing):
+    """What an open store does with contexts. A base of `Store`."""
 
     def context(self, id: str) -> dict[str, Any]:
         """The context of a conversation, as it stands in its file. Raises as `load`. Costs reading the file."""
-        data, is_canonical = self._bytes(id)
-        span = anatomy.context_in(data) if is_canonical else None
-        if span is not None:
-            return _decoded(data, span, self.storage.path(KIND, id))
-        context: dict[str, Any] = self.document(id)["context"]
-        return context
+        name = self.engine.name(KIND, id)
+
+        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
+            span = anatomy.context_in(data) if is_canonical else None
+            if span is not None:
+                return _decoded(data, span, name)
+            context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0]["context"]
+            return context
+
+        return self.engine.parsed(id, parse)
 
     def set_context(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
         """Give a conversation another context, in place of the one it has.
@@ -64,18 +58,7 @@ class Contexts(Reading, ABC):
         """
         encoded = context.encoded if isinstance(context, Encoded) else _encoded(id, context)
 
-        def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
-
-            def change(head: dict[str, Any]) -> None:
-                if lock is not None:
-                    head["metadata"]["lock"] = lock
-
-            head = conversation.set_context(encoded, change)
-            self._holder.now_held(id, lock)
-            return head
-
-        return self._head_of(id, self._write(id, act))
+        return self._head_of(id, self._change(id, lambda conversation: conversation.set_context(encoded)))
 
     def clear_context(self, id: str) -> Head:
         """Take a conversation's context away. Raises and costs as `set_context`."""

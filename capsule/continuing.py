@@ -2,7 +2,7 @@
 
 What must stay true: a message that names no parent lands at the end of the active branch, whoever wrote meanwhile, and
 one that names a parent names a message of the conversation. Where the last message is known to be the end of the
-active branch (`Anatomy.ends_active`), nothing is read; elsewhere the conversation is parsed once.
+active branch (`Transaction.ends_active`), nothing is read; elsewhere the conversation is parsed once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
     Raises:
         InvalidInput: One names a parent that is no message here.
     """
-    at, current = conversation.known.anatomy, conversation.head.current
+    current = conversation.head.current
     if current is None:  # The last message is the end of the active branch, whatever it answers.
         there = set[str]()
         for entry in entries:
@@ -43,7 +43,7 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
                 raise _unknown(conversation.id, parent)
             there.add(entry["id"])
         return entries, True
-    if at is not None and at.ends_active and not any("parent" in entry for entry in entries):
+    if conversation.transaction.ends_active and not any("parent" in entry for entry in entries):
         return entries, True
     links: list[Link] = [link_of(entry) for entry in conversation.document()["history"]]
     ids = {id for id, _ in links}

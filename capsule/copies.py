@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from capsule.engines.files import files_of
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import codec
 from capsule.format.cleaning import AGENTS, clean
@@ -74,16 +75,16 @@ class Copy:
         if ancestor is not None and ours is not None and self._kind == KIND:
             base = ancestor(self.id, ours, theirs)
         if base is not None and ours not in (base, theirs):
-            with store.storage.mutex(self._kind, self.id) as held:
+            with files_of(store.engine).mutex(self._kind, self.id) as held:
                 # With an ancestor, what one side deleted goes; whoever misses it finds it there.
                 got = held.read()
                 if got is not None:
                     held.quarantine(got[0], "merged")
         brought = store.bring_in(self._kind, self.id, base, theirs)
-        if store.storage.read_stray(self._kind, self._name) != self._data:
+        if files_of(store.engine).read_stray(self._kind, self._name) != self._data:
             self.what += "; it was written to meanwhile, and stays until the next time"
             return None
-        kept = store.storage.set_aside(self._kind, self._name, self.id, "copy")
+        kept = files_of(store.engine).set_aside(self._kind, self._name, self.id, "copy")
         said = self._said(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
         settle = f"; both changed the same, see: capsule git conflicts {self.id}" if brought.conflicts else ""
@@ -103,7 +104,7 @@ class Copy:
     def _ours(self, store: Store) -> bytes | None:
         """The document in the clean form; None when there is none. Raises InvalidDocument when it does not parse."""
         data = store.version(self._kind, self.id)
-        return data and clean(data, store.storage.path(self._kind, self.id), self._kind)
+        return data and clean(data, store.engine.name(self._kind, self.id), self._kind)
 
     def _holder(self, store: Store) -> str:
         """Who else holds the conversation, in words; empty when nobody does."""
@@ -129,7 +130,7 @@ def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
     named = original_of(found.id)
     if not found.regular or (named is None and not _may_be(found.id)):
         return None
-    data = store.storage.read_stray(kind, found.id)
+    data = files_of(store.engine).read_stray(kind, found.id)
     if data is None:
         return None
     called = _CALLED[kind]

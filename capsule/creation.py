@@ -6,14 +6,14 @@ written over; and a conversation made under a key is made once.
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.interface import Interfered
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule.format import anatomy, codec, new, validation
+from capsule.format import codec, new, validation
 from capsule.format.message import check_message
 from capsule.format.titles import check_tags, check_title, title_by_rule
 from capsule.head import Head
@@ -21,24 +21,16 @@ from capsule.ids import check_id, new_id
 from capsule.keyed import TakenId, made_once
 from capsule.overrides import Overriding
 from capsule.reading import KIND
-from capsule.storage.interface import Interfered
 from capsule.writing import complete, encoded_within
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
-    from capsule.holding import Holder
-    from capsule.own import Own
-    from capsule.settings import Settings
 
 __all__ = ["Creating"]
 
 
-class Creating(Overriding, ABC):
+class Creating(Overriding):
     """How an open store makes a conversation. A base of `Store`."""
-
-    settings: Settings
-    _holder: Holder
-    _own: Own | None = None
 
     def create(
         self,
@@ -82,7 +74,8 @@ class Creating(Overriding, ABC):
 
         def make(id: str) -> Head:
             lock = self._holder.lock_for_new(type)
-            with self._pending_overrides() as overrides:
+
+            def with_overrides(overrides: dict[str, Any] | None) -> Head:
                 document = new.new_capsule(
                     id,
                     title,
@@ -97,6 +90,8 @@ class Creating(Overriding, ABC):
                 )
                 return self._make(document)
 
+            return self._with_pending(with_overrides)
+
         if key is not None:
             return made_once(self, "create", "", key, make, title if named else None, next(iter(checked), None))
         return make(new_id() if id is None else check_id(id))
@@ -106,21 +101,21 @@ class Creating(Overriding, ABC):
         id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
         for entry in entries:
             encoded_within(entry, self.settings.message_bytes)
-        data = codec.encode(document)
-        _check_new(document, data)
-        with self.storage.mutex(KIND, id) as held:
-            try:
-                if self.storage.exists(KIND, id):
-                    raise Interfered
-                with self._own.under_way(id) if self._own is not None else nullcontext():
-                    known = held.replace(None, data, anatomy.survey(data), [])
-                    if self._own is not None:
-                        self._own.wrote(id, "created", known.tag)
-                        self._own.appended(id, entries)
-            except Interfered:
-                raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
+        _check_new(document, codec.encode(document))
+        own = self._own
+
+        def written(tag: str) -> None:
+            if own is not None:
+                own.wrote(id, "created", tag)
+                own.appended(id, entries)
+
+        try:
+            with own.under_way(id) if own is not None else nullcontext():
+                size = self.engine.create(KIND, document, written)
+        except Interfered:
+            raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
         self._holder.now_held(id, lock)
-        head = Head.of(document, self.storage.path(KIND, id), known.signature.size)
+        head = Head.of(document, self.engine.name(KIND, id), size)
         assert head is not None
         return head
 

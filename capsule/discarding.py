@@ -6,33 +6,22 @@ and only what has been there for long enough.
 
 from __future__ import annotations
 
-import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from capsule import timestamps
 from capsule.choosing import one_of
+from capsule.engines.files import files_of
+from capsule.engines.interface import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.format import codec, migrations
 from capsule.format.pruning import put_back
 from capsule.head import Head
-from capsule.holding import Holder
 from capsule.ids import check_id
-from capsule.reading import KIND, Reading
-from capsule.settling import forget_texts
-from capsule.storage.interface import Trashed
-from capsule.writing import REMOVED, Conversation
-
-if TYPE_CHECKING:
-    from capsule.own import Own
+from capsule.reading import KIND
+from capsule.writing import REMOVED, Changing, Conversation, unasked
 
 __all__ = ["Discarding", "Removed"]
-
-T = TypeVar("T")
-_log = logging.getLogger("capsule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +41,8 @@ class Removed:
     messages: list[dict[str, Any]]
 
 
-class Discarding(Reading, ABC):
-    """What an open store does with its trash. A base of `Store`, which sets the holder and knows how to write."""
-
-    _holder: Holder
-    _own: Own | None = None
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
+class Discarding(Changing):
+    """What an open store does with its trash. A base of `Store`."""
 
     def delete(self, id: str) -> Trashed:
         """Move a conversation to the trash; a damaged file too.
@@ -78,9 +60,9 @@ class Discarding(Reading, ABC):
             return trashed
 
         try:
-            return self._write(id, discard)
+            return self._change(id, discard, unasked)
         except InvalidDocument:
-            with self.storage.mutex(KIND, id) as held:
+            with files_of(self.engine).mutex(KIND, id) as held:
                 trashed = self._holder.discard_damaged(held)
                 if self._own is not None:
                     self._own.wrote(id, "deleted")
@@ -103,13 +85,13 @@ class Discarding(Reading, ABC):
 
     def trash(self) -> list[Trashed]:
         """The deleted conversations, newest first."""
-        return self.storage.trash(KIND)
+        return self.engine.trash(KIND)
 
     def trashed_head(self, trashed: Trashed) -> Head:
         """The head of a deleted conversation, as far as it can be read."""
         data = b""
         try:
-            data = self.storage.read_trashed(trashed.token)
+            data = self.engine.trashed(trashed.token)
             document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
             head = Head.of(document, trashed.path, len(data))
         except CapsuleError as error:
@@ -130,14 +112,13 @@ class Discarding(Reading, ABC):
         deleted = self.trash()
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
         latest = trashed or next(one for one in deleted if one.id == wanted)
-        with self.storage.mutex(KIND, wanted) as held:
-            if self._own is not None:
-                self._own.wrote(wanted, "restored")
-            held.restore(latest.token)
+        if self._own is not None:
+            self._own.wrote(wanted, "restored")
+        self.engine.restore(KIND, wanted, latest.token)
         try:
             return self.head(wanted)
         except InvalidDocument as error:
-            return Head(wanted, path=self.storage.path(KIND, wanted), damaged=error.message)
+            return Head(wanted, path=self.engine.name(KIND, wanted), damaged=error.message)
 
     def removed(self, id: str | None = None) -> list[Removed]:
         """The messages in the trash, those that were removed last first. Costs reading what it lists.
@@ -146,9 +127,9 @@ class Discarding(Reading, ABC):
             id: Only of this conversation, by its full id; None: of all.
         """
         found = []
-        for trashed in self.storage.trash(REMOVED):
+        for trashed in self.engine.trash(REMOVED):
             if id is None or trashed.id == id:
-                kept = codec.decode(self.storage.read_trashed(trashed.token), trashed.path)
+                kept = codec.decode(self.engine.trashed(trashed.token), trashed.path)
                 found.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
         return found
 
@@ -167,22 +148,12 @@ class Discarding(Reading, ABC):
         Raises as `append`, and costs as `edit_message`; also
             NotFound: It is not in the trash any more, or the conversation is not there.
         """
-        kept = codec.decode(self.storage.read_trashed(trashed.token), trashed.path)
+        kept = codec.decode(self.engine.trashed(trashed.token), trashed.path)
 
         def act(conversation: Conversation) -> list[str]:
-            lock = self._holder.admit(conversation)
             before = conversation.document()
-
-            def change(document: dict[str, Any]) -> dict[str, Any]:
-                after = put_back(document, kept)
-                if lock is not None:
-                    after["metadata"]["lock"] = lock
-                return after
-
-            stamp = timestamps.later_than(before["updatedAt"])
-            after = conversation.rewrite(change, stamp, reason="restored")
-            self._holder.now_held(conversation.id, lock)
-            conversation.held.drop_kept(trashed)
+            after = conversation.rewrite(lambda document: put_back(document, kept), reason="restored")
+            conversation.transaction.drop_kept(trashed)
             there = {entry["id"]: entry["content"] for entry in before["history"]}
             wanted = {entry["id"] for entry in kept["history"]}
             return [
@@ -191,7 +162,7 @@ class Discarding(Reading, ABC):
                 if entry["id"] in wanted and there.get(entry["id"]) != entry["content"]
             ]
 
-        return self._write(trashed.id, act)
+        return self._change(trashed.id, act)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
         """Drop for good what has lain in the trash and the quarantine for longer, and every other trace of it.
@@ -211,14 +182,4 @@ class Discarding(Reading, ABC):
 
         Cost: reading every conversation that was written here; the index is built anew by the next question.
         """
-        for leftover in self.storage.leftovers(KIND):
-            if leftover.kind == "temporary":
-                self.storage.sweep(KIND, leftover)
-        gone = self.storage.purge(older_than_s)
-        for id in self.storage.remembered(KIND):
-            try:
-                self._again(partial(forget_texts, self.storage, KIND, id))
-            except InvalidDocument as error:
-                _log.warning("%s; what the store remembers of it was not purged", error.message)
-        self.index.drop()
-        return gone
+        return self.engine.purge(older_than_s)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capsule.copies import Ancestor, Copy, copy_in
+from capsule.engines.files import files_of
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.cleaning import AGENTS
@@ -81,7 +82,7 @@ def examine(
     for problem in store.settings.unknown:
         what = f"{problem.where} {problem.what}"
         yield Finding("", problem.path, problem.line, problem.column, "settings", what)
-    scanned = sorted(store.storage.scan(KIND), key=lambda found: found.id)
+    scanned = sorted(files_of(store.engine).scan(KIND), key=lambda found: found.id)
     claimed: dict[str, list[str]] = {}
     for done, found in enumerate(scanned):
         if (copy := copy_in(store, found)) is not None:
@@ -93,7 +94,7 @@ def examine(
             yield from examination.source()
         if progress:
             progress(done + 1, len(scanned))
-    for found in sorted(store.storage.scan(AGENTS), key=lambda found: found.id):
+    for found in sorted(files_of(store.engine).scan(AGENTS), key=lambda found: found.id):
         if (copy := copy_in(store, found, AGENTS)) is not None:
             yield _copy(store, copy, found, repair, ancestor)
     for id, paths in claimed.items():
@@ -103,7 +104,7 @@ def examine(
     for problem in pending_problems(store):
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
         yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
-    for leftover in store.storage.leftovers(KIND):
+    for leftover in files_of(store.engine).leftovers(KIND):
         yield _leftover(store, leftover, repair)
 
 
@@ -133,11 +134,11 @@ class _Examination:
             what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
             return [self._finding("name", what)]
         try:
-            got = self._store.storage.read(KIND, found.id)
-            if got is None or (not self._wrong(got[0], None) and self._store.storage.known(KIND, found.id)):
+            got = files_of(self._store.engine).read(KIND, found.id)
+            if got is None or (not self._wrong(got[0], None) and files_of(self._store.engine).known(KIND, found.id)):
                 return []
             # Something is wrong, or a writer is at work: only under the mutex can the two be told apart.
-            with self._store.storage.mutex(KIND, found.id) as held:
+            with files_of(self._store.engine).mutex(KIND, found.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
             return [self._of("damaged", problem) for problem in error.problems]
@@ -167,7 +168,7 @@ class _Examination:
             got = held.read() if held is not None else None
             if held is not None and got is not None and mendable(held, *got) is not None:
                 return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
-            if self._store.storage.is_torn(data):
+            if files_of(self._store.engine).is_torn(data):
                 what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
                 return [self._finding("torn", f"{at.what}: {what}", at.line, at.column)]
@@ -223,7 +224,7 @@ class _Examination:
 
     def _document(self, id: str) -> dict[str, Any] | None:
         """A conversation as its file has it, which is not settled for that."""
-        storage = self._store.storage
+        storage = files_of(self._store.engine)
         try:
             got = storage.read(KIND, id)
             return got and migrations.current(decoded(got[0], storage.path(KIND, id), id))[0]
@@ -262,7 +263,7 @@ class _Examination:
             return ""
         document = decoded(got[0], held.path, None)
         id = document["id"]
-        storage = self._store.storage
+        storage = files_of(self._store.engine)
         if not is_id(id) or storage.exists(KIND, id):
             return ""
         as_written, _ = migrations.current(document, held.path)
@@ -294,5 +295,5 @@ def _copy(store: Store, copy: Copy, found: Scanned, repair: bool, ancestor: Ance
 
 def _leftover(store: Store, leftover: Leftover, repair: bool) -> Finding:
     kind = "vanished" if leftover.kind == "vanished" else "leftover"
-    done = store.storage.sweep(KIND, leftover) if repair else None
+    done = files_of(store.engine).sweep(KIND, leftover) if repair else None
     return Finding(leftover.id, leftover.path, 0, 0, kind, leftover.what, done)

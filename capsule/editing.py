@@ -8,39 +8,27 @@ summary knows what changed since.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from capsule.choosing import find_message
 from capsule.format import canonical, codec, migrations
 from capsule.format.message import check_message
 from capsule.format.pruning import retitle
-from capsule.reading import KIND, Reading
+from capsule.reading import KIND
 from capsule.settling import decoded
-from capsule.writing import encoded_within
+from capsule.writing import Changing, encoded_within
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.head import Head
-    from capsule.holding import Holder
-    from capsule.settings import Settings
     from capsule.writing import Conversation
 
 __all__ = ["Editing"]
 
-T = TypeVar("T")
 
-
-class Editing(Reading, ABC):
-    """What an open store does with what was written before. A base of `Store`, which knows how to write."""
-
-    settings: Settings
-    _holder: Holder
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
+class Editing(Changing):
+    """What an open store does with what was written before. A base of `Store`."""
 
     def edit_message(self, id: str, message_id: str, content: str) -> Message:
         """Change one message's text in place; its `editedAt` says when. The text before it is kept in the trash.
@@ -55,7 +43,6 @@ class Editing(Reading, ABC):
         check_message({"role": "user", "content": content})
 
         def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
             place = find_message(conversation.document()["history"], message_id, id)
 
             def change(document: dict[str, Any]) -> None:
@@ -64,14 +51,11 @@ class Editing(Reading, ABC):
                     history[place] |= {"content": content, "editedAt": document["updatedAt"]}
                 encoded_within(history[place], self.settings.message_bytes)
                 retitle(document, conversation.document()["history"], history)
-                if lock is not None:
-                    document["metadata"]["lock"] = lock
 
             after = conversation.rewrite(change, reason="edited")
-            self._holder.now_held(id, lock)
             return {"at": place, "entry": after["history"][place]}
 
-        done = self._write(id, act)
+        done = self._change(id, act)
         from capsule.format.models import Message
 
         return Message.model_validate(done["entry"]).placed(done["at"])
@@ -89,19 +73,15 @@ class Editing(Reading, ABC):
         """
         edited = _merged_edit(data, read, id)
 
-        def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
-
-            def change(document: dict[str, Any]) -> dict[str, Any]:
-                after = edited(document)
-                after["metadata"]["lock"] = lock if lock is not None else document["metadata"]["lock"]
-                return after
-
-            after = conversation.rewrite(change, reason="edited")
-            self._holder.now_held(id, lock)
+        def change(document: dict[str, Any]) -> dict[str, Any]:
+            after = edited(document)
+            after["metadata"]["lock"] = document["metadata"]["lock"]
             return after
 
-        return self._head_of(id, self._write(id, act))
+        def act(conversation: Conversation) -> dict[str, Any]:
+            return conversation.rewrite(change, reason="edited")
+
+        return self._head_of(id, self._change(id, act))
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
         """Bring a file to the current version and to the canonical layout.
@@ -113,22 +93,13 @@ class Editing(Reading, ABC):
         Returns:
             What was changed, in words; empty when there was nothing to do.
         """
-        path = self.storage.path(KIND, id)
+        path = self.engine.name(KIND, id)
         data = self.read(id)
         document, changes = migrations.current(codec.decode(data, path), path)
         if not changes and codec.encode(canonical.in_order(document)) != data:
             changes = ["brought into the canonical layout"]
         if changes and not check:
-
-            def act(conversation: Conversation) -> None:
-                lock = self._holder.admit(conversation)
-                if lock is None:
-                    conversation.rewrite(lambda document: None, stamp=None)
-                else:
-                    conversation.rewrite(lambda document: document["metadata"].update(lock=lock), stamp=None)
-                self._holder.now_held(id, lock)
-
-            self._write(id, act)
+            self._change(id, lambda conversation: conversation.rewrite(lambda document: None, stamp=None))
         return changes
 
 

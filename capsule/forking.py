@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.choosing import find_message
 from capsule.discarding import Discarding
+from capsule.engines.interface import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
 from capsule.format import new
 from capsule.format.titles import MAX, check_title, title_from
@@ -21,7 +22,6 @@ from capsule.ids import check_id, message_ids_at, new_id
 from capsule.keyed import made_once
 from capsule.locks import describe
 from capsule.reading import KIND
-from capsule.storage.interface import Trashed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,12 +121,12 @@ class Forking(Discarding):
 
         Costs bringing the index up to date.
         """
-        found = self.index.forks_of(id)
+        found = self.engine.index.forks_of(id)
         if not deep:
             return found
         all_, at = dict.fromkeys(found), 0
         while at < len(all_):
-            all_ |= dict.fromkeys(self.index.forks_of(list(all_)[at]))
+            all_ |= dict.fromkeys(self.engine.index.forks_of(list(all_)[at]))
             at += 1
         all_.pop(id, None)
         return list(all_)
@@ -147,7 +147,7 @@ class Forking(Discarding):
         check_id(id)
         forks: list[str] = []
         try:
-            if self.storage.exists(KIND, id):
+            if self.engine.exists(KIND, id):
                 forks = self.forks(id)
         except CapsuleError as error:
             _log.warning("the forks of %s could not be looked for: %s", id, error.message)
@@ -202,20 +202,17 @@ class Forking(Discarding):
         def act(conversation: Conversation) -> None:
             if conversation.head.metadata.get("forkedFrom") != gone:
                 return
-            lock = self._holder.admit_once(conversation)
 
             def change(head: dict[str, Any]) -> None:
                 if above is None or above == fork:
                     head["metadata"].pop("forkedFrom", None)
                 else:
                     head["metadata"]["forkedFrom"] = above
-                if lock is not None:
-                    head["metadata"]["lock"] = lock
 
             conversation.change_head(change)
 
         try:
-            self._write(fork, act)
+            self._change(fork, act, self._holder.admit_once)
         except NotFound:
             pass
         except CapsuleError as error:

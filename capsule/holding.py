@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from capsule import locks, timestamps
+from capsule.engines.interface import Engine, Trashed
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused
 from capsule.format.new import inactive_lock
 from capsule.head import Head
@@ -23,7 +24,7 @@ from capsule.ids import named_instance_id, new_id
 from capsule.leases import Leases
 from capsule.locks import Identity, LockState
 from capsule.settings import Settings
-from capsule.storage.interface import Held, Storage, Trashed
+from capsule.storage.interface import Held
 from capsule.writing import Conversation
 
 __all__ = ["HeldLock", "Holder"]
@@ -61,7 +62,7 @@ class Holder:
     """The locks of one open store.
 
     Args:
-        storage: The storage engine.
+        engine: Knows which instances live.
         settings: The store's settings.
         write: Runs an action on a conversation.
         keep_locks: Whether the lock that a save of an exclusive conversation applies is kept.
@@ -71,7 +72,7 @@ class Holder:
 
     def __init__(
         self,
-        storage: Storage,
+        engine: Engine,
         settings: Settings,
         write: _Write,
         *,
@@ -79,7 +80,7 @@ class Holder:
         name: str | None,
         user: str | None = None,
     ) -> None:
-        self._storage = storage
+        self._engine = engine
         self._settings = settings
         self._write = write
         self._keep_locks = keep_locks
@@ -150,7 +151,7 @@ class Holder:
             if self._released:
                 return None
             if me.name is None:
-                self._storage.announce(me.instance)
+                self._engine.announce(me.instance)
         return locks.taken(me, timestamps.now(), client, agent)
 
     def _is_stale(self, lock: dict[str, Any]) -> bool:
@@ -161,7 +162,7 @@ class Holder:
         return age_s > self._settings.lock_ttl_s / 10
 
     def _state(self, lock: dict[str, Any]) -> str:
-        return locks.state_of(lock, self.me().host, self._storage.alive, self._settings.lock_ttl_s)
+        return locks.state_of(lock, self.me().host, self._engine.is_alive, self._settings.lock_ttl_s)
 
     def now_held(self, id: str, lock: dict[str, Any] | None) -> None:
         """Remember a lock that a save recorded."""
@@ -231,7 +232,7 @@ class Holder:
         self._admitted(conversation)
         if conversation.head.lock is not None:
             conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
-        return self._gone(conversation.held)
+        return self._gone(conversation.id, conversation.transaction.delete())
 
     def discard_damaged(self, held: Held) -> Trashed:
         """Delete a document that doesn't parse, unless another instance holds it as far as its bytes show."""
@@ -240,12 +241,11 @@ class Holder:
         except InvalidDocument:  # Too large to be read, or no file.
             got = None
         self._admitted_to(held.id, locks.in_damaged(got[0]) if got else None)
-        return self._gone(held)
+        return self._gone(held.id, held.delete())
 
-    def _gone(self, held: Held) -> Trashed:
-        trashed = held.delete()
+    def _gone(self, id: str, trashed: Trashed) -> Trashed:
         with self._guard:
-            self._held.pop(held.id, None)
+            self._held.pop(id, None)
         return trashed
 
     def _refresh(self, id: str) -> None:
@@ -275,7 +275,7 @@ class Holder:
     def is_dead(self, lock: dict[str, Any]) -> bool:
         """Whether the kernel says that the program which took a lock has ended."""
         here = lock.get("host") == self.me().host and not lock.get("name")
-        return here and not self._storage.alive(str(lock.get("instanceId")))
+        return here and not self._engine.is_alive(str(lock.get("instanceId")))
 
     def close(self) -> None:
         """Release what this instance holds, which keeps no lock from here on; a named one leaves them as they are."""

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.interface import Interfered
 from capsule.errors import CapsuleError, InvalidDocument, Problem, StoreBusy
 from capsule.format import codec, migrations
 from capsule.format.fields import PARTS
 from capsule.format.servers import check_server, overrides_in, switched, switches_in
 from capsule.format.values import fault, kind_of
-from capsule.storage.interface import Held, Interfered
 from capsule.updating import Updating
 
 if TYPE_CHECKING:
+    from capsule.head import Head
     from capsule.reading import Reading
 
 __all__ = ["KIND_OF_OVERRIDES", "Overriding", "pending_problems", "problems_of"]
@@ -44,8 +45,13 @@ class Overriding(Updating):
         """The MCP servers that are on (True) or off there, other than by default. Raises and costs as `head`."""
         if id is not None:
             return self.head(id).mcp_servers
-        got = self.storage.read(KIND_OF_OVERRIDES, _NEXT)
-        return switches_in(_decoded(got[0], self._pending_path)["mcpServers"]) if got else {}
+        return switches_in(self._pending())
+
+    def _pending(self) -> Any:
+        """The overrides that wait; costs a look for the document when there is none."""
+        if not self.engine.exists(KIND_OF_OVERRIDES, _NEXT):
+            return {}
+        return _decoded(self.engine.read(KIND_OF_OVERRIDES, _NEXT), self._pending_path)["mcpServers"]
 
     def set_mcp_servers(self, id: str | None, switches: Mapping[str, bool | None]) -> dict[str, bool]:
         """Switch MCP servers on (True), off (False), or back to the default (None); the others stay as they are.
@@ -85,75 +91,88 @@ class Overriding(Updating):
 
     @property
     def _pending_path(self) -> str:
-        return self.storage.path(KIND_OF_OVERRIDES, _NEXT)
+        return self.engine.name(KIND_OF_OVERRIDES, _NEXT)
 
     def _change_pending(self, change: Callable[[Any], Overrides]) -> Overrides:
+        after: Overrides = {}
+
+        def edit(data: bytes | None) -> bytes | None:
+            nonlocal after
+            document = _decoded(data, self._pending_path) if data is not None else _nothing()
+            after = change(document["mcpServers"])
+            if data is None and not after:
+                return None
+            return codec.encode(document | {"mcpServers": after})
+
         for _ in range(_TRIES):
-            try:
-                with self.storage.mutex(KIND_OF_OVERRIDES, _NEXT) as held:
-                    return _write(held, change)
-            except Interfered:
-                continue
+            with suppress(Interfered):
+                self.engine.edit(KIND_OF_OVERRIDES, _NEXT, edit)
+                return after
         raise StoreBusy(
             f"{self._pending_path} keeps being rewritten by another program; try again when it is done",
             id=_NEXT,
             holder="another program",
         )
 
-    @contextmanager
-    def _pending_overrides(self) -> Iterator[Overrides | None]:
-        """What a new conversation is to begin with; cleared when the body has made it, and kept when it raised.
+    def _with_pending(self, make: Callable[[Overrides | None], Head]) -> Head:
+        """Make a conversation that begins with the overrides that wait, which are then gone.
 
-        Costs a look for the file when nothing waits. The document's mutex is held meanwhile when something does.
+        Costs a look for the document when none waits. The document is held meanwhile when one does.
         """
-        got = None
-        if self.storage.exists(KIND_OF_OVERRIDES, _NEXT):
-            got = self.storage.read(KIND_OF_OVERRIDES, _NEXT)
-        if got is None or not _decoded(got[0], self._pending_path)["mcpServers"]:
-            yield None
-            return
-        with self.storage.mutex(KIND_OF_OVERRIDES, _NEXT) as held:
-            got = held.read()
-            pending = overrides_in(_decoded(got[0], held.path)["mcpServers"]) if got else {}
-            yield pending or None
-            try:
-                self._clear(held, pending)
-            except CapsuleError as error:
-                # The conversation is there: an error would have it made again.
-                _log.warning(
-                    "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the "
-                    "next one gets them too: %s",
-                    held.path,
-                    error.message,
-                )
+        if not self._pending():
+            return make(None)
+        made: list[Head] = []
+        pending: Overrides = {}
 
-    def _clear(self, held: Held, pending: Overrides) -> None:
-        """Take out what went into a conversation; what a person wrote there meanwhile stays."""
+        def edit(data: bytes | None) -> bytes | None:
+            nonlocal pending
+            document = _decoded(data, self._pending_path) if data is not None else _nothing()
+            there = overrides_in(document["mcpServers"])
+            if not made:  # Else something else wrote the document meanwhile: what it put there stays.
+                pending = there
+                made.append(make(pending or None))
+            left = {name: override for name, override in there.items() if pending.get(name) != override}
+            return None if left == there else codec.encode(document | {"mcpServers": left})
 
-        def without(there: Any) -> Overrides:
-            return {name: override for name, override in overrides_in(there).items() if pending.get(name) != override}
-
+        error: Exception = StoreBusy(f"{self._pending_path} keeps being rewritten", id=_NEXT, holder="another program")
         for _ in range(_TRIES):
             try:
-                _write(held, without)
-                return
+                self.engine.edit(KIND_OF_OVERRIDES, _NEXT, edit)
+                return made[0]
             except Interfered:
                 continue
-        raise StoreBusy(f"{held.path} keeps being rewritten", id=_NEXT, holder="another program")
+            except CapsuleError as failed:
+                if not made:
+                    raise
+                error = failed
+                break
+        if not made:
+            raise error
+        # The conversation is there: an error would have it made again.
+        _log.warning(
+            "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the next one "
+            "gets them too: %s",
+            self._pending_path,
+            error,
+        )
+        return made[0]
+
+
+def _nothing() -> dict[str, Any]:
+    return {"version": migrations.CURRENT, "mcpServers": {}}
 
 
 def pending_problems(reading: Reading) -> list[Problem]:
     """What is wrong with the document of the overrides that wait; nothing, when there is none."""
-    path = reading.storage.path(KIND_OF_OVERRIDES, _NEXT)
+    path = reading.engine.name(KIND_OF_OVERRIDES, _NEXT)
     try:
-        if not reading.storage.exists(KIND_OF_OVERRIDES, _NEXT):
+        if not reading.engine.exists(KIND_OF_OVERRIDES, _NEXT):
             return []
-        got = reading.storage.read(KIND_OF_OVERRIDES, _NEXT)
+        return problems_of(reading.engine.read(KIND_OF_OVERRIDES, _NEXT), path)
     except InvalidDocument as error:
         return list(error.problems)
     except CapsuleError as error:
         return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: "))]
-    return problems_of(got[0], path) if got is not None else []
 
 
 def problems_of(data: bytes, path: str) -> list[Problem]:
@@ -163,17 +182,6 @@ def problems_of(data: bytes, path: str) -> list[Problem]:
     except InvalidDocument as error:
         return list(error.problems)
     return []
-
-
-def _write(held: Held, change: Callable[[Any], Overrides]) -> Overrides:
-    got = held.read()
-    document = _decoded(got[0], held.path) if got else {"version": migrations.CURRENT, "mcpServers": {}}
-    after = change(document["mcpServers"])
-    if got is None and not after:
-        return after
-    document["mcpServers"] = after
-    held.replace(got[1] if got else None, codec.encode(document), None, [])
-    return after
 
 
 def _decoded(data: bytes, path: str) -> dict[str, Any]:

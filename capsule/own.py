@@ -46,14 +46,14 @@ class Own:
     @contextmanager
     def writing(self, conversation: Conversation) -> Iterator[None]:
         """While the body runs, under the mutex, the conversation is being written: the version it leaves is own."""
-        before = conversation.known.tag
+        before = conversation.transaction.tag
         with self.under_way(conversation.id):
             try:
                 yield
             finally:
-                if conversation.known.tag != before:
+                if conversation.transaction.tag != before:
                     with self._done:
-                        self._remember(conversation.id, conversation.known.tag, before)
+                        self._remember(conversation.id, conversation.transaction.tag, before)
 
     @contextmanager
     def under_way(self, id: str) -> Iterator[None]:

@@ -9,12 +9,13 @@ It knows no git: versions are bytes in the clean form (`format/cleaning.py`), wh
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.discarding import Discarding
+from capsule.engines.files import files_of
+from capsule.engines.interface import Interfered
 from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound, StoreBusy
 from capsule.format import anatomy, codec, migrations
 from capsule.format.cleaning import AGENTS, clean, cleaned
@@ -22,7 +23,8 @@ from capsule.ids import check_id
 from capsule.locks import describe
 from capsule.reading import KIND
 from capsule.settling import settle
-from capsule.storage.interface import Held, Interfered
+from capsule.storage.interface import Held
+from capsule.writing import unasked
 
 if TYPE_CHECKING:
     from capsule.format.merge import Conflict
@@ -53,12 +55,8 @@ class Brought:
     notes: tuple[str, ...] = field(default=())
 
 
-class Receiving(Discarding, ABC):
-    """What an open store does with versions from other clones. A base of `Store`, which knows how to write."""
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
+class Receiving(Discarding):
+    """What an open store does with versions from other clones. A base of `Store`. It needs files."""
 
     def version(self, kind: str, id: str) -> bytes | None:
         """A document as it lies between two writes: read under its mutex, and checked.
@@ -94,7 +92,7 @@ class Receiving(Discarding, ABC):
 
         data = self._under_mutex(kind, id, look)
         if data is not None and kind != KIND:
-            clean(data, self.storage.path(kind, id), kind)
+            clean(data, self.engine.name(kind, id), kind)
         return data
 
     def bring_in(self, kind: str, id: str, base: bytes | None, theirs: bytes | None) -> Brought:
@@ -131,17 +129,17 @@ class Receiving(Discarding, ABC):
 
         def act(conversation: Conversation) -> Brought:
             here = conversation.document()
-            mine = cleaned(here, conversation.held.path)
+            mine = cleaned(here, conversation.name)
             written = codec.encode(mine)
             if written == theirs:
                 return Brought("same")
             if written == base:
-                after, brought = codec.decode(theirs, conversation.held.path), Brought("updated")
+                after, brought = codec.decode(theirs, conversation.name), Brought("updated")
             else:
                 from capsule.format.merge import merge
 
-                before = None if base is None else codec.decode(base, conversation.held.path)
-                merged = merge(before, mine, codec.decode(theirs, conversation.held.path), conversation.held.path)
+                before = None if base is None else codec.decode(base, conversation.name)
+                merged = merge(before, mine, codec.decode(theirs, conversation.name), conversation.name)
                 after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
                 if codec.encode(after) == written:
                     return Brought("same", "", merged.conflicts, merged.notes)
@@ -150,7 +148,7 @@ class Receiving(Discarding, ABC):
             conversation.rewrite(lambda _: after, stamp=None)
             return brought
 
-        return self._write(id, act)
+        return self._change(id, act, unasked)
 
     def _create_theirs(self, id: str, theirs: bytes) -> bool:
         """Make the file, as it comes; False when there is one by now."""
@@ -176,7 +174,7 @@ class Receiving(Discarding, ABC):
         """Move the conversation to the trash, when it is as it was there before it was deleted, and nobody holds it."""
 
         def act(conversation: Conversation) -> Brought:
-            if codec.encode(cleaned(conversation.document(), conversation.held.path)) != base:
+            if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
                 return Brought("kept", "it was written to here")
             self._holder.discard(conversation)
             if self._own is not None:
@@ -184,7 +182,7 @@ class Receiving(Discarding, ABC):
             return Brought("deleted")
 
         try:
-            return self._write(id, act)
+            return self._change(id, act, unasked)
         except NotFound:
             return Brought("same")
         except Locked as error:
@@ -196,7 +194,7 @@ class Receiving(Discarding, ABC):
         """What `act` gives under the mutex; again when another program writes meanwhile."""
         for _ in range(_TRIES):
             try:
-                with self.storage.mutex(kind, id) as held:
+                with files_of(self.engine, "merging a version from elsewhere").mutex(kind, id) as held:
                     return act(held)
             except Interfered:
                 continue

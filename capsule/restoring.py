@@ -7,30 +7,25 @@ as for every save; and the messages keep their ids, so that a merge knows them a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from capsule import timestamps
+from capsule.engines.files import again, files_of
+from capsule.engines.interface import Interfered
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.new import inactive_lock
 from capsule.format.reconcile import reconcile
 from capsule.format.records import head_record
 from capsule.head import Head
-from capsule.holding import Holder
 from capsule.ids import check_id
-from capsule.reading import KIND, Reading
+from capsule.reading import KIND
 from capsule.settling import decoded
-from capsule.storage.interface import Interfered
-from capsule.writing import Conversation
-
-if TYPE_CHECKING:
-    from capsule.own import Own
+from capsule.writing import Changing, Conversation
 
 __all__ = ["Restored", "Restoring"]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +41,8 @@ class Restored:
     kept: str | None
 
 
-class Restoring(Reading, ABC):
-    """How an open store writes an earlier version. A base of `Store`, which sets the holder and knows how to write."""
-
-    _holder: Holder
-    _own: Own | None = None
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
+class Restoring(Changing, ABC):
+    """How an open store writes an earlier version. A base of `Store`, which knows how to make a conversation."""
 
     @abstractmethod
     def _make(self, document: dict[str, Any]) -> Head:
@@ -84,26 +72,21 @@ class Restoring(Reading, ABC):
         if self._own is not None:
             self._own.wrote(id, "restored")  # It is so when it was deleted once, and the watchers heard of that.
         try:
-            return self._write(id, lambda conversation: self._in_its_place(conversation, wanted))
+            return self._change(id, lambda conversation: self._in_its_place(conversation, wanted))
         except NotFound:
             return self._anew(wanted)
         except InvalidDocument:
-            return self._again(lambda: self._in_place_of_damaged(id, wanted))
+            return again(lambda: self._in_place_of_damaged(id, wanted))
 
     def _in_its_place(self, conversation: Conversation, wanted: dict[str, Any]) -> Restored:
         """In the place of a sound version."""
-        lock = self._holder.admit(conversation)
-        got = conversation.held.read()
-        if got is None:
-            raise Interfered
-        kept = conversation.held.quarantine(got[0], "replaced")
+        conversation.ensure_admitted()
+        kept = conversation.transaction.set_aside("replaced")
 
         def change(now: dict[str, Any]) -> dict[str, Any]:
-            active = lock if lock is not None else now["metadata"]["lock"]
-            return wanted | {"metadata": wanted["metadata"] | {"lock": active}}
+            return wanted | {"metadata": wanted["metadata"] | {"lock": now["metadata"]["lock"]}}
 
         after = conversation.rewrite(change)
-        self._holder.now_held(conversation.id, lock)
         return Restored(self._head_of(conversation.id, after), kept)
 
     def _anew(self, wanted: dict[str, Any]) -> Restored:
@@ -116,7 +99,7 @@ class Restoring(Reading, ABC):
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """In the place of a file that does not parse, of which nobody can say who holds it."""
-        with self.storage.mutex(KIND, id) as held:
+        with files_of(self.engine).mutex(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
                 raise Interfered

@@ -71,7 +71,7 @@ class Searching(Reading):
         Raises:
             InvalidInput: An option can't be accepted, or the cursor belongs to another search.
         """
-        from capsule.index.search import Asked, check, search
+        from capsule.index.search import Asked, check
 
         asked = Asked(
             query=query,
@@ -90,7 +90,7 @@ class Searching(Reading):
             cursor=cursor,
         )
         check(asked)
-        return self.index.query(lambda db: search(db, asked, time.time_ns() // 1_000_000), progress)
+        return self.index.search(asked, time.time_ns() // 1_000_000, progress)
 
     def newest(
         self, *, limit: int, fits: Callable[[Head], bool] | None = None, cursor: str = "", view: str = ""
@@ -106,10 +106,8 @@ class Searching(Reading):
         Raises:
             InvalidInput: The cursor is none, or of another view or store.
         """
-        from capsule.index.pages import Listed
-
         heads = [head for head in self.heads() if fits is None or fits(head)]
-        return self.index.query(lambda db: Listed.of(db, heads, limit, cursor, f"newest {view}"))
+        return self.index.page(heads, limit, cursor, f"newest {view}")
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
         """What is in the store, counted. Costs a pass over the messages in the index.
@@ -117,9 +115,7 @@ class Searching(Reading):
         Args:
             progress: As in `search`.
         """
-        from capsule.index.stats import count
-
-        return self.index.query(count, progress)
+        return self.index.stats(progress)
 
 
 def _sorted(texts: Iterable[str]) -> tuple[str, ...]:

@@ -18,33 +18,30 @@ from capsule.conflicts import Conflicts
 from capsule.contexts import Contexts
 from capsule.creation import Creating
 from capsule.editing import Editing
-from capsule.errors import StoreBusy
+from capsule.engines.files import FilesEngine
 from capsule.forking import Forking
 from capsule.format.message import check_message
-from capsule.head import Head, HeadCache
+from capsule.head import Head
 from capsule.holding import HeldLock, Holder
 from capsule.ids import check_id
-from capsule.keyed import Keyed, keyed_message
+from capsule.keyed import appended, keyed_message
 from capsule.locks import LockState
-from capsule.reading import KIND
 from capsule.receiving import Receiving
 from capsule.restoring import Restoring
 from capsule.searching import Searching
-from capsule.settling import settle
 from capsule.storage.engine import FileStorage
-from capsule.storage.interface import Interfered, Storage
 from capsule.summaries import Summarizing
 from capsule.watching import Watching
-from capsule.writing import Conversation
+from capsule.writing import Conversation, unasked
 
 if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
     from capsule.format.models import Message
     from capsule.settings import Settings
 
 __all__ = ["Store"]
 
 T = TypeVar("T")
-_TRIES = 50
 
 
 class Store(
@@ -64,7 +61,7 @@ class Store(
         self,
         root: str,
         settings: Settings,
-        storage: Storage,
+        engine: Engine,
         *,
         keep_locks: bool = True,
         instance: str | None = None,
@@ -72,10 +69,8 @@ class Store(
     ) -> None:
         self.root = root
         self.settings = settings
-        super().__init__(storage)
-        self._heads = HeadCache()
-        self._keyed = Keyed()
-        self._holder = Holder(storage, settings, self._write, keep_locks=keep_locks, name=instance, user=user)
+        super().__init__(engine)
+        self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
 
     @classmethod
     def init(cls, directory: str | Path) -> list[str]:
@@ -114,7 +109,20 @@ class Store(
         root = discovery.find_store(path)
         settings = discovery.load_settings(root)
         storage = FileStorage(root, **settings.of_storage)
-        return cls(root, settings, storage, keep_locks=keep_locks, instance=instance, user=user)
+        return cls(root, settings, FilesEngine(storage), keep_locks=keep_locks, instance=instance, user=user)
+
+    @classmethod
+    def in_memory(cls, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
+        """A store whose documents live in this process and end with it: for tests. The arguments are those of `open`.
+
+        `beside` gives other instances on the same documents. What needs files (git, `doctor`) raises `Refused`.
+        """
+        from capsule.engines.memory import MemoryEngine
+        from capsule.settings import Settings
+
+        settings = Settings()
+        engine = MemoryEngine(settings.mutex_timeout_s)
+        return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user)
 
     def beside(self, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
         """Another instance on this store, for a process that acts for many: it costs next to nothing.
@@ -122,9 +130,8 @@ class Store(
         It has locks and watchers of its own, and uses the files and the index of this one, which must outlive it.
         The arguments are those of `open`.
         """
-        other = type(self)(self.root, self.settings, self.storage, keep_locks=keep_locks, instance=instance, user=user)
+        other = type(self)(self.root, self.settings, self.engine, keep_locks=keep_locks, instance=instance, user=user)
         other._main_store = self
-        other._index, other._heads, other._keyed = self.index, self._heads, self._keyed
         return other
 
     @property
@@ -148,11 +155,9 @@ class Store(
         self._end_watching()
         self._holder.close()
         if self._main_store is not None:
-            self.storage.withdraw(self.instance_id)
+            self.engine.withdraw(self.instance_id)
             return
-        if self._index is not None:
-            self._index.close()
-        self.storage.close()
+        self.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -162,24 +167,8 @@ class Store(
 
     # -- Writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, id: str, action: Callable[[Conversation], T], *, is_own: bool = True) -> T:
-        """Run `action` on the conversation, settled and under its mutex; again when another program interferes."""
-        for tries in range(_TRIES):
-            try:
-                with self.storage.mutex(KIND, id) as held:
-                    own = self._own if is_own else None
-                    conversation = Conversation(held, settle(held), self._heads, self.settings, own, tries)
-                    if own is None:
-                        return action(conversation)
-                    with own.writing(conversation):
-                        return action(conversation)
-            except Interfered:
-                continue
-        raise StoreBusy(
-            f"conversation {id} keeps being rewritten by another program; try again when it is done",
-            id=id,
-            holder="another program",
-        )
+    def _change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
+        return self._change(id, action, unasked)
 
     def append(self, id: str, *, role: str = "user", content: str, **fields: Any) -> Message:
         """Append one message; it is durable when this returns.
@@ -234,12 +223,9 @@ class Store(
             return 0, []
 
         def act(conversation: Conversation) -> tuple[int, list[dict[str, Any]]]:
-            lock = self._holder.admit(conversation)
-            written = conversation.append(checked, lock=lock)
-            self._holder.now_held(id, lock)
-            return written
+            return conversation.append(checked)
 
-        return self._write(id, act)
+        return self._change(id, act)
 
     def append_once(
         self, id: str, key: str, *, role: str = "user", content: str, **fields: Any
@@ -263,15 +249,13 @@ class Store(
         message = keyed_message(check_id(id), key, {"role": role, "content": content, **fields})
 
         def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
-            before = self._keyed.appended(conversation, message)
+            before = appended(conversation, message)
             if before is not None:
                 return *before, True
-            lock = self._holder.admit(conversation)
-            at, entries = conversation.append([message], lock=lock)
-            self._holder.now_held(id, lock)
+            at, entries = conversation.append([message])
             return at, entries[0], False
 
-        at, entry, repeated = self._write(id, act)
+        at, entry, repeated = self._change(id, act)
         from capsule.format.models import Message
 
         return Message.model_validate(entry).placed(at), repeated

@@ -6,51 +6,28 @@ what isn't asked to change stays as it is. What a title or a tag may be is `caps
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.format.conflicting import settled
 from capsule.format.servers import switched
 from capsule.format.titles import check_tags, check_title
-from capsule.reading import Reading
+from capsule.writing import Changing
 
 if TYPE_CHECKING:
     from capsule.head import Head
-    from capsule.holding import Holder
-    from capsule.writing import Conversation
 
 __all__ = ["Updating", "entitle"]
 
-T = TypeVar("T")
 
-
-class Updating(Reading, ABC):
-    """What an open store does with the heads of conversations. A base of `Store`, which knows how to write."""
-
-    _holder: Holder
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T]) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
+class Updating(Changing):
+    """What an open store does with the heads of conversations. A base of `Store`."""
 
     def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
         """Change the head of a conversation, under its mutex and admitted."""
 
-        def act(conversation: Conversation) -> dict[str, Any]:
-            lock = self._holder.admit(conversation)
-
-            def change_all(head: dict[str, Any]) -> None:
-                change(head)
-                if lock is not None:
-                    head["metadata"]["lock"] = lock
-
-            head = conversation.change_head(change_all)
-            self._holder.now_held(id, lock)
-            return head
-
-        return self._head_of(id, self._write(id, act))
+        return self._head_of(id, self._change(id, lambda conversation: conversation.change_head(change)))
 
     def update(self, id: str, **changes: Any) -> Head:
         """Change several fields of a head in one write; raises and costs as `rename`.

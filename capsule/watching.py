@@ -9,20 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.format.new import inactive_lock
 from capsule.ids import check_id
-from capsule.reading import KIND, Reading
+from capsule.reading import Reading
+from capsule.writing import Changing, unasked
 
 if TYPE_CHECKING:
     from capsule.changes import Change, Changes
     from capsule.following import Event, Watch
-    from capsule.holding import Holder
-    from capsule.own import Own
     from capsule.watch import Hub, Waiter
     from capsule.writing import Conversation
 
@@ -36,20 +34,14 @@ T = TypeVar("T")
 _log = logging.getLogger("capsule")
 
 
-class Watching(Reading, ABC):
+class Watching(Changing):
     """What an open store tells of changes as they come. A base of `Store`."""
 
     root: str
     _hub: Hub | None = None
     _main_store: Watching | None = None
-    _own: Own | None = None
-    _holder: Holder
     #: The active locks, as far as the hub has heard of them; only its thread uses them.
     _locks: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - replaced, never changed, before it is used
-
-    @abstractmethod
-    def _write(self, id: str, action: Callable[[Conversation], T], *, is_own: bool = True) -> T:
-        """Run `action` on the conversation, settled and under its mutex."""
 
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
         found = super().changes(since, ids=ids, limit=limit)
@@ -139,7 +131,7 @@ class Watching(Reading, ABC):
                     self._own = Own()
                     main = self._main_store
                     self._hub = (
-                        Hub(lambda: self.storage.tracker(KIND), self._look, self._free_the_dead, _MOST)
+                        Hub(self.engine.tracker, self._look, self._free_the_dead, _MOST)
                         if main is None
                         else main._watched()
                     )
@@ -166,7 +158,7 @@ class Watching(Reading, ABC):
 
         for id in [id for id, lock in self._locks.items() if self._holder.is_dead(lock)]:
             try:
-                self._write(id, act, is_own=False)  # Nobody here did it: it is news to all.
+                self._change(id, act, unasked, is_own=False)  # Nobody here did it: it is news to all.
             except CapsuleError as error:
                 _log.debug("the lock on %s, whose holder is gone, could not be released: %s", id, error)
             else:

@@ -15,7 +15,7 @@ LAYERS = (
     {"capsule", "errors", "ids", "timestamps", "settings"},
     {"format"},
     {"storage"},
-    {"head", "locks", "changes", "index", "watch", "settling", "checkouts"},
+    {"head", "locks", "changes", "index", "engines", "watch", "settling", "checkouts"},
     {"store"},
     {"messaging", "transfer", "context", "git"},
     {"mcp_server", "capsule_cli"},

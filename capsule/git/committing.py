@@ -192,7 +192,7 @@ def _clean_version(turn: Turn, path: str) -> bytes | None:
     assert at is not None
     kind, id = at
     data = turn.store.version(kind, id)
-    return None if data is None else clean(data, turn.store.storage.path(kind, id), kind)
+    return None if data is None else clean(data, turn.store.engine.name(kind, id), kind)
 
 
 def _commit(

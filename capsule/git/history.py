@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from capsule.engines.files import files_of
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format.comparing import Comparison, compare, in_all
 from capsule.git.blobs import Blobs
@@ -135,7 +136,7 @@ def history(store: Store, repository: Repository, id: str, *, limit: int | None 
         for commit, entry, came_from in _changes(repository, repository.path_of(KIND, id), left):
             yield _step(commit, entry, came_from, versions)
             told += 1
-    if not told and limit != 0 and not store.storage.exists(KIND, id):
+    if not told and limit != 0 and not store.engine.exists(KIND, id):
         raise NotFound(f"no conversation {id} here, nor in the history of this branch; see: capsule list", id=id)
 
 
@@ -154,7 +155,7 @@ def _pending(store: Store, repository: Repository, id: str, versions: _Versions)
     except NotFound:
         now = _Version()
     except InvalidDocument as error:
-        got = store.storage.read(KIND, id)
+        got = files_of(store.engine).read(KIND, id)
         is_committed = got is not None and got[0] == versions.bytes_at(committed_as)
         return None if is_committed else Step(None, ("damaged",), damaged=error.message)
     words, comparison = _told(now, [committed])

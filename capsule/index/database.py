@@ -85,22 +85,27 @@ class Database:
     """The database of one index in one process.
 
     Args:
-        derived: Where it lies.
+        derived: Where it lies; None: in memory.
         fill: Fills an empty index with all there is.
 
     Attributes:
         generation: Tells this index from the one before it was built anew.
     """
 
-    def __init__(self, derived: DerivedFiles, fill: Fill) -> None:
-        self._derived = derived
+    def __init__(self, derived: DerivedFiles | None, fill: Fill) -> None:
+        self._kept = derived
         self._fill = fill
         self._main: sqlite3.Connection | None = None
         self._inode = 0
         self._pid = os.getpid()
-        self._only_memory = False
+        self._only_memory = derived is None
         self._is_filling = False
         self.generation = ""
+
+    @property
+    def _derived(self) -> DerivedFiles:
+        assert self._kept is not None
+        return self._kept
 
     # -- Opening --------------------------------------------------------------------------------------------------
 
@@ -280,6 +285,8 @@ class Database:
     def drop(self) -> None:
         """As `discard`, whatever index lies there, and what a builder left. Raises as `DerivedFiles.try_lock`."""
         self.forget()
+        if self._kept is None:
+            return
         release = self._lock()
         try:
             self._derived.drop(NAME)

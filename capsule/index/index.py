@@ -19,6 +19,10 @@ from capsule.index.refreshing import Refreshing
 
 if TYPE_CHECKING:
     from capsule.changes import Change
+    from capsule.index.hits import Found as FoundHits
+    from capsule.index.pages import Listed
+    from capsule.index.search import Asked
+    from capsule.index.stats import Stats
 
 __all__ = ["Index"]
 
@@ -144,6 +148,24 @@ class Index(Refreshing):
     def query(self, ask: Callable[[sqlite3.Connection], T], progress: Progress | None = None) -> T:
         """Bring the index up to date and read it; `ask` may run twice, when the index proves to be of no use."""
         return self._doing(lambda: ask(self._database.connection), None, progress)
+
+    def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> FoundHits:
+        """The hits of a checked question, asked at a time in milliseconds since 1970."""
+        from capsule.index.search import search
+
+        return self.query(lambda db: search(db, asked, now_ms), progress)
+
+    def page(self, heads: list[Head], limit: int, cursor: str, view: str) -> Listed:
+        """A page of these heads, changed last first. Raises InvalidInput when the cursor is of another view."""
+        from capsule.index.pages import Listed
+
+        return self.query(lambda db: Listed.of(db, heads, limit, cursor, view))
+
+    def stats(self, progress: Progress | None = None) -> Stats:
+        """What is in the store, counted. Costs a pass over the messages."""
+        from capsule.index.stats import count
+
+        return self.query(count, progress)
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the files."""

@@ -20,7 +20,7 @@ from capsule.format.fields import ROLES
 from capsule.head import Head
 from capsule.index.messages import PLAIN, Message, exact_ms, messages_of, pieces_of
 from capsule.settling import decoded
-from capsule.storage.interface import Known, Scanned, Signature, Storage
+from capsule.storage.interface import Known, Scanned, Signature, Source
 
 __all__ = ["NOTHING", "Before", "Found", "is_young", "look"]
 
@@ -88,7 +88,7 @@ def is_young(signature: Signature, now_ns: int) -> bool:
 
 
 def look(
-    storage: Storage,
+    storage: Source,
     kind: str,
     scanned: Scanned,
     know: Callable[[], Known | None],
@@ -99,7 +99,7 @@ def look(
     """Read a file, as little of it as will do.
 
     Args:
-        storage: The storage engine.
+        storage: Where the documents are read.
         kind: The kind of document.
         scanned: The file as it was met.
         know: Says what the store knows of it, when it is as the store left it.
@@ -147,7 +147,7 @@ def _is_whole(data: bytes, known: Known) -> bool:
     return known.anatomy is None or data.endswith(anatomy.closing_of(known.anatomy))
 
 
-def _grown(storage: Storage, kind: str, id: str, known: Known, before: Before) -> Found | None:
+def _grown(storage: Source, kind: str, id: str, known: Known, before: Before) -> Found | None:
     """A file to which the store has only appended since, read from where the index stopped; else None.
 
     The note's tag says so: every other write of the store, and every version it took in, gets a new one.

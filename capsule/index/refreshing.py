@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.head import Head
 from capsule.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
-from capsule.storage.interface import Known, Scanned, Signature, Storage, Tracker
+from capsule.storage.interface import Known, Scanned, Signature, Source, Tracker
 
 if TYPE_CHECKING:
     from capsule.index.reading import Before, Found
@@ -44,12 +44,12 @@ class Refreshing:
     """The index of one kind of document, as far as it is brought up to date. The base of `Index`.
 
     Args:
-        storage: The storage engine.
+        storage: Where the documents are read.
         kind: The kind.
         settle: Takes in a version that the store did not write; raises as `Store.load`.
     """
 
-    def __init__(self, storage: Storage, kind: str, settle: Callable[[str], Known | None]) -> None:
+    def __init__(self, storage: Source, kind: str, settle: Callable[[str], Known | None]) -> None:
         self._storage = storage
         self._kind = kind
         self._settle = settle

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
 
@@ -174,12 +174,11 @@ class FileStorage:
             finally:
                 self.sys.close(fd)
 
-    def is_torn(self, data: bytes, accepts: Callable[[bytes], bool] | None = None) -> bool:
+    def is_torn(self, data: bytes) -> bool:
         """See `Storage.is_torn`."""
         from capsule.storage import repair
 
-        mended = repair.mend(data)
-        return mended is not None and (accepts is None or accepts(mended.data))
+        return repair.mend(data) is not None
 
     def remembered(self, kind: str) -> list[str]:
         """See `Storage.remembered`."""

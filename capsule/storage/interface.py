@@ -23,6 +23,7 @@ __all__ = [
     "Leftover",
     "Scanned",
     "Signature",
+    "Source",
     "Splice",
     "Storage",
     "Tracker",
@@ -286,8 +287,8 @@ class DerivedFiles(Protocol):
         """Take the exclusive lock of a file; what gives it back, None when another holds it. Raises as `make`."""
 
 
-class Storage(Protocol):
-    """Documents of one store.
+class Source(Protocol):
+    """What the index reads: versions of documents, and which of them were touched.
 
     Attributes:
         boot: What tells this run of the machine from another.
@@ -296,14 +297,8 @@ class Storage(Protocol):
     boot: str
 
     @property
-    def derived(self) -> DerivedFiles:
-        """The derived files."""
-
-    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> AbstractContextManager[Held]:
-        """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
-
-    def known(self, kind: str, id: str) -> Known | None:
-        """As `Held.look`, without the mutex; None also when a writer is at work."""
+    def derived(self) -> DerivedFiles | None:
+        """The derived files; None: what is derived is kept in memory."""
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
         """The whole file and its signature, without the mutex; None when there is none.
@@ -314,28 +309,14 @@ class Storage(Protocol):
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
         """As `read`, from a byte on. Costs reading what is behind it."""
 
-    def beginning(self, path: str) -> tuple[bytes, bytes]:
-        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`."""
-
-    def is_torn(self, data: bytes, accepts: Callable[[bytes], bool] | None = None) -> bool:
-        """Whether a file that is not valid is what a crash can leave, so that `Held.repair` mends it.
-
-        Args:
-            data: The file.
-            accepts: As `Held.repair` has it; without it, the bytes alone decide.
-        """
-
-    def remembered(self, kind: str) -> list[str]:
-        """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
+    def is_torn(self, data: bytes) -> bool:
+        """Whether a file that is not valid is what a crash can leave."""
 
     def remembers(self, kind: str, id: str) -> bool:
         """Whether the store has a note of such a document, whatever became of the file since."""
 
     def noted(self, kind: str, id: str) -> Known | None:
         """How the store left a document, whatever became of the file and the machine since; None without a note."""
-
-    def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
-        """The last `n` entries as a JSON array; None when the file changed meanwhile."""
 
     def scan(self, kind: str) -> Iterator[Scanned]:
         """Every document of a kind, in no order."""
@@ -346,11 +327,30 @@ class Storage(Protocol):
     def tracker(self, kind: str) -> Tracker | None:
         """What tells which documents of a kind are touched from now on; None where the system can't."""
 
-    def exists(self, kind: str, id: str) -> bool:
-        """Whether a file of that name is there."""
-
     def path(self, kind: str, id: str) -> str:
         """Where the document lies."""
+
+
+class Storage(Source, Protocol):
+    """Documents of one store, as files."""
+
+    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> AbstractContextManager[Held]:
+        """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
+
+    def known(self, kind: str, id: str) -> Known | None:
+        """As `Held.look`, without the mutex; None also when a writer is at work."""
+
+    def beginning(self, path: str) -> tuple[bytes, bytes]:
+        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`."""
+
+    def remembered(self, kind: str) -> list[str]:
+        """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
+
+    def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
+        """The last `n` entries as a JSON array; None when the file changed meanwhile."""
+
+    def exists(self, kind: str, id: str) -> bool:
+        """Whether a file of that name is there."""
 
     def trash(self, kind: str) -> list[Trashed]:
         """The deleted documents of a kind, newest first."""

@@ -17,6 +17,7 @@ from capsule.context.document import take_apart
 from capsule.context.files import Selection, Surroundings, within
 from capsule.context.tokens import estimate
 from capsule.discovery import load_settings
+from capsule.engines.files import FilesEngine
 from capsule.errors import InvalidInput, Refused
 from capsule.format import codec
 from capsule.storage.engine import FileStorage
@@ -160,7 +161,7 @@ def test_a_document_that_is_flushed_while_it_is_made_is_whole_and_durable_before
     lay_out(tmp_path / "project", {f"f{n:02}.txt": b"line of text\n" * 70_000 for n in range(25)})
     Store.init(tmp_path / "store")
     settings = load_settings(str(tmp_path / "store"))
-    storage = FileStorage(str(tmp_path / "store"), sys=Watched(), append=settings.append)
+    storage = FilesEngine(FileStorage(str(tmp_path / "store"), sys=Watched(), append=settings.append))
     with Store(str(tmp_path / "store"), settings, storage) as store:
         store.create(id="plan", messages=[{"role": "user", "content": "one"}])
         for _ in range(2):

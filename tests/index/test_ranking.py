@@ -121,7 +121,7 @@ def test_the_index_is_ordered_by_when_files_were_changed(store: Store) -> None:
 
     for number, id in enumerate(("b", "c", "a")):
         store.create(id=id, title="~", messages=[{"role": "user", "content": f"text of {id}"}])
-        os.utime(store.storage.path("conversations", id), ns=(0, 10**18 + number * 10**9))
+        os.utime(store.engine.storage.path("conversations", id), ns=(0, 10**18 + number * 10**9))
     store.reindex()
     rows = store.index.query(
         lambda db: db.execute(

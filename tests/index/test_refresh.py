@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
+from capsule.engines.files import FilesEngine
 from capsule.errors import InvalidInput
 from capsule.format import codec
 from capsule.storage.engine import FileStorage
@@ -68,7 +69,9 @@ def counting(root: Path) -> Iterator[tuple[Store, Reading]]:
     from capsule import discovery
 
     system = Reading()
-    store = Store(str(root), discovery.load_settings(str(root)), FileStorage(str(root), sys=system), keep_locks=False)
+    store = Store(
+        str(root), discovery.load_settings(str(root)), FilesEngine(FileStorage(str(root), sys=system)), keep_locks=False
+    )
     yield store, system
     store.close()
 
@@ -369,7 +372,7 @@ def test_after_a_start_of_the_machine_what_was_written_last_is_looked_at_again(r
     with Store.open(root) as unaware:
         assert not any(head.damaged for head in unaware.heads())
     settings = discovery.load_settings(str(root))
-    with Store(str(root), settings, FileStorage(str(root), sys=Rebooted())) as rebooted:
+    with Store(str(root), settings, FilesEngine(FileStorage(str(root), sys=Rebooted()))) as rebooted:
         assert [bool(head.damaged) for head in rebooted.heads()] == [True]
 
 

@@ -167,13 +167,15 @@ def test_a_store_that_cannot_be_written_is_indexed_in_memory_and_it_is_said_once
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from capsule import discovery
+    from capsule.engines.files import FilesEngine
     from capsule.storage.engine import FileStorage
 
     ids = filled(root)
     shutil.rmtree(root / ".capsule")
     before = {path: path.stat() for path in root.rglob("*") if path.is_file()}
     settings = discovery.load_settings(str(root))
-    with caplog.at_level(logging.WARNING), Store(str(root), settings, FileStorage(str(root), sys=ReadOnly())) as store:
+    engine = FilesEngine(FileStorage(str(root), sys=ReadOnly()))
+    with caplog.at_level(logging.WARNING), Store(str(root), settings, engine) as store:
         for _ in range(3):
             assert state(store) == state_of_the_files(root)
         with pytest.raises(Refused):

@@ -200,7 +200,7 @@ def test_a_stream_that_can_not_be_resumed_begins_anew(root: Path) -> None:
 def test_calls_that_wait_for_one_conversation_do_not_hold_up_the_others(root: Path) -> None:
     with over_http(root) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
-        with store.storage.mutex("conversations", ID):
+        with store.engine.storage.mutex("conversations", ID):
             waiting = [
                 _begin(server, "POST", _call(n, "append_message", id=ID, content=str(n)), session.headers)
                 for n in range(100, 160)
@@ -302,7 +302,7 @@ def test_a_subscription_without_a_session_ends_with_the_server_and_with_the_toke
 def test_a_call_that_can_not_be_cancelled_does_not_keep_the_server(root: Path) -> None:
     with over_http(root) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
-        with store.storage.mutex("conversations", ID):
+        with store.engine.storage.mutex("conversations", ID):
             waiting = _begin(server, "POST", _call(1, "append_message", id=ID, content="waits"), session.headers)
             session.call("list_conversations")
             server.signal(signal.SIGTERM)
@@ -313,7 +313,7 @@ def test_a_call_that_can_not_be_cancelled_does_not_keep_the_server(root: Path) -
 def test_a_second_signal_ends_it_at_once(root: Path) -> None:
     with over_http(root) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
-        with store.storage.mutex("conversations", ID):
+        with store.engine.storage.mutex("conversations", ID):
             waiting = _begin(server, "POST", _call(1, "append_message", id=ID, content="waits"), session.headers)
             session.call("list_conversations")
             server.signal(signal.SIGTERM)
@@ -327,7 +327,7 @@ def test_a_second_signal_ends_it_at_once(root: Path) -> None:
 def test_what_is_being_written_when_it_stops_is_answered(root: Path) -> None:
     with over_http(root) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
-        with store.storage.mutex("conversations", ID):
+        with store.engine.storage.mutex("conversations", ID):
             waiting = _begin(server, "POST", _call(7, "append_message", id=ID, content="waited"), session.headers)
             session.call("list_conversations")
             server.signal(signal.SIGTERM)

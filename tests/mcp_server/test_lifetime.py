@@ -110,7 +110,7 @@ def test_a_call_that_can_not_be_cancelled_keeps_the_other_locks_not(root: Path, 
             client.call("lock_conversation", id=ID)
             assert in_use(root) == {ID}
             # A write that waits for the mutex sits in a thread, in a system call, for up to ten seconds.
-            with other.storage.mutex("conversations", "held-up"):
+            with other.engine.storage.mutex("conversations", "held-up"):
                 client.send_call("append_message", id="held-up", content="waits")
                 client.call("list_conversations")
                 client.signal(number)
@@ -124,7 +124,7 @@ def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Pa
         other.create(id="held-up", title="Held up")
         with over_stdio(root) as client:
             client.call("lock_conversation", id=ID)
-            with other.storage.mutex("conversations", "held-up"):
+            with other.engine.storage.mutex("conversations", "held-up"):
                 client.send_call("append_message", id="held-up", content="waits")
                 client.call("list_conversations")
                 client.leave()

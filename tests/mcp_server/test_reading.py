@@ -55,7 +55,7 @@ async def test_a_cursor_holds_while_others_append_and_after_a_message_before_it_
     async with talking(store, "legacy") as client:
         found = data(await client.call_tool("read_conversation", {"id": id, "last": 5}))
         store.append_many(id, [{"role": "user", "content": "more"}] * 200)
-        path = Path(store.storage.path("conversations", id))
+        path = Path(store.engine.storage.path("conversations", id))
         document = json.loads(path.read_text())
         del document["history"][3]
         path.write_text(json.dumps(document))

@@ -148,7 +148,7 @@ async def test_what_waits_for_the_next_conversation_goes_into_one_made_over_mcp(
 async def test_the_user_is_asked_before_a_title_goes_that_may_be_theirs(store: Store, era: str) -> None:
     """A file of version 2.0 doesn't say who gave its title."""
     plan = store.create(title="Plan", type="group").id
-    path = Path(store.storage.path("conversations", plan))
+    path = Path(store.engine.storage.path("conversations", plan))
     document = orjson.loads(path.read_bytes())
     del document["metadata"]["titleSetBy"]
     path.write_bytes(orjson.dumps(document))

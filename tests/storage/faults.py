@@ -16,6 +16,7 @@ import orjson
 
 from capsule import Store
 from capsule.discovery import load_settings
+from capsule.engines.files import FilesEngine
 from capsule.storage.engine import FileStorage
 from capsule.storage.syscalls import Syscalls
 
@@ -83,7 +84,7 @@ class Faulty(Syscalls):
 
 def store_on(root: Path, sys: Syscalls, **options: Any) -> Store:
     settings = load_settings(str(root))
-    return Store(str(root), settings, FileStorage(str(root), sys=sys, append=settings.append), **options)
+    return Store(str(root), settings, FilesEngine(FileStorage(str(root), sys=sys, append=settings.append)), **options)
 
 
 def stale_save(root: Path, id: str) -> None:

@@ -42,7 +42,7 @@ def save_by_rename(sys: Syscalls, root: Path) -> None:
 
 
 def hand_edited_append(store: Store) -> None:
-    save_by_rename(store.storage.sys, Path(store.root))  # type: ignore[attr-defined]
+    save_by_rename(store.engine.storage.sys, Path(store.root))  # type: ignore[attr-defined]
     store.append("plan", content="new")
 
 
@@ -103,7 +103,7 @@ def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:
     """Open what a power cut left: the texts are one of those, and everything works on."""
     named = Store(str(root), store_on(root, Rebooted()).settings, store_on(root, Rebooted()).storage, instance="desk")
     with named as store:
-        if not store.storage.exists("conversations", "plan"):
+        if not store.engine.storage.exists("conversations", "plan"):
             store.restore("plan")
         texts = [message.content for message in store.load("plan").history]
         assert texts in may_be

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from capsule import Removal, Store
 from capsule.doctor import examine
+from capsule.engines.files import FilesEngine
 from capsule.errors import InvalidInput, Locked, NotFound
 from capsule.format import codec
 from capsule.format.tree import Tree
@@ -167,7 +168,7 @@ def test_an_append_to_another_branch_by_a_new_store_does_not_read_the_file(root:
             return data
 
     sys = Counting()
-    with Store(str(root), Settings(), FileStorage(str(root), sys=sys)) as other:
+    with Store(str(root), Settings(), FilesEngine(FileStorage(str(root), sys=sys))) as other:
         other.append(id, content="b")
     assert sys.read < 100_000 and path(store, id)[-2:] == ["a", "b"]
 

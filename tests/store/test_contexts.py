@@ -25,7 +25,7 @@ CONTEXT: dict[str, Any] = {
 
 def is_canonical(store: Store, id: str) -> bool:
     data = store.read(id)
-    known = store.storage.known("conversations", id)
+    known = store.engine.storage.known("conversations", id)
     assert known is not None and known.anatomy == anatomy.survey(data)
     return codec.encode(store.document(id)) == data
 
@@ -60,7 +60,7 @@ def test_clearing_leaves_what_a_new_conversation_has(store: Store) -> None:
 
 
 def test_unknown_fields_around_the_context_and_in_it_are_kept_or_written(store: Store) -> None:
-    path = Path(store.storage.path("conversations", "plan"))
+    path = Path(store.engine.storage.path("conversations", "plan"))
     document = orjson.loads(path.read_bytes()) | {"zebra": {"a": {}, "b": [{}]}, "x": None}
     path.write_bytes(orjson.dumps(document))
     store.set_context("plan", CONTEXT | {"mine": [1, {"deep": {}}]})
@@ -110,7 +110,7 @@ def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(sto
     ]:
         store.set_context("plan", context)
         assert store.context("plan") == context
-        path = Path(store.storage.path("conversations", "plan"))
+        path = Path(store.engine.storage.path("conversations", "plan"))
         path.write_bytes(path.read_bytes().replace(b'"own": 1', b'"own": 2.50'))
         before = store.read("plan")
         store.set_context("plan", store.context("plan"))

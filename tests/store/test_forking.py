@@ -112,7 +112,7 @@ def test_when_all_go_no_fork_is_pointed_elsewhere_before_it_goes_too(store: Stor
     before = {one: store.read(one) for one in (id, fork)}
     assert {one for one, _ in store.delete_all()} == {id, fork} and store.ids() == []
     for trashed in store.trash():
-        assert store.storage.read_trashed(trashed.token) == before[trashed.id]
+        assert store.engine.storage.read_trashed(trashed.token) == before[trashed.id]
 
 
 def test_a_conversation_is_deleted_when_its_forks_cannot_be_looked_for(
@@ -124,7 +124,7 @@ def test_a_conversation_is_deleted_when_its_forks_cannot_be_looked_for(
         raise StoreBusy("the index is being built", id="", holder="another process")
 
     monkeypatch.setattr(store.index, "forks_of", busy)
-    assert store.delete(id).id == id and not store.storage.exists("conversations", id)
+    assert store.delete(id).id == id and not store.engine.storage.exists("conversations", id)
     assert "could not be looked for" in caplog.text
 
 

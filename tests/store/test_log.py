@@ -279,7 +279,7 @@ def test_a_log_without_the_texts_that_are_gone_still_protects_the_rest(root: Pat
     store.delete_message("plan", "@1", keep_children=True)
     log = root / ".capsule" / "log" / "conversations-plan"
     assert b"canary" in log.read_bytes()
-    forget_texts(store.storage, KIND, "plan")
+    forget_texts(store.engine.storage, KIND, "plan")
     assert b"canary" not in log.read_bytes()
     save(path, stale)
     assert contents(store) == ["one", "kept", "edited"]

@@ -294,7 +294,7 @@ def test_a_copy_that_was_read_while_an_append_was_on_its_way_is_joined(root: Pat
 
 def test_an_editor_that_writes_between_the_rename_and_the_note_is_noticed(root: Path, store: Store, group: str) -> None:
     # The note took the editor's file for the store's own: wrong offsets, and StoreBusy ever after.
-    path, sys = file_of(root, group), store.storage.sys
+    path, sys = file_of(root, group), store.engine.storage.sys
     exchange, typed = sys.exchange, orjson.dumps(opened(root, group) | {"title": "By hand"})
 
     def meanwhile(one: str, other: str) -> bool:
@@ -314,7 +314,7 @@ def test_an_editor_that_writes_between_the_rename_and_the_note_is_noticed(root: 
 def test_a_version_that_will_be_taken_back_is_never_to_be_seen(root: Path, store: Store, group: str) -> None:
     # The store's new version was exchanged for whatever an editor had saved meanwhile, and back. The editor read in
     # between, and its next save was without what its last one had.
-    path, sys = file_of(root, group), store.storage.sys
+    path, sys = file_of(root, group), store.engine.storage.sys
     open_, seen = sys.open, []
     typed = opened(root, group)
     typed["history"].append({"role": "user", "content": "typed"})

@@ -37,7 +37,7 @@ def contents(store: Store) -> list[str]:
 @pytest.mark.parametrize("type", ["chat", "group"])
 def test_it_takes_the_place_of_the_present_one_which_is_kept(store: Store, type: str) -> None:
     document = earlier(store, type)
-    now, here = store.document(ID), Path(store.storage.path("conversations", ID)).read_bytes()
+    now, here = store.document(ID), Path(store.engine.storage.path("conversations", ID)).read_bytes()
     restored = store.restore_version(ID, document)
     after = store.document(ID)
     assert after == document | {"updatedAt": after["updatedAt"]} and after["updatedAt"] >= now["updatedAt"]
@@ -75,7 +75,7 @@ def test_a_conversation_that_is_gone_is_made_again_and_stays_in_the_trash_too(st
 
 def test_a_file_that_does_not_parse_gives_way_and_is_kept(store: Store) -> None:
     document = earlier(store)
-    Path(store.storage.path("conversations", ID)).write_bytes(b'{"id": "plan-1", ')
+    Path(store.engine.storage.path("conversations", ID)).write_bytes(b'{"id": "plan-1", ')
     restored = store.restore_version(ID, document)
     assert restored.kept and Path(restored.kept).read_bytes() == b'{"id": "plan-1", '
     store.append(ID, content="three")

@@ -182,10 +182,10 @@ def test_a_write_through_a_mapping_is_told_as_damage_or_taken_in(root: Path, sto
         with path.open("r+b") as file:
             file.write(whole.replace(old, new))
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-        known = store.storage.noted("conversations", id)
+        known = store.engine.storage.noted("conversations", id)
         assert known is not None
         signature = known.signature._replace(ctime_ns=path.stat().st_ctime_ns)
-        with store.storage.mutex("conversations", id) as held:
+        with store.engine.storage.mutex("conversations", id) as held:
             held._note.write(known._replace(signature=signature))  # type: ignore[attr-defined]
 
     for read in reads[:-2]:

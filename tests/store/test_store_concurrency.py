@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
+from capsule.engines.files import FilesEngine
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.format import codec
 from capsule.storage.engine import FileStorage
@@ -116,7 +117,7 @@ def test_a_reader_that_meets_a_splice_under_way_reads_again(root: Path, store: S
                 return data[:-7] + b",\n    {"
             return data
 
-    with Store(str(root), store.settings, FileStorage(str(root), sys=Meeting())) as reader:
+    with Store(str(root), store.settings, FilesEngine(FileStorage(str(root), sys=Meeting()))) as reader:
         assert [message.content for message in reader.load(id).history] == ["one"]
     assert met
 
@@ -157,7 +158,7 @@ def test_a_document_that_another_holds_for_too_long_is_busy_by_name(root: Path, 
     (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "50ms"\n')
     holder = child(
         """
-        with Store.open(sys.argv[1]) as store, store.storage.mutex("conversations", sys.argv[2]):
+        with Store.open(sys.argv[1]) as store, store.engine.storage.mutex("conversations", sys.argv[2]):
             say()
             hear()
         """,

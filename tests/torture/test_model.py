@@ -233,10 +233,10 @@ class Stores(RuleBasedStateMachine):
         """The kernel closes what the process had open, and that is all that happens."""
         store = self.stores[which]
         store._holder._leases.stop()
-        for fd in store.storage._instances._mine.values():
+        for fd in store.engine.storage._instances._mine.values():
             os.close(fd)
-        store.storage.mutexes.close()
-        store.storage._instances._mine.clear()
+        store.engine.storage.mutexes.close()
+        store.engine.storage._instances._mine.clear()
         self._anew(which)
 
     def _anew(self, which: int) -> None:

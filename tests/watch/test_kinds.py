@@ -22,7 +22,7 @@ Save = Callable[[Path, bytes], None]
 
 
 def file_of(store: Store, id: str) -> Path:
-    return Path(store.storage.path("conversations", id))
+    return Path(store.engine.storage.path("conversations", id))
 
 
 def in_place(path: Path, data: bytes) -> None:

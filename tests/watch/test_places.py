@@ -84,14 +84,14 @@ def test_a_name_that_is_no_text_does_not_end_it(root: Path, store: Store, other:
 def test_what_fails_in_its_thread_is_said_and_it_begins_again(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listen, failures = store.storage.tracker, [KeyError("one"), OSError("other")]
+    listen, failures = store.engine.storage.tracker, [KeyError("one"), OSError("other")]
 
     def fail(kind: str) -> Tracker | None:
         if failures and threading.current_thread().name == "capsule-watch":
             raise failures.pop()
         return listen(kind)
 
-    monkeypatch.setattr(store.storage, "tracker", fail)
+    monkeypatch.setattr(store.engine.storage, "tracker", fail)
     follower = Follower(store)
     while failures:
         follower.cursor = store.wait_for_changes(follower.cursor, timeout_s=0.05).cursor

@@ -1,0 +1,1 @@
+"""Where documents live: the interface that the Store uses, and the engines behind it."""

@@ -1,0 +1,37 @@
+"""The engines that every promise is tried on; another one takes part by a line in `ENGINES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.engines.files import FilesEngine
+from capsule.engines.interface import Engine
+from capsule.engines.memory import MemoryEngine
+from capsule.settings import Settings
+from capsule.storage.engine import FileStorage
+
+ENGINES: dict[str, Callable[[str], Engine]] = {
+    "files": lambda root: FilesEngine(FileStorage(root, mutex_timeout_s=0.2)),
+    "memory": lambda root: MemoryEngine(timeout_s=0.2),
+}
+
+
+@pytest.fixture(params=list(ENGINES))
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An engine without a document."""
+    Store.init(tmp_path / "store")
+    engine = ENGINES[request.param](str(tmp_path / "store"))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def store(engine: Engine) -> Iterator[Store]:
+    """A store on that engine."""
+    store = Store("", Settings(), engine, keep_locks=False)
+    yield store
+    store.close()

@@ -1,0 +1,288 @@
+"""What every engine promises: order, atomicity, exclusion, lists, search, changes, trash, instances.
+
+What only files promise is tried in tests/storage and tests/torture.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.engines.interface import CONVERSATIONS, Engine, Interfered
+from capsule.errors import InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
+from capsule.format import codec
+from capsule.format.new import new_capsule
+from capsule.ids import new_id, new_message_id
+
+STAMP, LATER, LAST = (f"2026-01-0{day}T10:00:00.000Z" for day in (1, 2, 3))
+
+
+def message(text: str, id: str | None = None) -> dict[str, Any]:
+    return {"role": "user", "content": text, "timestamp": STAMP, "id": id or new_message_id()}
+
+
+def make(engine: Engine, *texts: str, id: str = "plan") -> str:
+    engine.create(CONVERSATIONS, new_capsule(id, "Plan", STAMP, type="group", messages=[message(t) for t in texts]))
+    return id
+
+
+def append(engine: Engine, id: str, *texts: str, stamp: str = LATER, head: dict[str, Any] | None = None) -> None:
+    entries = [message(text) for text in texts]
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        encoded = [codec.encode_entry(entry) for entry in entries]
+        transaction.append(entries, encoded, stamp, time=stamp, head=head, ends_active=True)
+
+
+def texts(engine: Engine, id: str) -> list[str]:
+    return [entry["content"] for entry in engine.document(CONVERSATIONS, id)["history"]]
+
+
+def test_entries_keep_the_order_of_their_writes(engine: Engine) -> None:
+    id = make(engine, "one")
+    append(engine, id, "two", "three")
+    append(engine, id, "four", stamp=LAST)
+    assert texts(engine, id) == ["one", "two", "three", "four"]
+    entries, count = engine.tail(id, 2)
+    assert count == 4 and [entry["content"] for entry in codec.decode(b'{"h":' + entries + b"}", "")["h"]] == [
+        "three",
+        "four",
+    ]
+    assert engine.document(CONVERSATIONS, id)["updatedAt"] == LAST
+
+
+def test_a_head_and_entries_are_written_together(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        head = transaction.head.document | {"title": "New", "updatedAt": LATER}
+        before = transaction.tag
+    append(engine, id, "two", head=head)
+    document = engine.document(CONVERSATIONS, id)
+    assert (document["title"], texts(engine, id)) == ("New", ["one", "two"])
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.tag != before and transaction.ends_active and transaction.count == 2
+
+
+def test_an_append_leaves_the_tag_and_any_other_write_changes_it(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        before = transaction.tag
+    append(engine, id, "two")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.tag == before
+        transaction.set_head(transaction.head.document | {"title": "New", "updatedAt": LAST})
+        assert transaction.tag != before and transaction.head.document["title"] == "New"
+
+
+def test_what_raises_in_a_transaction_leaves_what_was_written_before_it(engine: Engine) -> None:
+    id = make(engine, "one")
+    with pytest.raises(RuntimeError), engine.transaction(CONVERSATIONS, id) as transaction:
+        entry = message("two")
+        transaction.append([entry], [codec.encode_entry(entry)], LATER, time=LATER, head=None, ends_active=False)
+        raise RuntimeError
+    with pytest.raises(InvalidDocument), engine.transaction(CONVERSATIONS, id) as transaction:
+        transaction.replace(transaction.document() | {"history": "none"})
+    assert texts(engine, id) == ["one", "two"]
+
+
+def test_a_document_is_exclusive_to_one_transaction(engine: Engine) -> None:
+    id, entered, leave = make(engine), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine.transaction(CONVERSATIONS, id):
+            entered.set()
+            leave.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(hold)
+        assert entered.wait(20)
+        with pytest.raises(StoreBusy), engine.transaction(CONVERSATIONS, id):
+            pass
+        make(engine, id="other")  # Others are not held up.
+        leave.set()
+        held.result()
+    append(engine, id, "after")
+
+
+def test_writers_in_threads_lose_nothing(store: Store) -> None:
+    id = store.create(type="group").id
+
+    def write(name: str) -> list[str]:
+        return [store.append(id, content=f"{name}{n}").id for n in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        acknowledged = [one for ids in pool.map(write, "abcd") for one in ids]
+    history = store.document(id)["history"]
+    assert sorted(entry["id"] for entry in history) == sorted(acknowledged)
+    for name in "abcd":
+        mine = [entry["content"] for entry in history if entry["content"].startswith(name)]
+        assert mine == [f"{name}{n}" for n in range(20)]
+
+
+def test_an_entry_is_found_by_its_id(engine: Engine) -> None:
+    made = "0b5ac1a2-7d1c-5c3e-9a51-1f2e3d4c5b6a"  # A UUIDv5.
+    id = make(engine)
+    engine.create(CONVERSATIONS, new_capsule("keyed", "", STAMP, messages=[message("one", made), message("two")]))
+    with engine.transaction(CONVERSATIONS, "keyed") as transaction:
+        assert transaction.has(made) and not transaction.has(new_id())
+        found = transaction.find_made(made)
+        assert found is not None and (found[0], found[1]["content"]) == (0, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.find_made(made) is None and not transaction.has(made)
+
+
+def test_an_id_is_made_once(engine: Engine) -> None:
+    id = make(engine, "one")
+    with pytest.raises(Interfered):
+        make(engine, "two", id=id)
+    assert texts(engine, id) == ["one"] and engine.ids(CONVERSATIONS) == [id] and engine.exists(CONVERSATIONS, id)
+    for ask in (engine.tail, lambda id, n: engine.read(CONVERSATIONS, id), lambda id, n: engine.head(id)):
+        with pytest.raises(NotFound):
+            ask("none", 1)
+    with pytest.raises(NotFound), engine.transaction(CONVERSATIONS, "none"):
+        pass
+
+
+def test_a_context_is_replaced_and_the_entries_stay(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        head = transaction.head.document | {"updatedAt": LATER}
+        transaction.set_head(head, context=lambda: [b'{\n  "fullContext": "all"\n}'])
+    document = engine.document(CONVERSATIONS, id)
+    assert document["context"]["fullContext"] == "all" and texts(engine, id) == ["one"]
+
+
+def test_unknown_fields_and_numbers_survive(engine: Engine) -> None:
+    document = new_capsule("odd", "", STAMP, messages=[message("one")])
+    document["metadata"]["x"] = codec.decode(b'{"n": 12345678901234567890123, "m": [1.50]}', "")
+    engine.create(CONVERSATIONS, document)
+    append(engine, "odd", "two")
+    assert b"12345678901234567890123" in engine.read(CONVERSATIONS, "odd")
+
+
+def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engine) -> None:
+    seen: list[bytes | None] = []
+
+    def change(data: bytes | None) -> bytes | None:
+        seen.append(data)
+        return b'{"n": 1}' if data is None else None
+
+    for _ in range(2):
+        engine.edit("overrides", "next", change)
+    assert seen == [None, b'{"n": 1}'] and engine.exists("overrides", "next")
+    with pytest.raises(RuntimeError):
+        engine.edit("overrides", "next", lambda data: (_ for _ in ()).throw(RuntimeError))
+    assert engine.read("overrides", "next") == b'{"n": 1}'
+
+
+def test_what_is_deleted_comes_back_until_it_is_purged(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        trashed = transaction.delete()
+    assert not engine.exists(CONVERSATIONS, id) and engine.trash(CONVERSATIONS) == [trashed]
+    assert b'"one"' in engine.trashed(trashed.token)
+    engine.restore(CONVERSATIONS, id, trashed.token)
+    assert texts(engine, id) == ["one"] and engine.trash(CONVERSATIONS) == []
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        trashed = transaction.delete()
+    make(engine, "another", id=id)
+    with pytest.raises(Refused):
+        engine.restore(CONVERSATIONS, id, trashed.token)
+    assert len(engine.purge(0)) == 1 and engine.purge(0) == []
+    with pytest.raises(NotFound):
+        engine.trashed(trashed.token)
+
+
+def test_what_is_kept_beside_a_document_is_dropped_alone(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        kept = transaction.keep("messages", transaction.document())
+        assert engine.trash("messages") == [kept] and engine.trash(CONVERSATIONS) == []
+        transaction.drop_kept(kept)
+    assert engine.trash("messages") == [] and engine.exists(CONVERSATIONS, id)
+
+
+def test_lists_searches_and_counts_are_those_of_the_moment(store: Store) -> None:
+    first = store.create(title="Alpha", type="group", messages=[{"role": "user", "content": "a red fish"}]).id
+    second = store.create(title="Beta", type="group", tags=["t"]).id
+    assert {head.id for head in store.heads()} == {first, second}
+    store.append(second, content="a blue fish")
+    assert {hit.id for hit in store.search("fish").hits} == {first, second}
+    assert [hit.id for hit in store.search("fish", tags=["t"]).hits] == [second]
+    assert store.resolve("@last") == second and store.reindex()["messages"] == 2
+    page = store.newest(limit=1)
+    rest = store.newest(limit=1, cursor=page.cursor() or "")
+    assert [head.id for head in (*page.heads, *rest.heads)] == [second, first]
+    store.delete(first)
+    assert [head.id for head in store.heads()] == [second] and store.stats().conversations == 1
+
+
+def test_changes_from_a_cursor_miss_none_and_repeat_none(store: Store) -> None:
+    id = store.create(type="group").id
+    cursor = store.changes().cursor
+    made = [store.append(id, content=str(n)).id for n in range(5)]
+    told, at = [], cursor
+    for _ in range(10):
+        found = store.changes(at, limit=2)
+        told += [message for change in found.changes for message in change.messages]
+        at = found.cursor
+    assert told == made
+    store.rename(id, "New")
+    store.delete(id)
+    assert [change.kind for change in store.changes(at).changes][-1] == "deleted"
+    with pytest.raises(InvalidInput):
+        store.changes("nonsense")
+
+
+def test_who_waits_hears_of_a_change(store: Store) -> None:
+    id = store.create(title="Titled", type="group").id
+    cursor = store.changes().cursor
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(store.wait_for_changes, cursor, timeout_s=20)
+        sent = store.append(id, content="hello").id
+        assert [change.messages for change in waits.result().changes] == [(sent,)]
+    assert store.wait_for_changes(timeout_s=0.05).changes == []
+
+
+def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
+    instance = new_id()
+    assert not engine.is_alive(instance)
+    engine.announce(instance)
+    engine.announce(instance)
+    assert engine.is_alive(instance)
+    engine.withdraw(instance)
+    assert not engine.is_alive(instance)
+
+
+def test_a_lock_keeps_another_instance_out_until_it_ends(store: Store) -> None:
+    id = store.create(type="chat").id
+    other = store.beside()
+    with store.lock(id):
+        with pytest.raises(Locked):
+            other.append(id, content="mine")
+        store.append(id, content="held")
+    other.append(id, content="free")
+    other.close()
+    assert [entry["content"] for entry in store.document(id)["history"]] == ["held", "free"]
+
+
+def test_branches_edits_and_keys_work_on_any_engine(store: Store) -> None:
+    id = store.create(type="group").id
+    first, repeated = store.append_once(id, "key", content="one")
+    again, was_there = store.append_once(id, "key", content="one")
+    assert (repeated, was_there, again.id) == (False, True, first.id)
+    store.append(id, role="assistant", content="answer")
+    store.regenerate(id, "another answer")
+    store.switch(id, "@1")
+    store.append(id, content="and more")
+    assert [message.content for message in store.path(id)] == ["one", "answer", "and more"]
+    store.edit_message(id, first.id, "two")
+    assert store.removed()[0].messages[0]["content"] == "one"
+    store.restore_messages(store.removed()[0].trashed)
+    assert store.path(id)[0].content == "one"
+    fork = store.fork(id)
+    assert [message.content for message in store.tail(fork.id, 9)] == ["one", "answer", "and more"]
+    assert store.forks(id) == [fork.id]
