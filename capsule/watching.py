@@ -120,15 +120,22 @@ class Watching(Changing):
         async with self.watch(since, ids=ids) as watch:
             return await watch.batch(timeout_s)
 
+    def remember_own(self) -> None:
+        """Remember from now on what this store writes, the newest thousands, as once it is watched: `Change.own`."""
+        from capsule.own import Own
+
+        with self._guard:
+            if self._own is None:
+                self._own = Own()
+
     def _watched(self) -> Hub:
         """The hub. From now on the store remembers what it writes itself."""
         if self._hub is None:
-            from capsule.own import Own
             from capsule.watch import Hub
 
+            self.remember_own()
             with self._guard:
                 if self._hub is None:
-                    self._own = Own()
                     main = self._main_store
                     self._hub = (
                         Hub(self.engine.tracker, self._look, self._free_the_dead, _MOST)

@@ -52,6 +52,9 @@ class _Opened:
     holder: str
     used: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        self.store.remember_own()
+
 
 class HttpStores:
     """The stores behind a server over HTTP.

@@ -42,6 +42,7 @@ class OneStore:
 
     def __init__(self, store: Store, access: Access | None = None) -> None:
         self._store = store
+        store.remember_own()
         self._access = access or Access()
 
     def of(self, ctx: Context) -> Store:

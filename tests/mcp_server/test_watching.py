@@ -34,6 +34,22 @@ async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(store: Stor
     assert text(answer) == f'Nothing changed within 0.05 seconds.\nTo go on: cursor: "{found["cursor"]}"'
 
 
+async def test_what_the_client_wrote_is_its_own_though_nobody_waited_before(store: Store, root: Path, era: str) -> None:
+    """An agent that takes a cursor without waiting, or has one from before, does not answer itself."""
+    store.create(id="c1", title="t", type="group")
+    with Store.open(root) as other:
+        old = other.changes().cursor
+        async with talking(store, era) as client:
+            for content in ("mine", "theirs", "mine too"):
+                if content == "theirs":
+                    other.append("c1", content=content)
+                else:
+                    await client.call_tool("append_message", {"id": "c1", "content": content})
+            for seconds in (0, 5):
+                changes = data(await client.call_tool("watch_changes", {"cursor": old, "seconds": seconds}))["changes"]
+                assert [change.get("own", False) for change in changes] == [True, False, True]
+
+
 async def test_an_append_of_another_process_ends_the_wait(store: Store, root: Path, era: str) -> None:
     id = store.create(id="c1", title="t", type="group").id
     child = Child(APPENDS, str(root), id)
