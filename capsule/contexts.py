@@ -6,7 +6,7 @@ anew for it, and it goes to the disk piece by piece, as it may be larger than al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import orjson
@@ -56,7 +56,15 @@ class Contexts(Changing):
 
         Raises as `append`. Cost: writing the context, and copying the rest of the file, in the kernel.
         """
-        encoded = context.encoded if isinstance(context, Encoded) else _encoded(id, context)
+        if isinstance(context, Encoded):
+            encoded = context.encoded
+        else:
+            data = _encoded(id, context)
+            if data == codec.encode(canonical.in_order({"context": self.context(id)})["context"])[:-1]:
+                return self._head_of(id, self._change(id, lambda conversation: conversation.change_head(_nothing)))
+
+            def encoded() -> Iterable[bytes]:
+                return (data,)
 
         return self._head_of(id, self._change(id, lambda conversation: conversation.set_context(encoded)))
 
@@ -82,13 +90,16 @@ def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
     return {"fullContext": text, **codec.decode(b"{" + data[line:end], path)}
 
 
-def _encoded(id: str, context: Mapping[str, Any]) -> Callable[[], Iterable[bytes]]:
-    """What gives the bytes of a checked context. Raises InvalidInput when it is none."""
+def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
+    """The bytes of a checked context. Raises InvalidInput when it is none."""
     document = new.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
     data = codec.encode(canonical.in_order(document))
     try:
         validation.check(document, data, "context")
     except InvalidDocument as error:
         raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None
-    ordered = codec.encode(canonical.in_order(document)["context"])[:-1]
-    return lambda: (ordered,)
+    return codec.encode(canonical.in_order(document)["context"])[:-1]
+
+
+def _nothing(head: dict[str, Any]) -> None:
+    """Changes nothing, but has a save recorded."""

@@ -340,10 +340,9 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed:
         ]
 
 
-def _complete(capsule: Any, line: str, at: int) -> list[str]:
-    process = capsule.start(
-        env=capsule.environment(_CAPSULE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(at))
-    )
+def _complete(capsule: Any, line: str, at: int, shell: str = "bash") -> list[str]:
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(at), "_TYPER_COMPLETE_ARGS": line}  # As bash and zsh ask.
+    process = capsule.start(env=capsule.environment(_CAPSULE_COMPLETE=f"complete_{shell}", **asked))
     stdout, stderr = process.communicate(timeout=60)
     assert stderr == b""
     return stdout.decode().split()
@@ -355,6 +354,11 @@ def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
     capsule("delete", "beta-1")
     assert sorted(_complete(capsule, "capsule show al", 2)) == ["alpha-1", "alpha-2"]
     assert _complete(capsule, f"capsule --store '{capsule.root}' delete alpha-1 alpha-2", 5) == ["alpha-2"]
+    capsule("new", "--id", "untitled-1")
+    (capsule.root / "conversations" / "untold-1.json").write_text("{")
+    (said,) = (words for words in _complete(capsule, "capsule show unti", 2, "zsh") if "untitled-1" in words)
+    assert "damaged" not in said
+    assert any("damaged" in words for words in _complete(capsule, "capsule show unto", 2, "zsh"))
     assert _complete(capsule, "capsule show @l", 2) == ["@last"]
     assert _complete(capsule, "capsule restore b", 2) == ["beta-1"]
     assert _complete(capsule, "capsule una", 1) == []

@@ -24,6 +24,8 @@ TWICE: dict[str, Act] = {
     "update": lambda store: store.update("plan", title="Named", tags=["x"], pinned=True, mcp_servers={"git": False}),
     "edit a message": lambda store: store.edit_message("plan", "@0", "edited"),
     "edit the file": lambda store: store.rewrite("plan", store.read("plan"), store.read("plan")),
+    "set the context": lambda store: store.set_context("plan", {"fullContext": "a\nb", "metadata": {"x": 1.50}}),
+    "clear the context": lambda store: store.clear_context("plan"),
     "switch": lambda store: store.switch("plan", "m-1"),
     "unlock": lambda store: store.unlock("plan"),
 }
