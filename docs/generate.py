@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import api_reference
+import mcp_page
 
 from capsule.format import schema
-from capsule.mcp_server import reference as mcp_reference
 from capsule_cli import reference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +21,7 @@ def generated() -> Iterator[tuple[Path, str]]:
         for version in schema.versions(kind):
             yield ROOT / "schemas" / schema.file_name(kind, version), schema.text(kind, version)
     yield ROOT / "docs" / "cli.md", reference.text()
-    yield ROOT / "docs" / "mcp.md", mcp_reference.text()
+    yield ROOT / "docs" / "mcp.md", mcp_page.text()
     yield ROOT / "docs" / "api.md", api_reference.text()
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from capsule.mcp_server.access import Access
+from mcp_types import Prompt, Resource, ResourceTemplate, Tool
+
 from capsule.mcp_server.server import INSTRUCTIONS, build
-from capsule.mcp_server.stores import Stores
 
-if TYPE_CHECKING:
-    from mcp_types import Prompt, Resource, ResourceTemplate, Tool
-
-    from capsule.store import Store
+#: Listing what the server has asks nothing of a store.
+NO_STORE: Any = None
 
 __all__ = ["text"]
 
@@ -61,22 +59,9 @@ get another title. The store is followed only while somebody is subscribed.
 """
 
 
-class _NoStore(Stores):
-    """Nothing is asked of a store to list what the server has."""
-
-    def of(self, ctx: Any) -> Store:
-        raise NotImplementedError
-
-    def main(self) -> Store:
-        raise NotImplementedError
-
-    def access(self, ctx: Any) -> Access:
-        raise NotImplementedError
-
-
 def text() -> str:
     """The page."""
-    server = build(_NoStore(), version="")
+    server = build(NO_STORE, version="")
 
     async def listed() -> tuple[list[Tool], list[Resource], list[ResourceTemplate], list[Prompt]]:
         tools = await server.list_tools()
