@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
@@ -77,8 +76,14 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     if not os.path.isdir(cwd):
         seen.problems.append(f"{cwd}, where it is to be started, is no directory; correct the entry's cwd")
         return seen
-    with tempfile.TemporaryFile() as stderr, _quiet():
-        _talk(launch, cwd, stderr, timeout_s, seen)
+    logger = logging.getLogger("mcp")
+    level = logger.level
+    with tempfile.TemporaryFile() as stderr:
+        logger.setLevel(logging.CRITICAL)  # What the SDK logs of a server's faults is told as a finding.
+        try:
+            _talk(launch, cwd, stderr, timeout_s, seen)
+        finally:
+            logger.setLevel(level)
         if seen.problems:
             stderr.seek(0)
             if said := stderr.read().decode("utf-8", "replace").strip():
@@ -136,7 +141,8 @@ def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: Se
             await talk()
         if scope.cancelled_caught:
             what = "did not stop" if seen.tools else "did not answer"
-            seen.problems.append(f"it {what} within {timeout_s:g} s; try it in a terminal: {_shell(launch)}")
+            words = shlex.join([launch.command, *launch.args])
+            seen.problems.append(f"it {what} within {timeout_s:g} s; try it in a terminal: {words}")
 
     try:
         anyio.run(limited)
@@ -151,12 +157,6 @@ def _words(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__
-
-
-def _shell(launch: Launch) -> str:
-    import shlex
-
-    return shlex.join([launch.command, *launch.args])
 
 
 def _store(launch: Launch, cwd: str) -> str:
@@ -174,15 +174,3 @@ def _store(launch: Launch, cwd: str) -> str:
         [sys.executable, "-P", "-c", code, *given], cwd=cwd, env=environment, capture_output=True, check=False
     )
     return done.stdout.decode().strip()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what the SDK logs of a server's faults off this program's stderr: it is told as a finding."""
-    logger = logging.getLogger("mcp")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

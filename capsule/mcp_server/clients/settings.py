@@ -15,7 +15,6 @@ import ntpath
 import os
 import posixpath
 import re
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -25,7 +24,9 @@ from typing import Any
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
-from capsule.storage.files import naming
+from capsule.storage.files import naming, put_in_place, pwrite_all, signature, write_new
+from capsule.storage.interface import Interfered
+from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Entry", "Plan", "apply", "entries", "install", "uninstall"]
 
@@ -119,7 +120,7 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
             "rename it, or replace it with: --force",
             path=file.path,
         )
-    wanted = client.shape(launch)
+    wanted = client.entry(launch)
     value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
     if entry is not None and value == entry.value:
         return Plan(client, scope, file.path)
@@ -199,10 +200,9 @@ def _run(command: tuple[str, ...], places: Places) -> None:
 
 
 def _replace(plan: Plan, copies: str) -> str | None:
-    """Put the new text in the place of the old, in one step, after having kept a copy; a link to it stays."""
+    """Put the new text in the place of the old, after having kept a copy; a symlink to the file stays one."""
     assert plan.after is not None
-    target = os.path.realpath(plan.path)
-    copy_at = None
+    target, copy_at, expected = os.path.realpath(plan.path), None, None
     if plan.before is not None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         copy_at = os.path.join(copies, f"{os.path.basename(target).lstrip('.')}-{stamp}.bak")
@@ -211,27 +211,23 @@ def _replace(plan: Plan, copies: str) -> str | None:
             _write(copy_at, plan.before)
     with naming(plan.path, "write"):
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        temporary = f"{target}.{os.getpid()}.tmp"
+        expected = None if plan.before is None else signature(os.lstat(target))
         try:
-            _write(temporary, plan.after)
-            if plan.before is not None:
-                shutil.copymode(target, temporary)
             if _text(plan.path) != plan.before:
-                raise Refused(f"{plan.path} was changed by another program in this moment; try again", path=plan.path)
-            os.replace(temporary, target)
-        finally:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
+                raise Interfered
+            temporary = f"{target}.{os.getpid()}.tmp"
+            _write(temporary, plan.after, like=None if plan.before is None else target)
+            put_in_place(Syscalls(), temporary, target, expected)
+        except Interfered:
+            told = f"{plan.path} was changed by another program in this moment; try again"
+            raise Refused(told, path=plan.path) from None
     return copy_at
 
 
-def _write(path: str, text: str) -> None:
-    # What is new may come to hold secrets of other servers: for its owner only.
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-    with open(fd, "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(fd)
+def _write(path: str, text: str, *, like: str | None = None) -> None:
+    # What is new may come to hold secrets of other servers: only its owner may read it.
+    system = Syscalls()
+    os.close(write_new(system, path, 0o600, lambda fd: pwrite_all(system, fd, text.encode(), 0), like=like))
 
 
 def _text(path: str) -> str | None:
@@ -290,22 +286,18 @@ class _File:
         if held is None:
             return None
         value = held if isinstance(held, dict) else {}
-        off = any(value.get(name) == wanted and name in value for name, wanted in self.client.switched_off)
+        off = value.get("disabled") is True or value.get("enabled") is False
         return Entry(self.path, value, _launch(value), off)
 
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
         """The plan that has the entry say `value`, or that takes it out when that is None."""
-        after = self._toml(value) if self.client.is_toml else self._json(value)
+        after = self._toml(value) if self.path.endswith(".toml") else self._json(value)
         if after is not None:
             return Plan(self.client, scope, self.path, before=self.text, after=after)
-        if value is None:
-            paste = f"take {'.'.join(self.keys)} out of it"
-        elif self.client.is_toml:
-            import tomlkit
-
-            paste = tomlkit.dumps(_changed({}, self.keys, value))
-        else:
-            paste = json.dumps(_changed({}, self.keys, value), indent=2, ensure_ascii=False)
+        paste = f"take {'.'.join(self.keys)} out of it"
+        if value is not None:
+            empty = _File(self.client, self.path, None, {})
+            paste = empty.plan(scope, value).after or ""
         return Plan(self.client, scope, self.path, paste=paste)
 
     def _json(self, value: dict[str, Any] | None) -> str | None:
@@ -362,7 +354,7 @@ def _read(client: Client, path: str) -> _File:
     """
     text = _text(path)
     try:
-        if client.is_toml:
+        if path.endswith(".toml"):
             value = tomllib.loads(text or "")
         else:
             plain = _plain((text or "").removeprefix("\ufeff"))

@@ -98,7 +98,7 @@ def test_what_can_not_be_carried_as_it_is_gets_something_to_paste(places: Places
         assert not plan.changes
         assert json.loads(plan.paste)["mcpServers"]["capsule"]["command"] == LAUNCH.command
         assert path.read_text() == text
-    entry = json.dumps(named("cursor").shape(LAUNCH))
+    entry = json.dumps(named("cursor").entry(LAUNCH))
     settings(places, f'{{"mcpServers": {{"capsule": {entry}, /* "x": "//", */ }}, "url": "http://x//"}}')
     assert [one.launch for one in entries(named("cursor"), "user", places)] == [LAUNCH]
     [plan] = uninstall(named("cursor"), "user", places)
