@@ -17,8 +17,8 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.context.capture import Capture, capture
 from capsule.context.drift import check
-from capsule.context.files import Selection, Surroundings
-from capsule.context.files import paths as listed
+from capsule.context.files import Selection, Surroundings, candidates
+from capsule.context.reading import Inside
 
 __all__ = ["run"]
 
@@ -100,7 +100,7 @@ def run(bench: Bench) -> Report:
                     Contestant(_CAPTURE, lambda: store.set_context("first", take()), prepare=fresh),
                     Contestant(_AGAIN, lambda: store.set_context("plan", take())),
                     Contestant(_READ, read),
-                    Contestant(_LIST, lambda: listed(str(project), selection, around, [])),
+                    Contestant(_LIST, lambda: candidates(Inside(str(project)), selection, around)),
                     Contestant(_TAKE, take),
                     Contestant(_ENCODE, lambda: sum(map(len, made.encoded()))),
                     Contestant(_WRITE, lambda: store.set_context("plan", made)),

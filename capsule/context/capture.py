@@ -11,26 +11,52 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from capsule import timestamps
 from capsule.context import document, secrets
-from capsule.context.files import Inside, LeftOut, Selection, Surroundings, paths, too_large, within
-from capsule.context.judging import Taken, judge
+from capsule.context.files import LeftOut, Selection, Surroundings, candidates, too_large, within
+from capsule.context.reading import Inside
+from capsule.context.tokens import estimate
 from capsule.errors import InvalidInput, Refused
 from capsule.format import codec
 
-__all__ = ["Capture", "Progress", "capture", "not_secret"]
+__all__ = ["Capture", "Progress", "Taken", "capture", "judge", "not_secret"]
 
 Progress = Callable[[int, int], None]
 
 #: What the beginning of the document takes, in tokens: no more, as long as the project's name is a name.
 _HEADING_TOKENS = 40
+_TELL_EVERY = 50
+#: So many files are looked at together for signs of secrets: most have none, and a call costs more than a small file.
+_AT_ONCE = 20
 #: The document is encoded and written in pieces of this size, in bytes: so large that a call costs nothing, so small
 #: that they stay in the processor's cache.
 _PIECE = 128 << 10
+
+
+class Taken(NamedTuple):
+    """One file as it was read.
+
+    Attributes:
+        data: Its text, as UTF-8.
+        tokens: Those of the text, estimated.
+        before, behind: What stands around it in the document.
+    """
+
+    path: str
+    data: bytes
+    sha256: str
+    tokens: int
+    before: bytes
+    behind: bytes
+
+    @property
+    def overhead(self) -> int:
+        """The tokens of what stands around it: mostly a path, of which 3 bytes take one or less."""
+        return (len(self.before) + len(self.behind)) // 3
 
 
 @dataclass(slots=True)
@@ -146,66 +172,69 @@ def capture(root: str, selection: Selection, surroundings: Surroundings, progres
     except UnicodeEncodeError:
         raise InvalidInput(f"{root!a} is no UTF-8 text, which a capsule is; rename the directory") from None
     made, inside = Capture(root, selection), Inside(root)
-    found = paths(root, selection, surroundings, made.left_out)
-    found = _not_secret(found, inside, selection, made.left_out)
-    suspects: list[Taken] = []
-    reading, done, many = judge(inside, found, selection), 0, len(found)
-    size, too_much = 0, False
-    while (judged := next(reading, None)) is not None:
-        if progress is not None:
-            progress(done, many)
-        done, size = done + judged.done, size + judged.size
-        made.files += judged.taken
-        made.left_out += judged.left_out
-        if judged.has_sign:
-            suspects += judged.taken
-        if size > selection.total_bytes and not too_much:
-            rest = _without_the_largest(made, inside, found, found[done:])
-            reading, many, too_much = judge(inside, rest, selection), done + len(rest), True
+    found = candidates(inside, selection, surroundings)
+    made.left_out, files = found.left_out, []
+    for path, size in found.files:
+        if not_secret(selection, path):
+            files.append((path, size))
+        else:
+            made.left_out.append(LeftOut(path, f"looks like it holds secrets; to take it: --include {path}"))
+    files, too_much = within(files, selection.total_bytes)
+    made.left_out += too_much
+    made.beyond = [one.path for one in too_much]
+    for done, (path, _) in enumerate(files, 1):
+        judged = judge(inside, path, selection)
+        if isinstance(judged, Taken):
+            made.files.append(judged)
+        elif judged is not None:
+            made.left_out.append(judged)
+        if progress is not None and done % _TELL_EVERY == 0:
+            progress(done, len(files))
     if selection.budget is not None:
         _fit(made, selection.budget)
     if not made.files:
         why = f"; {len(made.left_out)} were left out: {_reasons(made.left_out)}" if made.left_out else ""
         raise InvalidInput(f"{root}: there is no text file to take that git would track{why}")
-    beyond = set(made.beyond)
-    for file in suspects:
-        if file.path in beyond:
-            continue
-        made.findings += secrets.tokens_in(file.path, file.data.decode())
+    for at in range(0, len(made.files), _AT_ONCE):
+        some = made.files[at : at + _AT_ONCE]
+        if secrets.may_hold_tokens(b"\n".join([file.data for file in some]).decode()):
+            for file in some:
+                made.findings += secrets.tokens_in(file.path, file.data.decode())
     if progress is not None:
-        progress(many, many)
+        progress(len(files), len(files))
     made.left_out.sort(key=lambda one: one.path)
     made.beyond.sort()
     return made
 
 
+def judge(inside: Inside, path: str, selection: Selection) -> Taken | LeftOut | None:
+    """Read a file and say what it is; None where there is no file that no symlink leads to."""
+    data = inside.read(path, selection.file_bytes)
+    if data is None:
+        size = inside.size(path)
+        if size is None:
+            return None
+        return too_large(path, size, selection) if size > selection.file_bytes else LeftOut(path, "can't be read")
+    if why := _no_text(data):
+        return LeftOut(path, why)
+    before, behind = document.block_around(path, data)
+    return Taken(path, data, hashlib.sha256(data).hexdigest(), estimate(data), before, behind)
+
+
+def _no_text(data: bytes) -> str:
+    """Why a file is no text; empty when it is one."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16; save it as UTF-8"
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return "binary, or a text that is no UTF-8"
+    return "binary" if b"\0" in data else ""
+
+
 def not_secret(selection: Selection, path: str) -> bool:
     """Whether a file may be taken: it isn't there to hold secrets, or was asked for by its name."""
     return path in selection.named or not secrets.holds_secrets(path)
-
-
-def _not_secret(found: list[str], inside: Inside, selection: Selection, left_out: list[LeftOut]) -> list[str]:
-    named, kept = selection.named, []
-    for path in found:
-        if path in named or not secrets.holds_secrets(path):
-            kept.append(path)
-        elif (size := inside.size(path)) is not None:
-            why = LeftOut(path, f"looks like it holds secrets; to take it: --include {path}")
-            left_out.append(too_large(path, size, selection) if size > selection.file_bytes else why)
-    return kept
-
-
-def _without_the_largest(made: Capture, inside: Inside, found: list[str], rest: list[str]) -> list[str]:
-    """Leave out the largest of all files, as they are too much, also those that were taken already; and of the rest,
-    what is to be read yet. The sizes are looked at only here: few projects are so large."""
-    sizes = ((path, inside.size(path)) for path in found)
-    files = [(path, size) for path, size in sizes if size is not None and size <= made.selection.file_bytes]
-    _, too_much = within(files, made.selection.total_bytes)
-    made.beyond = [one.path for one in too_much]
-    beyond = set(made.beyond)
-    made.files = [file for file in made.files if file.path not in beyond]
-    made.left_out = [one for one in made.left_out if one.path not in beyond] + too_much
-    return [path for path in rest if path not in beyond]
 
 
 def _fit(made: Capture, budget: int) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["Part", "block_around", "compose", "heading", "take_apart"]
+__all__ = ["Part", "block_around", "heading", "take_apart"]
 
 _RUN = re.compile(rb"`{3,}")
 _TITLE = re.compile(r"# Context: [^\n]*\n\n[0-9]+ files?, about [0-9]+ tokens\.\n")
@@ -28,39 +28,23 @@ _ESCAPE = re.compile(r"\\u\{([0-9a-f]{1,6})\}")
 _CUT_SHORT = " no-newline-at-end"
 _FENCE = b"```"
 
-#: What a fence says of the language of a file, by its name's ending; a viewer colours it by that.
-_LANGUAGES = {
-    "bash": "bash",
-    "c": "c",
+#: What a fence says of the language of a file, by its name's ending, which may say the same; viewers colour it so.
+_SAME = "bash c cpp css go html java json jsx php scala sql swift toml tsx xml yaml"
+_LANGUAGES = {name: name for name in _SAME.split()} | {
     "cc": "cpp",
-    "cpp": "cpp",
     "cs": "csharp",
-    "css": "css",
-    "go": "go",
     "h": "c",
     "hpp": "cpp",
-    "html": "html",
-    "java": "java",
     "js": "javascript",
-    "json": "json",
-    "jsx": "jsx",
     "kt": "kotlin",
     "md": "markdown",
     "mjs": "javascript",
-    "php": "php",
     "py": "python",
     "pyi": "python",
     "rb": "ruby",
     "rs": "rust",
-    "scala": "scala",
     "sh": "bash",
-    "sql": "sql",
-    "swift": "swift",
-    "toml": "toml",
     "ts": "typescript",
-    "tsx": "tsx",
-    "xml": "xml",
-    "yaml": "yaml",
     "yml": "yaml",
 }
 
@@ -84,16 +68,15 @@ def heading(name: str, files: int, tokens: int) -> bytes:
     return f"# Context: {_one_line(name)}\n\n{count}, about {tokens} tokens.\n".encode()
 
 
-def block_around(path: str, data: bytes, *, backticks: bool = True) -> tuple[bytes, bytes]:
+def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
     """What stands before a file's text in the document, and behind it.
 
     Args:
         path: The file, below the project.
         data: Its text, as UTF-8.
-        backticks: Whether there may be any in the text; False when it is known that there is none.
     """
     fence = _FENCE
-    if backticks and b"`" in data and _FENCE in data:
+    if b"`" in data and _FENCE in data:  # The first is the faster to look for.
         # Longer than any run of backticks in the text, wherever that stands: what begins a line is not the same for
         # all viewers.
         fence = b"`" * (max(map(len, _RUN.findall(data))) + 1)
@@ -106,17 +89,8 @@ def block_around(path: str, data: bytes, *, backticks: bool = True) -> tuple[byt
     return b"\n## %s\n\n%s%s\n" % (_one_line(path).encode(), fence, info.encode()), behind
 
 
-def compose(name: str, parts: list[Part], tokens: int) -> bytes:
-    """The document of these files, in the order given, as UTF-8."""
-    pieces = [heading(name, len(parts), tokens)]
-    for part in parts:
-        before, behind = block_around(part.path, part.data)
-        pieces += (before, part.data, behind)
-    return b"".join(pieces)
-
-
 def take_apart(document: str) -> list[Part] | None:
-    """The files in a document that `compose` made, in its order; None for one that it did not make."""
+    """The files in a document of a context, in its order; None for any other text."""
     title = _TITLE.match(document)
     if title is None:
         return None

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.context.capture import Progress, not_secret
+from capsule.context.capture import Progress, Taken, judge, not_secret
 from capsule.context.document import take_apart
-from capsule.context.files import Inside, Selection, Surroundings, candidates
-from capsule.context.judging import examine
-from capsule.context.reading import read_regular
+from capsule.context.files import Selection, Surroundings, candidates
+from capsule.context.reading import Inside
 from capsule.errors import CapsuleError
 
 __all__ = ["Drift", "check", "diff", "is_empty"]
@@ -94,14 +93,14 @@ def check(
     if not os.path.isdir(root):
         problem = "the context doesn't say of which project it is" if not root else f"{root} is not here"
         return Drift(root, edited=edited, problem=f"{problem}; say where the project is with --project DIR")
-    selection = Selection.of(metadata.get("selection"))
+    selection, inside = Selection.of(metadata.get("selection")), Inside(root)
     try:
-        found = candidates(root, selection, surroundings)
+        found = candidates(inside, selection, surroundings)
     except CapsuleError as error:
         return Drift(root, edited=edited, problem=error.message)
     fresh = _fresh(found.files, files, selection, metadata)
-    changed, gone, new = [], [], []
-    total, inside = len(files) + len(fresh), Inside(root)
+    changed, gone = [], []
+    total = len(files) + len(fresh)
     for number, (path, digest) in enumerate(files.items()):
         if progress is not None and number % _TELL_EVERY == 0:
             progress(number, total)
@@ -110,9 +109,7 @@ def check(
             gone.append(path)
         elif hashlib.sha256(data).hexdigest() != digest:
             changed.append(path)
-    for path in fresh:
-        if examine(root, path, selection.file_bytes) is not None:
-            new.append(path)
+    new = [path for path in fresh if isinstance(judge(inside, path, selection), Taken)]
     problem = f"{odd} entries of its list of files can't be read; capture it anew" if odd else ""
     return Drift(root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem)
 
@@ -151,16 +148,8 @@ def _diff_of(path: str, old: bytes | None, new: bytes | None) -> Iterator[str]:
 
 def _lines(data: bytes | None) -> list[str]:
     """The lines of a text with their newlines, as a diff counts them."""
-    return [] if not data else [line + "\n" for line in _decoded(data).split("\n")[:-1]] + _rest(data)
-
-
-def _rest(data: bytes) -> list[str]:
-    rest = _decoded(data).rpartition("\n")[2]
-    return [rest] if rest else []
-
-
-def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+    lines = (data or b"").decode("utf-8", "replace").split("\n")
+    return [*(f"{line}\n" for line in lines[:-1]), *filter(None, lines[-1:])]
 
 
 def _metadata(context: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -205,4 +194,4 @@ def _fresh(
 def _current(inside: Inside, path: str) -> bytes | None:
     """What is in the file now; None when there is none that no symlink leads to."""
     size = inside.size(path)
-    return None if size is None else read_regular(f"{inside.root}/{path}", 2 * size + 1)
+    return None if size is None else inside.read(path, 2 * size + 1)

@@ -11,11 +11,11 @@ The rules of `.gitignore` are those of gitignore(5); pathspec implements them.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from capsule.context.reading import Inside
 from capsule.errors import GitFailed, InvalidInput, NotFound, Refused
 from capsule.git.program import Git
 
@@ -26,12 +26,10 @@ __all__ = [
     "FILE_BYTES",
     "TOTAL_BYTES",
     "Candidates",
-    "Inside",
     "LeftOut",
     "Selection",
     "Surroundings",
     "candidates",
-    "paths",
     "too_large",
     "within",
 ]
@@ -135,8 +133,8 @@ class Candidates:
     left_out: list[LeftOut] = field(default_factory=list)
 
 
-def candidates(root: str, selection: Selection, surroundings: Surroundings) -> Candidates:
-    """The files of the project at `root` that `selection` takes, judged by their names and sizes alone.
+def candidates(inside: Inside, selection: Selection, surroundings: Surroundings) -> Candidates:
+    """The files of a project that `selection` takes, judged by their names and sizes alone.
 
     Raises:
         NotFound: There is no such directory.
@@ -144,50 +142,30 @@ def candidates(root: str, selection: Selection, surroundings: Surroundings) -> C
 
     Cost: a `git ls-files`, or a walk through the project; an `lstat` for each file and directory.
     """
-    found, inside = Candidates(), Inside(root)
-    for path in paths(root, selection, surroundings, found.left_out):
-        size = inside.size(path)
-        if size is None:
-            continue  # Gone meanwhile, a symlink, a submodule: nothing that has a text of its own.
-        if size > selection.file_bytes:
-            found.left_out.append(too_large(path, size, selection))
-        else:
-            found.files.append((path, size))
-    return found
-
-
-def paths(root: str, selection: Selection, surroundings: Surroundings, left_out: list[LeftOut]) -> list[str]:
-    """The paths of what may be files that `selection` takes, judged by their names alone; sorted.
-
-    Args:
-        root: The project.
-        selection: What to take of it.
-        surroundings: What it is looked at from.
-        left_out: Gets those whose name can't stand in a capsule.
-
-    Raises and costs as `candidates`, but for the `lstat` of each file.
-    """
+    root, found = inside.root, Candidates()
     if not os.path.isdir(root):
         raise NotFound(f"{root}: there is no such directory to capture", id=root)
     include, exclude = _spec(selection.include), _spec(selection.exclude)
-    named = selection.named
+    named, never = selection.named, tuple(_below(root, surroundings.never))
     tracked = _git_files(root)
     if tracked is None:
         from capsule.context.ignoring import walk
 
         tracked = list(walk(root, surroundings.global_ignore()))
-    found = sorted({*tracked, *named})
-    if never := tuple(_below(root, surroundings.never)):
-        found = [path for path in found if not path.startswith(never)]
-    if include is not None:
-        found = [path for path in found if path in named or include.match_file(path)]
-    if exclude is not None:
-        found = [path for path in found if not exclude.match_file(path)]
-    if not all(map(_is_utf8, found)):
-        inside = Inside(root)
-        odd = [path for path in found if not _is_utf8(path)]
-        left_out += [LeftOut(path, "its name is no UTF-8") for path in odd if inside.size(path) is not None]
-        found = [path for path in found if _is_utf8(path)]
+    for path in sorted({*tracked, *named}):
+        if (never and path.startswith(never)) or (exclude is not None and exclude.match_file(path)):
+            continue
+        if include is not None and path not in named and not include.match_file(path):
+            continue
+        size = inside.size(path)
+        if size is None:
+            continue  # Gone meanwhile, a symlink, a submodule: nothing that has a text of its own.
+        if not _is_utf8(path):
+            found.left_out.append(LeftOut(path, "its name is no UTF-8"))
+        elif size > selection.file_bytes:
+            found.left_out.append(too_large(path, size, selection))
+        else:
+            found.files.append((path, size))
     return found
 
 
@@ -208,36 +186,6 @@ def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int
         total -= size
         dropped[path] = LeftOut(path, f"{size:,} bytes, and all files together have more than {most:,}")
     return [file for file in files if file[0] not in dropped], list(dropped.values())
-
-
-class Inside:
-    """A project, and in it what no symlink leads to."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self._directories = {"": True}
-
-    def size(self, path: str) -> int | None:
-        """The size of a regular file, in bytes; None for everything else."""
-        if not self.has_directory_of(path):
-            return None
-        try:
-            found = os.lstat(f"{self.root}/{path}")
-        except (OSError, ValueError):
-            return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-    def has_directory_of(self, path: str) -> bool:
-        """Whether the directory of a file is there. Looked at once for all files in it."""
-        directory = path.rpartition("/")[0]
-        known = self._directories.get(directory)
-        if known is None:
-            try:
-                known = self.has_directory_of(directory) and stat.S_ISDIR(os.lstat(f"{self.root}/{directory}").st_mode)
-            except (OSError, ValueError):
-                known = False
-            self._directories[directory] = known
-        return known
 
 
 def _below(root: str, directories: tuple[str, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 from pathspec import GitIgnoreSpec
 
@@ -69,24 +70,14 @@ def _read(path: str, directory: str) -> _Rules:
 
 def _spec(text: str) -> GitIgnoreSpec:
     """The lines of an ignore file; those that can't be understood say nothing."""
-    lines = text.split("\n")
-    try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError:
-        return GitIgnoreSpec.from_lines(line for line in lines if _is_understood(line))
-
-
-def _is_understood(line: str) -> bool:
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except ValueError:
-        return False
-    return True
+    understood = []
+    for line in text.split("\n"):
+        with suppress(ValueError):
+            GitIgnoreSpec.from_lines([line])
+            understood.append(line)
+    return GitIgnoreSpec.from_lines(understood)
 
 
 def _is_ignored(path: str, rules: _Rules) -> bool:
-    for directory, spec in rules:
-        said = spec.check_file(path[len(directory) + 1 :]).include
-        if said is not None:
-            return said
-    return False
+    said = (spec.check_file(path[len(directory) + 1 :]).include for directory, spec in rules)
+    return next((ignored for ignored in said if ignored is not None), False)

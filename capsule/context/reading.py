@@ -5,10 +5,11 @@ What must stay true: nothing but a regular file is read; no symlink in its place
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 
-__all__ = ["read_regular"]
+__all__ = ["Inside", "read_regular"]
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -23,17 +24,43 @@ def read_regular(path: str | bytes, most: int) -> bytes | None:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > most:
             return None
-        # One byte more, to see that this is the end.
-        data = os.read(fd, found.st_size + 1)
-        if len(data) == found.st_size:
-            return data
-        parts, size = [data], len(data)
-        while data and size <= most:
-            data = os.read(fd, 1 << 20)
-            parts.append(data)
-            size += len(data)
-        return b"".join(parts) if size <= most else None
+        data = io.FileIO(fd, closefd=False).readall()
+        return data if len(data) <= most else None
     except OSError:
         return None
     finally:
         os.close(fd)
+
+
+class Inside:
+    """A project, and in it what no symlink leads to."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._directories = {"": True}
+
+    def size(self, path: str) -> int | None:
+        """The size of a regular file, in bytes; None for everything else."""
+        if not self.has_directory_of(path):
+            return None
+        try:
+            found = os.lstat(f"{self.root}/{path}")
+        except (OSError, ValueError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def has_directory_of(self, path: str) -> bool:
+        """Whether the directory of a file is there. Looked at once for all files in it."""
+        directory = path.rpartition("/")[0]
+        known = self._directories.get(directory)
+        if known is None:
+            try:
+                known = self.has_directory_of(directory) and stat.S_ISDIR(os.lstat(f"{self.root}/{directory}").st_mode)
+            except (OSError, ValueError):
+                known = False
+            self._directories[directory] = known
+        return known
+
+    def read(self, path: str, most: int) -> bytes | None:
+        """The content of a regular file of at most `most` bytes; None for everything else, and what can't be read."""
+        return read_regular(f"{self.root}/{path}", most) if self.has_directory_of(path) else None

@@ -25,37 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "holds_secrets", "may_hold_tokens", "tokens_in"]
 
 #: Names of files that are there to hold secrets, in lower case.
-_FILES = (
-    ".env",
-    ".env.*",
-    "*.env",
-    "*.pem",
-    "*.key",
-    "*.p12",
-    "*.pfx",
-    "*.jks",
-    "*.keystore",
-    "*.kdbx",
-    "*.ppk",
-    "id_rsa",
-    "id_dsa",
-    "id_ecdsa",
-    "id_ed25519",
-    ".netrc",
-    "_netrc",
-    ".npmrc",
-    ".pypirc",
-    ".pgpass",
-    ".htpasswd",
-    ".git-credentials",
-    "credentials.json",
-    "service-account*.json",
-    "secrets.y*ml",
-    "secrets.json",
-    "secrets.toml",
-    "*.tfstate",
-    "*.tfvars",
-)
+_FILE_NAMES = """
+    .env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk id_rsa id_dsa id_ecdsa id_ed25519
+    .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials credentials.json service-account*.json
+    secrets.y*ml secrets.json secrets.toml *.tfstate *.tfvars
+"""
+_FILES = tuple(_FILE_NAMES.split())
 #: What looks like one of them and shows only which settings there are.
 _HARMLESS = (".example", ".sample", ".template", ".dist", ".pub")
 _DIRECTORIES = frozenset({".ssh", ".aws", ".gnupg", ".kube"})

@@ -111,8 +111,7 @@ def test_what_is_no_text_is_left_out_and_why_is_told(tmp_path: Path) -> None:
     assert "--include .env" in told[".env"] and "secrets" in told["key.pem"]
 
 
-def test_when_all_are_too_much_the_largest_are_left_out_though_they_were_read(tmp_path: Path) -> None:
-    """Sizes are looked at only when what was read is too much: by then some of what has to go was taken."""
+def test_when_all_are_too_much_the_largest_are_left_out(tmp_path: Path) -> None:
     sizes = {f"{n:03}.py": 1_000 + n * (700 if n % 3 else 1) for n in range(220)}
     lay_out(tmp_path, {name: b"#" * size for name, size in sizes.items()})
     lay_out(tmp_path, {"000.bin": b"\0" * 150_000, "large.txt": b"x" * 200_000})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capsule.context.document import Part, compose, take_apart
+from capsule.context.document import Part, block_around, heading, take_apart
 
 #: Of what might be taken for the document's own.
 _PIECES = ["`", "``", "```", "````", "\n", "\r\n", "\r", "## a\n\n```\n", "```\n\n## b\n\n```python\n", "text", " "]
@@ -13,6 +13,11 @@ _NASTY = st.lists(st.sampled_from([*_PIECES, "\\", "~~~", "> ```\n"]), max_size=
 TEXTS = st.one_of(_NASTY, st.text(st.characters(exclude_categories=["Cs"])))
 PATHS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 PARTS = st.lists(st.tuples(PATHS, TEXTS.map(str.encode)).map(lambda pair: Part(*pair)), max_size=6)
+
+
+def compose(name: str, parts: list[Part], tokens: int) -> bytes:
+    blocks = [(block_around(part.path, part.data), part.data) for part in parts]
+    return heading(name, len(parts), tokens) + b"".join(around[0] + data + around[1] for around, data in blocks)
 
 
 @given(PATHS, PARTS)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from capsule.context.files import Selection, Surroundings, candidates, within
 from capsule.context.ignoring import walk
+from capsule.context.reading import Inside
 from capsule.errors import InvalidInput, NotFound
 
 NAMES = st.sampled_from(["a", "b", "ab", "foo", "foo.py", "bar.txt", "build", "x y", ".hid", "#c", "!d"])
@@ -56,7 +57,7 @@ def as_git_says(root: Path) -> set[str]:
 
 
 def taken(root: Path, selection: Selection | None = None, **around: object) -> list[str]:
-    found = candidates(str(root), selection or Selection(), Surroundings(**around))  # type: ignore[arg-type]
+    found = candidates(Inside(str(root)), selection or Selection(), Surroundings(**around))  # type: ignore[arg-type]
     return [path for path, _ in found.files]
 
 
@@ -174,7 +175,7 @@ def test_a_name_that_is_no_utf_8_is_left_out_and_told(tmp_path: Path) -> None:
         (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
     except OSError:
         pytest.skip("this file system takes no such name")
-    found = candidates(str(tmp_path), Selection(), Surroundings())
+    found = candidates(Inside(str(tmp_path)), Selection(), Surroundings())
     assert [path for path, _ in found.files] == ["a"]
     assert [one.why for one in found.left_out] == ["its name is no UTF-8"]
 
@@ -191,7 +192,7 @@ def test_the_stores_own_directories_are_never_taken(tmp_path: Path) -> None:
 def test_large_files_are_left_out_and_the_largest_first_when_all_are_too_much(tmp_path: Path) -> None:
     for name, size in {"a": 10, "b": 50, "c": 200, "d": 40}.items():
         (tmp_path / name).write_bytes(b"x" * size)
-    found = candidates(str(tmp_path), Selection(file_bytes=100), Surroundings())
+    found = candidates(Inside(str(tmp_path)), Selection(file_bytes=100), Surroundings())
     assert found.files == [("a", 10), ("b", 50), ("d", 40)]
     assert [one.path for one in found.left_out] == ["c"]
     kept, too_much = within(found.files, 60)

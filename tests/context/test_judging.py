@@ -1,4 +1,4 @@
-"""Judging files some at a time: what is said of each is what would be said of it alone."""
+"""Judging a file: what is a text is taken as it is, and what is none is passed over or told."""
 
 from __future__ import annotations
 
@@ -6,69 +6,32 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
+from capsule.context.capture import Taken, judge
 from capsule.context.document import block_around
-from capsule.context.files import Inside, LeftOut, Selection
-from capsule.context.judging import Taken, examine, judge
+from capsule.context.files import LeftOut, Selection
+from capsule.context.reading import Inside
 from capsule.context.tokens import estimate
 
-TOKEN = b"ghp_" + b"a1B2" * 9
-#: Texts and what is none, among them what is one only together with what stands behind it.
 CONTENTS = st.one_of(
     st.binary(max_size=12),
     st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace")),
-    st.sampled_from(
-        [
-            b"",
-            b"\n",
-            b"a\0b",
-            b"\xc3",
-            b"\xa9",
-            b"\xe2\x82",
-            b"\xac",
-            b"\xff\xfea\0",
-            b"```\n````",
-            b"`a`",
-            b"x" * 60_000,
-        ]
-    ),
-    st.just(b"t = '" + TOKEN + b"'\n"),
+    st.sampled_from([b"", b"\n", b"a\0b", b"\xc3", b"\xff\xfea\0", b"```\n````", b"`a`", b"x" * 60_000]),
 )
 
 
-def judged(root: Path, paths: list[str], selection: Selection) -> tuple[list[Taken], list[LeftOut], bool]:
-    all_of_them = list(judge(Inside(str(root)), paths, selection))
-    assert sum(one.done for one in all_of_them) == len(paths)
-    return (
-        [file for one in all_of_them for file in one.taken],
-        [file for one in all_of_them for file in one.left_out],
-        any(one.has_sign for one in all_of_them),
-    )
-
-
-@given(st.lists(CONTENTS, max_size=12))
-@example([b"\xc3", b"\xa9"])
-@example([b"a", b"\0"])
-@example([b"``", b"`"])
-def test_files_are_judged_together_as_each_is_alone(contents: list[bytes]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        root, names = Path(directory), [f"f{n:02}.py" for n in range(len(contents))]
-        for name, data in zip(names, contents, strict=True):
-            (root / name).write_bytes(data)
-        taken, left_out, has_sign = judged(root, names, Selection(file_bytes=59_000))
-        alone = [examine(directory, name, 59_000) for name in names]
-        assert taken == [file for file in alone if file is not None]
-        assert [one.path for one in left_out] == [name for name, file in zip(names, alone, strict=True) if file is None]
-        texts = {
-            name: data for name, data in zip(names, contents, strict=True) if is_text(data) and len(data) <= 59_000
-        }
-        assert [(file.path, file.data) for file in taken] == list(texts.items())
-        for file in taken:
-            assert file.sha256 == hashlib.sha256(file.data).hexdigest() and file.tokens == estimate(file.data)
-            assert (file.before, file.behind) == block_around(file.path, file.data)
-        assert has_sign or not any(TOKEN in data for data in texts.values())
+@given(CONTENTS)
+def test_a_text_is_taken_as_it_is_and_nothing_else(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        Path(root, "f.py").write_bytes(data)
+        judged = judge(Inside(root), "f.py", Selection(file_bytes=59_000))
+    if is_text(data) and len(data) <= 59_000:
+        expected = (hashlib.sha256(data).hexdigest(), estimate(data), *block_around("f.py", data))
+        assert judged == Taken("f.py", data, *expected)
+    else:
+        assert isinstance(judged, LeftOut)
 
 
 def is_text(data: bytes) -> bool:
@@ -87,6 +50,6 @@ def test_what_is_no_file_is_passed_over_and_what_is_too_large_is_told(tmp_path: 
     (tmp_path / "real" / "b.txt").write_text("b")
     (tmp_path / "led").symlink_to("real")
     names = ["a.txt", "directory", "gone.txt", "large.txt", "led/b.txt", "link", "real/b.txt", "real/gone/c.txt"]
-    taken, left_out, _ = judged(tmp_path, names, Selection(file_bytes=10))
-    assert [file.path for file in taken] == ["a.txt", "real/b.txt"]
-    assert left_out == [LeftOut("large.txt", "11 bytes, more than 10")]
+    judged = [judge(Inside(str(tmp_path)), name, Selection(file_bytes=10)) for name in names]
+    assert [one.path for one in judged if isinstance(one, Taken)] == ["a.txt", "real/b.txt"]
+    assert [one for one in judged if isinstance(one, LeftOut)] == [LeftOut("large.txt", "11 bytes, more than 10")]
