@@ -113,9 +113,7 @@ class Holder:
         orphan = self._admitted(conversation)
         lock = conversation.head.lock
         if orphan is None and lock is not None:
-            if self._name is not None and self._is_stale(lock):
-                conversation.refresh_lock()
-            return None
+            return conversation.refreshed_lock() if self._name is not None and self._is_stale(lock) else None
         lock = self._take() if self._keep_locks and locks.is_exclusive(conversation.head.type) else None
         return inactive_lock() if lock is None and orphan else lock
 

@@ -194,7 +194,7 @@ class Conversation:
 
     def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
         """The head with a change, `updatedAt` already in it."""
-        before, lock = self._before(), self._admitted()
+        lock, before = self._admitted(), self._before()  # In this order: admitting may refresh the lock in place.
         head = _copied(before) | {"updatedAt": stamp}
         change(head)
         if lock is not None:
@@ -248,7 +248,7 @@ class Conversation:
         Returns:
             The document as it is now.
         """
-        before, lock = self.document(), self._admitted()
+        lock, before = self._admitted(), self.document()  # In this order: admitting may refresh the lock in place.
         stamp = self._stamp() if stamp == "" else stamp
         after = _copied(before)
         after["updatedAt"] = stamp or before["updatedAt"]
@@ -279,11 +279,18 @@ class Conversation:
         self.recorded = lock
         return after
 
-    def refresh_lock(self) -> None:
-        """Overwrite the lock's time with now, in place where the engine can."""
+    def refreshed_lock(self) -> Document | None:
+        """Overwrite the lock's time with now, in place; where the engine can't, the lock to record with a write."""
         stamp = timestamps.now()
-        if not self.transaction.refresh_lock(stamp):
-            self.change_head(lambda head: head["metadata"]["lock"].update(timestamp=stamp))
+        if self.transaction.refresh_lock(stamp):
+            return None
+        lock: Document = self.head.document["metadata"]["lock"]
+        return lock | {"timestamp": stamp}
+
+    def refresh_lock(self) -> None:
+        """Overwrite the lock's time with now."""
+        if (lock := self.refreshed_lock()) is not None:
+            self.change_head(lambda head: head["metadata"].update(lock=lock))
 
 
 class Changing(Reading):

@@ -234,7 +234,7 @@ class FileTransaction:
         if self._known.anatomy is None or self._known.anatomy.lock_at < 0:
             return False
         self._known = self._held.restamp(self._known, stamp)
-        self.head = self._parsed()
+        self._whole, self.head = None, self._parsed()
         return True
 
     def replace(self, document: Document) -> None:

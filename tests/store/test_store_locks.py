@@ -214,14 +214,27 @@ def test_a_named_lock_is_refreshed_by_use_and_orphaned_without(root: Path, store
     store.append(id, content="after")
 
 
-def test_a_stale_named_lock_in_a_store_that_never_writes_in_place_is_refreshed(root: Path) -> None:
-    (root / "capsule.toml").write_text('[storage]\nappend = "replace"\n')
+@pytest.mark.parametrize("why", ["in place", "never in place", "another layout", "no time"])
+def test_a_stale_named_lock_is_refreshed_by_every_kind_of_write(root: Path, why: str) -> None:
+    if why == "never in place":
+        (root / "capsule.toml").write_text('[storage]\nappend = "replace"\n')
     with Store.open(root, instance="desk") as desk:
         id = desk.create().id
-        put_lock(root, id, **(desk.head(id).lock or {}) | {"timestamp": "2025-01-12T10:30:00.000Z"})
-        desk.append(id, content="x")
-        lock = desk.head(id).lock
-        assert lock is not None and lock["timestamp"] > "2025-01-12T10:30:00.000Z"
+        writes: tuple[Callable[[], object], ...] = (
+            lambda: desk.append(id, content="x"),
+            lambda: desk.rename(id, "New"),
+            lambda: desk.edit_message(id, "@0", "y"),
+        )
+        for write in writes:
+            stamp = None if why == "no time" else "2025-01-12T10:30:00.000Z"
+            put_lock(root, id, **(desk.head(id).lock or {}) | {"timestamp": stamp})
+            if why == "another layout":
+                path = file_of(root, id)
+                path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes())))
+            write()
+            lock = desk.head(id).lock
+            assert lock is not None and lock["timestamp"] > "2025-01-12T10:30:00.000Z"
+    assert [message.content for message in desk.load(id).history] == ["y"] and desk.head(id).title == "New"
 
 
 def test_locks_of_one_instance_nest_and_the_outermost_gives_them_back(store: Store) -> None:
