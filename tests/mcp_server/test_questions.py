@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mcp import Client
@@ -15,9 +14,8 @@ from capsule.mcp_server.stores import OneStore
 from tests.mcp_server.talking import Answering, data, error, talking, text
 from tests.processes import Child
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_eras]
 
-YES = [("accept", {"yes": True}), ("accept", {})]
 NO = [
     ("accept", {"yes": False}, "said no"),
     ("decline", None, "declined"),
@@ -42,31 +40,30 @@ def dead(root: Path, store: Store) -> str:
     return str(id)
 
 
-@pytest.mark.parametrize(("action", "content"), YES)
-async def test_a_conversation_is_deleted_when_the_user_says_yes(
-    store: Store, era: str, plan: str, action: str, content: dict[str, Any]
-) -> None:
-    user = Answering(action, content)
-    async with talking(store, era, elicitation_callback=user) as client:
-        answer = await client.call_tool("delete_conversation", {"id": plan})
-    assert user.questions == ['Delete the conversation "Plan" (plan-1)? It goes to the store\'s trash.']
-    assert text(answer) == "Deleted: plan-1. The user can bring it back: capsule restore plan-1"
-    assert data(answer)["id"] == plan
-    assert store.ids() == []
-    assert store.restore(plan).title == "Plan"
+async def test_a_conversation_is_deleted_when_the_user_says_yes(store: Store, era: str, plan: str) -> None:
+    for content in ({"yes": True}, {}):
+        user = Answering("accept", content)
+        async with talking(store, era, elicitation_callback=user) as client:
+            answer = await client.call_tool("delete_conversation", {"id": plan})
+        (question,) = user.questions
+        assert '"Plan" (plan-1)' in question and "trash" in question
+        assert "capsule restore plan-1" in text(answer) and data(answer)["id"] == plan
+        assert store.ids() == []
+        assert store.restore(plan).title == "Plan"
 
 
-@pytest.mark.parametrize(("action", "content", "said"), NO)
-@pytest.mark.parametrize("confirm", [False, True])
-async def test_nothing_is_deleted_when_the_user_does_not_say_yes(
-    store: Store, era: str, plan: str, action: str, content: dict[str, Any] | None, said: str, confirm: bool
-) -> None:
-    user = Answering(action, content)
-    async with talking(store, era, elicitation_callback=user) as client:
-        answer = await client.call_tool("delete_conversation", {"id": plan, "confirm": confirm})
-    assert error(answer) == f"Nothing was done: the user {said}. Don't ask again unless they bring it up."
-    assert len(user.questions) == 1
-    assert store.ids() == [plan]
+async def test_nothing_is_changed_when_the_user_does_not_say_yes(store: Store, era: str, plan: str) -> None:
+    before = store.read(plan)
+    for action, content, said in NO:
+        user = Answering(action, content)
+        async with talking(store, era, elicitation_callback=user) as client:
+            for confirm in (False, True):
+                answer = await client.call_tool("delete_conversation", {"id": plan, "confirm": confirm})
+                assert said in error(answer)
+            answer = await client.call_tool("update_conversation", {"id": plan, "title": "New", "tags": ["x"]})
+            assert said in error(answer)
+        assert len(user.questions) == 3
+    assert store.read(plan) == before
 
 
 async def test_an_answer_that_does_not_fit_the_question_is_a_no_and_names_nothing_of_the_server(
@@ -81,12 +78,18 @@ async def test_an_answer_that_does_not_fit_the_question_is_a_no_and_names_nothin
 
 
 async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: Store, era: str, plan: str) -> None:
+    before = store.read(plan)
     async with talking(store, era) as client:
-        said = error(await client.call_tool("delete_conversation", {"id": plan}))
-        assert said == f'{CANT}Delete the conversation "Plan" (plan-1)? It goes to the store\'s trash.{AGAIN}'
-        assert store.ids() == [plan]
-        data(await client.call_tool("delete_conversation", {"id": plan, "confirm": True}))
-    assert store.ids() == []
+        for tool, arguments in (
+            ("update_conversation", {"id": plan, "title": "New"}),
+            ("delete_conversation", {"id": plan}),
+        ):
+            said = error(await client.call_tool(tool, arguments))
+            assert said.startswith(CANT) and said.endswith(AGAIN) and '" (plan-1)' in said
+            assert store.read(plan) == before
+            data(await client.call_tool(tool, {**arguments, "confirm": True}))
+            before = b"" if store.ids() == [] else store.read(plan)
+    assert store.ids() == [] and store.trashed_head(store.trash()[0]).title == "New"
 
 
 async def test_a_conversation_with_words_of_others_is_deleted_at_the_users_word_alone(
@@ -125,25 +128,6 @@ async def test_a_title_that_a_person_gave_is_replaced_when_the_user_says_yes(sto
         await client.call_tool("update_conversation", {"id": plan, "title": "New", "tags": ["x"]})
     assert user.questions == ['Replace the title that was given to "Plan" (plan-1) by "New"?']
     assert (store.head(plan).title, store.head(plan).tags) == ("New", ("x",))
-
-
-@pytest.mark.parametrize(("action", "content", "said"), NO)
-async def test_nothing_at_all_is_changed_when_the_user_keeps_their_title(
-    store: Store, era: str, plan: str, action: str, content: dict[str, Any] | None, said: str
-) -> None:
-    before = store.read(plan)
-    async with talking(store, era, elicitation_callback=Answering(action, content)) as client:
-        answer = await client.call_tool("update_conversation", {"id": plan, "title": "New", "tags": ["x"]})
-    assert said in error(answer)
-    assert store.read(plan) == before
-
-
-async def test_a_title_is_not_replaced_where_the_client_cant_ask(store: Store, era: str, plan: str) -> None:
-    async with talking(store, era) as client:
-        said = error(await client.call_tool("update_conversation", {"id": plan, "title": "New"}))
-        assert said == f'{CANT}Replace the title that was given to "Plan" (plan-1) by "New"?{AGAIN}'
-        data(await client.call_tool("update_conversation", {"id": plan, "title": "New", "confirm": True}))
-    assert store.head(plan).title == "New"
 
 
 async def test_nobody_is_asked_about_a_title_made_by_rule_or_about_tags(store: Store, era: str) -> None:

@@ -14,7 +14,7 @@ from capsule import Store
 from capsule.ids import keyed_message_id
 from tests.mcp_server.talking import data, error, talking
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.both_eras]
 
 #: A server that is killed right after it appended, before it answers; or right before.
 DYING = f"""

@@ -46,7 +46,9 @@ def parameters(*words: str, **more: str) -> StdioServerParameters:
     )
 
 
-@pytest.mark.parametrize(("mode", "version"), [("legacy", "2025-11-25"), ("auto", "2026-07-28")])
+@pytest.mark.parametrize(
+    ("mode", "version"), [pytest.param("legacy", "2025-11-25", marks=pytest.mark.slow), ("auto", "2026-07-28")]
+)
 def test_the_client_of_the_sdk_writes_and_reads_in_both_eras(root: Path, mode: Any, version: str) -> None:
     async def talk() -> tuple[str, str]:
         async with Client(stdio_client(parameters("--store", str(root))), mode=mode, extensions=[TAKES_DATA]) as client:
@@ -65,6 +67,7 @@ def test_the_client_of_the_sdk_writes_and_reads_in_both_eras(root: Path, mode: A
         store.append(id, content="And now I")
 
 
+@pytest.mark.slow
 def test_nothing_but_the_protocol_reaches_the_client(root: Path, tmp_path: Path) -> None:
     noisy = tmp_path / "noisy"
     noisy.mkdir()
@@ -83,6 +86,7 @@ def test_nothing_but_the_protocol_reaches_the_client(root: Path, tmp_path: Path)
         assert f"noise of a {kind}" in client.said
 
 
+@pytest.mark.slow
 def test_a_message_larger_than_the_pipe_comes_whole(root: Path) -> None:
     with over_stdio(root) as client:
         id = client.call("create_conversation", title="T")["id"]
@@ -92,6 +96,7 @@ def test_a_message_larger_than_the_pipe_comes_whole(root: Path) -> None:
         assert content[:1000] in json.dumps(answer, ensure_ascii=False)
 
 
+@pytest.mark.slow
 def test_the_server_finds_its_store_as_every_command_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = root / "deep" / "down"
     inside.mkdir(parents=True)
@@ -113,6 +118,7 @@ def test_the_server_finds_its_store_as_every_command_does(root: Path, monkeypatc
     assert len(found) == 3
 
 
+@pytest.mark.slow
 def test_a_named_server_writes_as_that_holder(root: Path) -> None:
     with over_stdio(root, "--instance", "anna") as client:
         id = client.call("create_conversation", title="T")["id"]
@@ -131,6 +137,7 @@ def test_a_store_that_is_none_is_told_on_stderr_with_its_exit_code(tmp_path: Pat
         client.close()
 
 
+@pytest.mark.slow
 def test_options_for_the_other_transport_are_refused(root: Path) -> None:
     for words in (("--allow-host", "example.org"), ("--http", "0", "--as", "anna")):
         client = Stdio(*words, root=root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from mcp_types import CreateMessageResult, ElicitResult, TextContent, TextResourceContents
 
 from capsule import Store
-from capsule.mcp_server.budget import tokens
 from tests.mcp_server.talking import Answering, data, error, talking, text
 
 pytestmark = pytest.mark.anyio
@@ -62,16 +60,6 @@ async def test_the_prompt_names_no_message_that_could_pose_as_something_else(sto
             assert f"summaryOf {plan}.\n" in message.content.text
 
 
-async def test_a_summary_without_a_text_or_a_source_is_an_error(store: Store, era: str) -> None:
-    plan = store.create(title="Holidays", type="group").id
-    async with talking(store, era) as client:
-        said = error(await client.call_tool("create_conversation", {"summaryOf": plan}))
-        assert said == "the summary is empty; there is nothing to make a conversation of"
-        said = error(await client.call_tool("create_conversation", {"summaryOf": "nobody", "content": "x"}))
-        assert said == "no conversation nobody; call list_conversations to see which there are"
-    assert store.ids() == [plan]
-
-
 async def test_servers_are_turned_on_off_and_back_to_the_default(store: Store, era: str) -> None:
     plan = store.create(title="Plan", type="group").id
     async with talking(store, era) as client:
@@ -106,17 +94,6 @@ async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(s
         }
 
 
-async def test_many_servers_leave_room_for_the_messages(store: Store) -> None:
-    plan = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "x " * 9000}]).id
-    store.set_mcp_servers(plan, {"\u4e16" * 190 + str(n): True for n in range(100)})
-    async with talking(store, "legacy") as client:
-        answer = await client.call_tool("read_conversation", {"id": plan, "maxTokens": 9000})
-    found = data(answer)
-    assert len(found["mcpServers"]) == 4
-    assert tokens(text(answer)) + tokens(json.dumps(found, ensure_ascii=False)) <= 9000
-    assert len(found["messages"][0]["text"]) > 1000
-
-
 async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: Store, era: str) -> None:
     plan = store.create(id="plan-1", title="Holidays", type="group").id
     summary = store.summarize(plan, "Nothing was said.").id
@@ -136,15 +113,6 @@ async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: S
         assert f"It is {said}." in prompt.text
 
 
-async def test_what_waits_for_the_next_conversation_goes_into_one_made_over_mcp(store: Store, era: str) -> None:
-    store.set_mcp_servers(None, {"git": False})
-    async with talking(store, era) as client:
-        made = data(await client.call_tool("create_conversation", {"title": "Next"}))
-    assert made["mcpServers"] == {"git": False}
-    assert store.mcp_servers(made["id"]) == {"git": False}
-    assert store.mcp_servers(None) == {}
-
-
 async def test_the_user_is_asked_before_a_title_goes_that_may_be_theirs(store: Store, era: str) -> None:
     """A file of version 2.0 doesn't say who gave its title."""
     plan = store.create(title="Plan", type="group").id
@@ -160,6 +128,7 @@ async def test_the_user_is_asked_before_a_title_goes_that_may_be_theirs(store: S
     assert store.head(plan).title == "Plan"
 
 
+@pytest.mark.both_eras
 async def test_a_title_that_a_person_gives_while_the_user_is_asked_is_not_overwritten(store: Store, era: str) -> None:
     plan = store.create(title="Plan", type="group").id
     asked: list[str] = []

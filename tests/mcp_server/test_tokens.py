@@ -115,15 +115,14 @@ def test_a_file_that_others_may_write_is_not_trusted(tokens: Tokens) -> None:
         tokens.holder_of(token)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 2, "tokens": []}', b'{"version": 1, "tokens": [{}]}'])
-def test_a_file_that_is_none_of_ours_is_an_error_and_lets_nobody_in(tokens: Tokens, data: bytes) -> None:
+def test_a_file_that_is_none_of_ours_is_an_error_and_lets_nobody_in(tokens: Tokens) -> None:
     token = tokens.add("anna")
-    tokens.path.write_bytes(data)
-    with pytest.raises(InvalidDocument, match="no file of tokens"):
-        tokens.holder_of(token)
-    with pytest.raises(InvalidDocument):
-        tokens.add("bert")
-    assert tokens.path.read_bytes() == data
+    for data in (b"", b"{", b"[]", b'{"version": 2, "tokens": []}', b'{"version": 1, "tokens": [{}]}'):
+        tokens.path.write_bytes(data)
+        for ask in (lambda: tokens.holder_of(token), lambda: tokens.add("bert")):
+            with pytest.raises(InvalidDocument):
+                ask()
+        assert tokens.path.read_bytes() == data
 
 
 def test_the_command_line_shows_a_token_once_and_only_names_after_that(root: Path) -> None:

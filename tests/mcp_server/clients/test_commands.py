@@ -103,6 +103,7 @@ def test_a_store_that_is_none_is_not_installed(capsule: Program, places: Places)
     assert list(Path(places.home).iterdir()) == []
 
 
+@pytest.mark.slow
 def test_doctor_says_what_each_program_would_see(capsule: Program, places: Places) -> None:
     assert "no program has the entry" in capsule("mcp", "doctor", expect=1).stderr
     capsule("mcp", "install", "codex", "--store", str(capsule.root))
