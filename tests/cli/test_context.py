@@ -61,6 +61,7 @@ def test_a_token_is_an_error_that_says_where_and_the_way_out(capsule: Any, proje
     assert told["secrets"] == [{"path": "t.py", "line": 3, "kind": "GitHub Token"}]
 
 
+@pytest.mark.slow
 def test_in_a_terminal_a_token_is_asked_about(capsule: Any, project: Path) -> None:
     for typed, code in [("y\n", 0), ("n\n", 6)]:
         id = capsule.new("Plan")
@@ -179,6 +180,7 @@ def test_the_users_own_ignore_file_holds_outside_git(
     assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["src/app.py"]
 
 
+@pytest.mark.slow
 def test_a_capture_that_takes_long_shows_a_bar_in_a_terminal_and_only_there(capsule: Any, project: Path) -> None:
     id = capsule.new("Plan")
     ignore = Path(os.environ["HOME"]) / ".config" / "git" / "ignore"

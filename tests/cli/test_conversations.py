@@ -149,6 +149,7 @@ def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(c
         assert len(line.split()[0]) == 8 or line.split()[0] in twins
 
 
+@pytest.mark.slow
 def test_an_empty_list_says_so_on_a_terminal_and_is_empty_elsewhere(capsule: Any) -> None:
     for words in (("list",), ("locks",), ("trash",), ("servers", "list", "@next"), ("git", "conflicts")):
         assert capsule.terminal(*words).startswith("capsule: ")

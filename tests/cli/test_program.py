@@ -348,6 +348,7 @@ def _complete(capsule: Any, line: str, at: int, shell: str = "bash") -> list[str
     return stdout.decode().split()
 
 
+@pytest.mark.slow
 def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
     for id in ("alpha-1", "alpha-2", "beta-1"):
         capsule.new("T", "--id", id)

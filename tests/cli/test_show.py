@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.cells import cell_len
 
 
@@ -126,6 +127,7 @@ def test_show_says_that_it_shows_one_branch_of_several(capsule: Any) -> None:
     assert "branches" not in capsule("show", id, "--all").stdout
 
 
+@pytest.mark.slow
 def test_long_output_goes_through_the_pager_and_no_more_is_made_than_is_read(capsule: Any, tmp_path: Path) -> None:
     id = capsule.new("A", "--type", "group")
     capsule("append", id, "--jsonl", input='{"content": "message"}\n' * 3000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 
 def test_what_is_deleted_comes_back_as_it_was(capsule: Any) -> None:
     id = capsule.new("A plan", "--message", "hello")
@@ -147,6 +149,7 @@ def test_a_file_whose_name_is_no_id_stays_and_the_way_out_is_said(capsule: Any) 
     assert "rename the file, or move it out of the way" in answer.stderr
 
 
+@pytest.mark.slow
 def test_at_a_terminal_all_go_only_when_the_person_says_yes_twice(capsule: Any) -> None:
     capsule.new("A"), capsule.new("B")
     for typed in ("n\n", "y\nn\n"):

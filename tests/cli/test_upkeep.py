@@ -164,6 +164,7 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
     assert "2.1" in capsule("schema", "--version", "9.9", expect=3).stderr
 
 
+@pytest.mark.slow
 def test_long_work_shows_its_progress_in_a_terminal_and_only_there(capsule: Any) -> None:
     capsule.new("A")
     for name, what in (("doctor", "examining"), ("migrate", "migrating"), ("validate", "validating")):

@@ -84,6 +84,7 @@ def test_what_editors_and_settings_do_to_line_ends_never_reaches_the_index(repo:
     assert repo.file(id).read_bytes() == canonical
 
 
+@pytest.mark.slow
 def test_git_takes_a_broken_capsule_as_it_is_and_names_its_place(repo: Clone) -> None:
     id = talking(repo, "Hello")
     repo.commit()

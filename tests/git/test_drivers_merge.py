@@ -115,6 +115,7 @@ def test_what_an_agents_document_leaves_to_settle_is_said(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["", "pkg/my störe", "_[x] 'y'"])
 def test_the_commands_that_settle_a_conflict_work_in_any_directory_of_the_repository(
     tmp_path: Path, folder: str

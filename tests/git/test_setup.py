@@ -161,6 +161,7 @@ def test_attributes_that_are_a_symlink_are_refused_as_git_reads_none(plain: Clon
     assert (tmp_path / "elsewhere").read_text() == "*.png binary\n"
 
 
+@pytest.mark.slow
 def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Path) -> None:
     log = tmp_path / "log"
     python = tmp_path / 'it\'s "my" $HOME %O' / "py thon;x"

@@ -45,6 +45,7 @@ def test_two_that_both_went_on_have_the_same_words_in_the_end(clones: Two) -> No
         assert_at_rest(clone)
 
 
+@pytest.mark.slow
 def test_the_program_tells_what_it_did(clones: Two) -> None:
     anna, ben = clones
     id = conversation(anna, "hello")
@@ -84,6 +85,7 @@ def test_a_repository_without_a_commit_takes_what_the_remote_has(clones: Two, tm
     assert_at_rest(late)
 
 
+@pytest.mark.slow
 def test_histories_that_have_nothing_in_common_are_merged_when_asked(tmp_path: Path) -> None:
     anna, ben = new(tmp_path / "anna"), new(tmp_path / "ben", commit=False)
     ben.commit("begun apart")

@@ -71,6 +71,7 @@ list; show ID; doctor; search two; append ID four; git status; git log ID; git d
 show ID --at HEAD~1; show ID --at HEAD~2; git restore ID --at HEAD~1; context capture ID .; git setup; git teardown"""
 
 
+@pytest.mark.slow
 def test_no_command_but_commit_and_sync_runs_what_a_repository_names(trap: tuple[Clone, str], tmp_path: Path) -> None:
     clone, id = trap
     clone.run("status", expect=None)

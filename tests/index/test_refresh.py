@@ -9,8 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.engines.files import FilesEngine
@@ -185,7 +183,7 @@ def same_size(root: Path, id: str, before: bytes, after: bytes) -> None:
     os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
 
 
-@pytest.mark.parametrize("through", ["one store", "a new store each time"])
+@pytest.mark.parametrize("through", ["one store", pytest.param("a new store each time", marks=pytest.mark.slow)])
 def test_an_edit_of_the_same_size_in_the_same_tick_is_seen(root: Path, through: str) -> None:
     with Store.open(root, keep_locks=False) as writer:
         first = {"role": "user", "content": "xxx"}
@@ -260,13 +258,6 @@ def test_what_the_store_refuses_the_index_calls_damaged_in_its_words(store: Stor
         with pytest.raises(InvalidDocument) as refused:
             store.load(name)
         assert {head.id: head.damaged for head in store.heads()}[name] == refused.value.message
-
-
-def test_a_second_key_of_one_name_is_damage(store: Store, root: Path) -> None:
-    id = large(store, 3)
-    data = path_of(root, id).read_bytes().replace(id.encode(), b"copy")
-    path_of(root, "copy").write_bytes(data.replace(b'"role"', b'"role": "user", "role"', 1))
-    assert "second field" in {head.id: head.damaged for head in store.heads()}["copy"]
 
 
 def test_a_fresh_clone_is_indexed_without_a_note_or_a_mutex(
@@ -405,10 +396,3 @@ def test_what_is_no_cursor_is_said(store: Store) -> None:
     for text in ("", "x", "a.b.c", "a.1", "a.1.2.3.4", "a.-1.2", "a.1." + "9" * 99, "é.١.٢"):
         with pytest.raises(InvalidInput):
             store.changes(text)
-
-
-@given(st.text(st.sampled_from("ab \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x00-"), max_size=30))
-def test_words_are_what_stands_between_spaces(text: str) -> None:
-    from capsule.index.folding import count
-
-    assert count(text) == len(text.split())

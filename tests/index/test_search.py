@@ -64,12 +64,12 @@ def found(store: Store, query: str, **options: Any) -> list[str]:
     return sorted(f"{hit.id}@{hit.at}" for hit in store.search(query, limit=1000, **options).hits)
 
 
-@pytest.mark.parametrize("needle", NEEDLES)
-def test_every_language_finds_what_looking_at_all_of_it_finds(store: Store, needle: str) -> None:
+def test_every_language_finds_what_looking_at_all_of_it_finds(store: Store) -> None:
     store.create(id="c", title="~", messages=[{"role": "user", "content": text} for text in CORPUS])
-    wanted = [f"c@{at}" for at, text in enumerate(CORPUS) if holds(text, needle)]
-    assert wanted, "each needle is somewhere"
-    assert found(store, needle) == sorted(wanted)
+    for needle in NEEDLES:
+        wanted = [f"c@{at}" for at, text in enumerate(CORPUS) if holds(text, needle)]
+        assert wanted, "each needle is somewhere"
+        assert found(store, needle) == sorted(wanted)
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +102,10 @@ def test_any_text_is_a_query(shared: Store, text: str) -> None:
         assert shared.search(text, in_tools=in_tools).hits is not None
 
 
-@pytest.mark.parametrize("query", ["\ud800", "\ud83d \udc4d", "\x00"])
-def test_what_can_stand_in_no_file_finds_nothing(store: Store, query: str) -> None:
-    store.create(title="A", messages=[{"role": "user", "content": "text"}])
-    assert store.search(query).as_json() == {"hits": [], "cursor": None, "total": 0}
+def test_what_can_stand_in_no_file_finds_nothing(store: Store) -> None:
+    for query in ["\ud800", "\ud83d \udc4d", "\x00"]:
+        store.create(title="A", messages=[{"role": "user", "content": "text"}])
+        assert store.search(query).as_json() == {"hits": [], "cursor": None, "total": 0}
 
 
 def test_signs_without_words_are_found_as_they_stand(store: Store) -> None:
@@ -204,12 +204,6 @@ def test_what_narrows_a_search_narrows_it(store: Store) -> None:
         assert found(store, "word", profile=profile, tags=["garden"], roles=["user"]) == ["one@0"]
 
 
-def test_a_tag_without_words_narrows_too(store: Store) -> None:
-    store.create(id="a", title="A", tags=["++"], messages=[{"role": "user", "content": "word"}])
-    store.create(id="b", title="B", messages=[{"role": "user", "content": "word"}])
-    assert found(store, "word", tags=["++"]) == ["a@0"]
-
-
 def test_all_branches_are_searched_unless_the_active_one_is_asked_for(store: Store) -> None:
     store.create(id="c", title="C", type="group", messages=[{"role": "user", "content": "root"}])
     root = store.tail("c", 1)[0].id
@@ -272,14 +266,20 @@ def test_tool_calls_and_reasoning_are_searched_when_asked(store: Store) -> None:
     assert hit.snippet.text[hit.snippet.marks[0][0] : hit.snippet.marks[0][1]] == "almanac"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"profile": "best"}, {"branch": "left"}, {"limit": 0}, {"since": "once"}, {"until": "x"}, {"cursor": "x"},
-     {"cursor": "é"}, {"cursor": ""}, {"cursor": "A" * 99}],
-)  # fmt: skip
-def test_an_option_that_can_not_be_is_refused(store: Store, options: Any) -> None:
-    with pytest.raises(InvalidInput):
-        store.search("word", **options)
+def test_an_option_that_can_not_be_is_refused(store: Store) -> None:
+    for options in [
+        {"profile": "best"},
+        {"branch": "left"},
+        {"limit": 0},
+        {"since": "once"},
+        {"until": "x"},
+        {"cursor": "x"},
+        {"cursor": "é"},
+        {"cursor": ""},
+        {"cursor": "A" * 99},
+    ]:
+        with pytest.raises(InvalidInput):
+            store.search("word", **options)
 
 
 def pages(store: Store, query: str, limit: int, **options: Any) -> Any:
@@ -335,13 +335,6 @@ def test_a_cursor_is_good_for_its_own_search_only(store: Store) -> None:
     store.reindex()
     with pytest.raises(InvalidInput, match="built anew"):
         store.search("word", cursor=cursor)
-
-
-def test_the_number_of_hits_is_told_when_it_is_known(store: Store) -> None:
-    store.create(title="word", messages=[{"role": "user", "content": "word"}] * 5)
-    assert store.search("word", limit=2).total == 6
-    assert store.search("word", title_only=True).total == 1
-    assert store.search("nothing").total == 0
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -410,8 +403,3 @@ def test_what_is_in_a_store_is_counted(store: Store, root: Path) -> None:
     }
     assert list(told["byRole"]) == ["user", "assistant"]
     assert list(told["byMonth"]) == sorted(told["byMonth"])
-
-
-def test_an_empty_store_is_counted_and_searched(store: Store) -> None:
-    assert store.stats().as_json()["messages"] == 0
-    assert store.search("word").hits == []

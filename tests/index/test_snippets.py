@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.index.folding import tokens
 from capsule.index.query import parse
-from capsule.index.snippets import Snippet, snippet
+from capsule.index.snippets import snippet
 
 
 def shown(text: str, query: str, width: int = 40) -> str:
@@ -22,9 +21,8 @@ def shown(text: str, query: str, width: int = 40) -> str:
     return marked + made.text[at:]
 
 
-@pytest.mark.parametrize(
-    ("text", "query", "wanted"),
-    [
+def test_what_was_found_is_marked() -> None:
+    for text, query, wanted in [
         ("the plan", "plan", "the [plan]"),
         ("the PLAN, the plans", "plan*", "the [PLAN], the [plans]"),
         ("a phrase\n\n  here", '"phrase here"', "a [phrase here]"),
@@ -43,10 +41,8 @@ def shown(text: str, query: str, width: int = 40) -> str:
         ("  \n plan \n ", "plan", "[plan]"),
         ("no(plan)there", "plan", "no([plan])there"),
         ("planplan plan", "plan", "planplan [plan]"),
-    ],
-)
-def test_what_was_found_is_marked(text: str, query: str, wanted: str) -> None:
-    assert shown(text, query) == wanted
+    ]:
+        assert shown(text, query) == wanted
 
 
 def test_a_long_text_is_cut_between_words_and_says_so() -> None:
@@ -71,21 +67,24 @@ def test_what_stands_far_into_a_book_is_found_in_it() -> None:
     assert "[文]" in shown(text, "文")
 
 
-@pytest.mark.parametrize("offset", range(40))
-def test_what_makes_one_character_on_the_screen_is_not_cut(offset: int) -> None:
-    family, flag, thumb, accented = "👨\u200d👩\u200d👧", "🇩🇪", "👍🏽", "e\u0301\u0323"
-    text = (
-        "x" * offset + "".join((family, flag, thumb, accented) * 30) + "needle" + "".join((flag, accented, family) * 30)
-    )
-    made = snippet(text, parse("needle").phrases, "", 60)
-    inner = made.text.strip("…")
-    assert len(made.text) <= 60
-    assert text.find(inner) >= 0
-    before, after = text[text.find(inner) - 1], text[text.find(inner) + len(inner)]
-    assert before != "\u200d"
-    assert not inner.startswith(("\u200d", "\u0301", "\u0323", "🏽", "🇪"))
-    assert not inner.endswith(("\u200d", "🇩"))
-    assert after not in ("\u200d", "\u0301", "\u0323", "🏽", "🇪")
+def test_what_makes_one_character_on_the_screen_is_not_cut() -> None:
+    for offset in range(40):
+        family, flag, thumb, accented = "👨\u200d👩\u200d👧", "🇩🇪", "👍🏽", "e\u0301\u0323"
+        text = (
+            "x" * offset
+            + "".join((family, flag, thumb, accented) * 30)
+            + "needle"
+            + "".join((flag, accented, family) * 30)
+        )
+        made = snippet(text, parse("needle").phrases, "", 60)
+        inner = made.text.strip("…")
+        assert len(made.text) <= 60
+        assert text.find(inner) >= 0
+        before, after = text[text.find(inner) - 1], text[text.find(inner) + len(inner)]
+        assert before != "\u200d"
+        assert not inner.startswith(("\u200d", "\u0301", "\u0323", "🏽", "🇪"))
+        assert not inner.endswith(("\u200d", "🇩"))
+        assert after not in ("\u200d", "\u0301", "\u0323", "🏽", "🇪")
 
 
 @given(st.text(max_size=400), st.text(max_size=20), st.integers(20, 60))
@@ -113,7 +112,3 @@ def test_a_word_of_a_text_is_marked_in_it(parts: list[str], data: st.DataObject)
     made = snippet(text, parse(text[first:last]).phrases)
     assert made.marks
     assert all(word in [found for found, _, _ in tokens(made.text[a:b])] for a, b in made.marks)
-
-
-def test_a_snippet_as_json_has_its_marks_as_lists() -> None:
-    assert Snippet("the plan", ((4, 8),)).as_json() == {"text": "the plan", "marks": [[4, 8]]}

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from capsule import Store
 
 _ROUNDS = """
@@ -43,6 +45,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_threads_search_while_another_builds_the_index_anew_and_closes(tmp_path: Path) -> None:
     Store.init(tmp_path)
     with Store.open(tmp_path) as store:

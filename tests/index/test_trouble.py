@@ -8,9 +8,10 @@ import random
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,12 @@ HARMS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("how", HARMS)
+def some_slow(hows: Iterable[str]) -> list[Any]:
+    """The likeliest ones are tried by every run of the tests, the rest by the long one."""
+    return [how if how in ("deleted", "garbage") else pytest.param(how, marks=pytest.mark.slow) for how in hows]
+
+
+@pytest.mark.parametrize("how", some_slow(HARMS))
 def test_an_index_that_was_harmed_while_nobody_had_it_open_is_built_anew(root: Path, how: str) -> None:
     ids = filled(root)
     for turn in range(2):
@@ -93,7 +99,7 @@ def test_an_index_that_was_harmed_while_nobody_had_it_open_is_built_anew(root: P
             break
 
 
-@pytest.mark.parametrize("how", [how for how in HARMS if how != "a directory"])
+@pytest.mark.parametrize("how", some_slow(how for how in HARMS if how != "a directory"))
 def test_an_index_that_was_harmed_under_an_open_store_is_built_anew(root: Path, how: str) -> None:
     ids = filled(root)
     with Store.open(root, keep_locks=False) as store, Store.open(root, keep_locks=False) as other:
@@ -111,6 +117,7 @@ def test_an_index_that_was_harmed_under_an_open_store_is_built_anew(root: Path, 
             assert state(store) == state_of_the_files(root)
 
 
+@pytest.mark.slow
 def test_an_index_that_is_deleted_all_the_time_is_right_all_the_time(root: Path) -> None:
     ids = filled(root)
     done = threading.Event()

@@ -480,6 +480,7 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_processes_append_to_the_active_branch_as_one_line(root: Path, store: Store, child: Start) -> None:
     id = talk(store, "question", "one", "more")
     two = store.regenerate(id, "two", "@1")

@@ -149,6 +149,7 @@ def test_of_many_that_are_made_at_once_one_gets_what_waits(store: Store) -> None
     assert sorted(str(servers(store, id)) for id in made) == ["None"] * 7 + ["{'git': {'enabled': False}}"]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_or_in_the_conversation(
     root: Path, store: Store
 ) -> None:

@@ -87,6 +87,7 @@ def test_threads_share_one_store(root: Path, store: Store) -> None:
             assert [t for t in texts if t.startswith(name)] == [f"{name} {n}" for n in range(40) if n % 2 == parity]
 
 
+@pytest.mark.slow
 def test_readers_never_see_a_conversation_half_written(root: Path, store: Store, child: Start) -> None:
     id = store.create(type="group").id
     writer = child(WRITER, root, "a", id, 150)
@@ -122,6 +123,7 @@ def test_a_reader_that_meets_a_splice_under_way_reads_again(root: Path, store: S
     assert met
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_what_it_acknowledged_and_nobody_waits(
     root: Path, store: Store, child: Start
 ) -> None:

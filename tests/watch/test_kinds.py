@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,27 +107,11 @@ def test_an_editor_that_adds_and_takes_out_messages_is_told_so(store: Store, fol
     assert added == [store.tail(id, 2)[0].id] and first not in added
 
 
-def test_a_stream_editor_is_heard(store: Store, follower: Follower) -> None:
-    id = store.create(messages=HELLO).id
-    follower.next("created")
-    subprocess.run(["sed", "-i", "-e", "s/hello/goodbye/", str(file_of(store, id))], check=True)
-    assert follower.next("edited").source == "outside"
-    assert store.tail(id, 1)[0].content == "goodbye"
-
-
 def test_a_file_copied_into_the_store_is_created_from_outside(store: Store, follower: Follower, samples: Path) -> None:
     sample = next(path for path in sorted(samples.glob("*.json")))
     shutil.copy(sample, file_of(store, sample.stem))
     created = follower.next("created")
     assert (created.id, created.source) == (sample.stem, "outside")
-
-
-def test_files_that_are_no_capsules_wake_nobody_with_a_change(store: Store, follower: Follower) -> None:
-    directory = file_of(store, "x").parent
-    for name in (".hidden.json", "notes.txt", ".x.json.swp", "x.json~"):
-        (directory / name).write_text("{}")
-    store.create(id="real")
-    assert [change.id for change in follower.until(has("created"))] == ["real"]
 
 
 def test_another_process_is_heard(root: Path, store: Store, follower: Follower, child: Callable[..., object]) -> None:

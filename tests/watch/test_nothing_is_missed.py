@@ -56,6 +56,7 @@ def writers(
         thread.join()
 
 
+@pytest.mark.slow
 def test_watchers_that_come_and_go_hear_of_each_message_once(
     root: Path, child: Callable[..., Any], rng: random.Random
 ) -> None:
@@ -94,7 +95,9 @@ def test_watchers_that_come_and_go_hear_of_each_message_once(
             assert told == Counter(written)
 
 
-@pytest.mark.parametrize("kill", ["delete", "truncate", "garbage"])
+@pytest.mark.parametrize(
+    "kill", ["delete", *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncate", "garbage"))]
+)
 def test_an_index_that_is_lost_while_watching_costs_no_message(
     root: Path, child: Callable[..., Any], rng: random.Random, kill: str
 ) -> None:
