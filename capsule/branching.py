@@ -40,9 +40,12 @@ class Branching(Changing):
     # -- Reading --------------------------------------------------------------------------------------------------
 
     def branches(self, id: str) -> tuple[list[Entry], Tree, str | None]:
-        """The messages, their tree, and the `currentNode`. Raises as `load`, and costs less.
+        """Read all messages, the tree of who answers whom, and `currentNode`. Raises as `load`, and costs less.
 
-        The messages are for showing: numbers in fields that nobody knows are as JSON libraries have them.
+        The messages are for showing: a number in an unknown field is read as JSON libraries read it.
+
+        Args:
+            id: The conversation.
         """
         from capsule.format.tree import Tree
 
@@ -55,7 +58,12 @@ class Branching(Changing):
         return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
 
     def path_entries(self, id: str, message_id: str | None = None) -> list[tuple[int, Entry]]:
-        """As `path`, as they stand in the file, each with its place."""
+        """Read the messages of `path` as they stand in the file, each with its place. Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: As `path` takes it.
+        """
         history, tree, current = self.branches(id)
         if message_id is None:
             path = tree.path(current)
@@ -64,12 +72,16 @@ class Branching(Changing):
         return [(place, history[place]) for place in path]
 
     def tail_of_path(self, id: str, n: int) -> tuple[list[tuple[int, Entry]], Tree | None]:
-        """The last `n` messages of the active branch, oldest first, as they stand in the file, each with its place.
+        """Read the last messages of the active branch, oldest first, as they stand in the file, each with its place.
+
+        Args:
+            id: The conversation.
+            n: How many.
 
         Returns:
-            The messages, and the tree of all; None: none of them has another beside it.
+            The messages, and the tree of all messages. The tree is None if none of them has another one beside it.
 
-        Raises as `load`. Costs reading these messages where the file ends in them, as it does unless somebody branched
+        Raises as `load`. Costs reading these messages if the file ends in them, as it does unless somebody branched
         off; else reading the file.
         """
         first, entries = self.tail_entries(id, n)
@@ -84,7 +96,14 @@ class Branching(Changing):
         return [(place, history[place]) for place in path[-n:]], tree
 
     def is_line(self, id: str, entries: list[Entry]) -> bool:
-        """Whether the last messages of a file are the end of the active branch, and none has another beside it."""
+        """Say whether the last messages of a file end the active branch, and none has another one beside it.
+
+        Args:
+            id: The conversation.
+            entries: The last messages, as `tail_entries` gives them.
+
+        Raises as `head`. Cost: none beyond the note, unless the file was edited by hand.
+        """
         return not any("parent" in entry for entry in entries) and self._current_node(id) is None
 
     def _current_node(self, id: str) -> str | None:
@@ -92,12 +111,12 @@ class Branching(Changing):
         return self.engine.head(id)[0]["metadata"].get("currentNode")  # type: ignore[no-any-return]
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
-        """The messages of the active branch in the order in which they answer each other, from the first to the leaf.
+        """Read the messages of the active branch, from the first to the last, each answering the one before.
 
         Args:
             id: The conversation.
-            message_id: Of the branch through this message instead, as `find_message` takes it; it ends where a switch
-                to it leads.
+            message_id: Take the branch through this message instead, as `find_message` takes it, and on to the
+                newest answers.
 
         Raises as `load`, and costs about as much; also
             NotFound, InvalidInput: No message is meant, or several are.
@@ -115,7 +134,12 @@ class Branching(Changing):
         return [message.placed(place) for message, place in zip(found, path, strict=True)]
 
     def alternatives(self, id: str, message_id: str) -> Alternatives:
-        """A message and those that answer the same one. Raises and costs as `path`."""
+        """List a message and the others that answer the same one. Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+        """
         from capsule.branches import Alternatives
 
         history, tree, _ = self.branches(id)
@@ -129,16 +153,23 @@ class Branching(Changing):
         )
 
     def descendants(self, id: str, message_id: str) -> list[str]:
-        """The ids of all that answers a message, and what answers that, breadth first. Raises and costs as `path`."""
+        """List the ids of the answers to a message, and of the answers to these, breadth first.
+
+        Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+        """
         history, tree, _ = self.branches(id)
         return [history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))]
 
     def slot(self, id: str, message_id: str | None = None) -> Slot:
-        """Where another answer belongs, for `append` with its `parent`. Raises and costs as `path`.
+        """Say where another answer belongs: give its `parent` to `append`. Raises and costs as `path`.
 
         Args:
             id: The conversation.
-            message_id: The answer that there is, of role `assistant`; None: the last one of the active branch.
+            message_id: The answer that is there, of role `assistant`. None: the last one of the active branch.
         """
         from capsule.branches import Slot, answer_at, parent_id
 
@@ -149,19 +180,19 @@ class Branching(Changing):
     # -- Switching ------------------------------------------------------------------------------------------------
 
     def switch(self, id: str, message_id: str | None = None, *, step: int = 0) -> Switched:
-        """Make another branch the active one: that which leads to a message, and on to the newest answers.
+        """Make another branch the active one: the branch through a message, and on to the newest answers.
 
         Args:
             id: The conversation.
-            message_id: The message, as `find_message` takes it; None: the last of the active branch that has others
-                beside it, which needs a `step`.
-            step: Not to this message, but so many further among those that answer the same one: 1: the next.
+            message_id: The message, as `find_message` takes it. None: the last message of the active branch that has
+                others beside it; this needs a `step`.
+            step: Switch not to this message but to one beside it, so many places further: 1 is the next.
 
         Raises as `append`; also
             NotFound: There is no such message.
-            InvalidInput: There is no message so many steps further, or several are meant.
+            InvalidInput: There is no message so many places further, or several messages are meant.
 
-        Cost: parsing the file, and copying it, in the kernel.
+        Cost: parsing the file, and copying it.
         """
         if message_id is None and not step:
             raise InvalidInput("say which message to switch to, or which step to take from the one that is active")
@@ -179,20 +210,20 @@ class Branching(Changing):
     # -- Branching off --------------------------------------------------------------------------------------------
 
     def branch(self, id: str, message_id: str, content: str, *, key: str | None = None, **fields: Any) -> Message:
-        """Put a new version of a message beside it, and make that the end of the active branch.
+        """Put a new version of a message beside it, and make it the end of the active branch.
 
-        The new version answers what the old one answers, and has its role, its sender and its attachments; what
-        answered the old one goes on doing so.
+        The new version answers what the old one answers, and has its role, its sender and its attachments. The answers
+        to the old version stay with the old version.
 
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
-            content: The text of the new one.
-            key: Chosen by the caller for this one version: a retry gives it again, and gets the version that is there.
-            fields: What is other than in the old one, as `append` takes it.
+            content: The text of the new version.
+            key: Chosen by the caller for this one version. A retry gives the same key, and gets the version that is
+                there.
+            fields: Fields that differ from the old version, as `append` takes them.
 
-        Raises as `append_once`. Cost: reading the file; then as `append`, or as `switch` where another branch was
-            active.
+        Raises as `append_once`. Cost: reading the file; then as `append`, or as `switch` if another branch was active.
         """
         check_message({"role": "user", "content": content, **fields})
         from capsule.branches import parent_id
@@ -209,14 +240,14 @@ class Branching(Changing):
     def regenerate(
         self, id: str, content: str, message_id: str | None = None, *, key: str | None = None, **fields: Any
     ) -> Message:
-        """Put another answer beside one that there is, and make it the end of the active branch.
+        """Put another answer beside one that is there, and make it the end of the active branch.
 
         Args:
             id: The conversation.
             content: The text of the new answer.
-            message_id: The answer that there is, of role `assistant`; None: the last one of the active branch.
+            message_id: The answer that is there, of role `assistant`. None: the last one of the active branch.
             key: As `branch` takes it.
-            fields: Further fields of the new one, as `append` takes them.
+            fields: Further fields of the new answer, as `append` takes them.
 
         Raises as `append_once`; also
             NotFound: There is no such message, or no answer at all.
@@ -269,22 +300,22 @@ class Branching(Changing):
         dry_run: bool = False,
         expected: Collection[str] | None = None,
     ) -> Removal:
-        """Take a message out, and all that answers it; they are kept in the trash.
+        """Move a message and all answers to it to the trash.
 
-        When the active branch ended there, it then ends where the newest message beside it leads, else at the message
+        If the active branch ended there, it then ends where the newest message beside it leads, else at the message
         that it answered.
 
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
-            keep_children: Take out this message alone; what answered it then answers what it answered.
+            keep_children: Remove this message alone. Its answers then answer the message that it answered.
             dry_run: Only say what would go.
-            expected: The ids of the messages that may go, as a dry run said it: to these a person agreed. When others
-                would go, or fewer, because somebody wrote meanwhile, none does. None: whichever go.
+            expected: The ids of the messages to which a person agreed, from a dry run. If others would go, or fewer,
+                because somebody wrote meanwhile, none goes. None: any may go.
 
         Raises as `append`; also
             NotFound: There is no such message.
-            InvalidInput: Others would go than those expected.
+            InvalidInput: Other messages than the expected ones would go.
 
         Cost: reading and writing the whole file.
         """
@@ -296,7 +327,7 @@ class Branching(Changing):
         return self._remove(id, chosen, dry_run, expected, "deleted")
 
     def prune(self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None) -> Removal:
-        """Take out every message that is not on the active branch; they are kept in the trash.
+        """Move every message that is not on the active branch to the trash.
 
         Args:
             id: The conversation.

@@ -35,7 +35,13 @@ class Contexts(Changing):
     """What an open store does with contexts. A base of `Store`."""
 
     def context(self, id: str) -> dict[str, Any]:
-        """The context of a conversation, as it stands in its file. Raises as `load`. Costs reading the file."""
+        """Read the project context of a conversation, as it stands in the file.
+
+        Raises as `load`. Costs reading the file.
+
+        Args:
+            id: The conversation.
+        """
         name = self.engine.name(KIND, id)
 
         def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
@@ -48,13 +54,13 @@ class Contexts(Changing):
         return self.engine.parsed(id, parse)
 
     def set_context(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
-        """Give a conversation another context, in place of the one it has.
+        """Give a conversation a project context, in place of the one that it has.
 
         Args:
             id: The conversation.
-            context: As it is to stand in the file (`fullContext`, `metadata`), or what was captured of a project.
+            context: As it will stand in the file (`fullContext`, `metadata`), or what `capture` took of a project.
 
-        Raises as `append`. Cost: writing the context, and copying the rest of the file, in the kernel.
+        Raises as `append`. Cost: writing the context, and copying the rest of the file.
         """
         if isinstance(context, Encoded):
             encoded = context.encoded
@@ -69,7 +75,11 @@ class Contexts(Changing):
         return self._head_of(id, self._change(id, lambda conversation: conversation.set_context(encoded)))
 
     def clear_context(self, id: str) -> Head:
-        """Take a conversation's context away. Raises and costs as `set_context`."""
+        """Remove the project context of a conversation. Raises and costs as `set_context`.
+
+        Args:
+            id: The conversation.
+        """
         return self.set_context(id, new.new_capsule(id, "", timestamps.now())["context"])
 
 

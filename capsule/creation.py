@@ -54,15 +54,17 @@ class Creating(Overriding):
             id: Its id; None: a new one.
             messages: Its first messages, as `append_many` takes them.
             created_by: The agent that makes it.
-            key: Instead of `id`, chosen by the caller for this one conversation: a retry gives it again, with the same
-                first message, and gets what the first call made, also from another process.
+            key: Instead of `id`, chosen by the caller for this one conversation. A retry gives the same key and the
+                same first message, and gets the conversation that the first call made, also from another process.
 
-        It begins with the overrides of MCP servers that wait for it (`set_mcp_servers` of None), which are then gone.
+        It gets the switches of MCP servers that wait for it (`set_mcp_servers` of None), which are then gone.
 
         Raises:
             InvalidInput: An argument can't be accepted, or the id is taken.
-            InvalidDocument: The document of what waits does not parse.
-            Refused, StorageFailed: The system did not let it.
+            InvalidDocument: The document of the waiting switches does not parse.
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: writing a new file, with two flushes.
         """
         if key is not None and id is not None:
             raise InvalidInput("give id or key, and not both: a key makes the id")

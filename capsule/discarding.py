@@ -69,9 +69,12 @@ class Discarding(Changing):
                 return trashed
 
     def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
-        """Move every conversation to the trash, as the caller goes on; each is told with what became of it.
+        """Move every conversation to the trash, one for each step of the iteration.
 
-        One that another instance holds stays, and holds up no other. Forks are not pointed elsewhere, as they go too.
+        Each step gives the id, and what went to the trash or the error. A conversation that another instance holds
+        stays, and the others go on. Forks are not made forks of something else, because they go too.
+
+        Raises as `ids`. Cost: as `delete` for each, without a look for forks.
         """
         for id in self.ids():
             became: Trashed | CapsuleError
@@ -84,11 +87,23 @@ class Discarding(Changing):
             yield id, became
 
     def trash(self) -> list[Trashed]:
-        """The deleted conversations, newest first."""
+        """List the deleted conversations, the newest first.
+
+        Raises:
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: listing a directory.
+        """
         return self.engine.trash(KIND)
 
     def trashed_head(self, trashed: Trashed) -> Head:
-        """The head of a deleted conversation, as far as it can be read."""
+        """Read the head of a deleted conversation, as far as it can be read.
+
+        Args:
+            trashed: The conversation, as `trash` gives it.
+
+        Raises as `trash`. Cost: reading the beginning of the file.
+        """
         data = b""
         try:
             data = self.engine.trashed(trashed.token)
@@ -103,11 +118,13 @@ class Discarding(Changing):
 
         Args:
             id: Its id, or a unique beginning of it.
-            trashed: Which one that was deleted under this id, as `trash` gives it; None: the one that was last.
+            trashed: Which one of those that were deleted under this id, as `trash` gives it. None: the last one.
 
         Raises:
             NotFound: There is none in the trash.
             Refused: A conversation of that id is there.
+
+        Cost: a link and two flushes of a directory.
         """
         deleted = self.trash()
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
@@ -121,10 +138,12 @@ class Discarding(Changing):
             return Head(wanted, path=self.engine.name(KIND, wanted), damaged=error.message)
 
     def removed(self, id: str | None = None) -> list[Removed]:
-        """The messages in the trash, those that were removed last first. Costs reading what it lists.
+        """List the messages in the trash, those that were removed last first.
 
         Args:
-            id: Only of this conversation, by its full id; None: of all.
+            id: Only of this conversation. None: of all.
+
+        Raises as `trash`. Costs reading the messages that it lists.
         """
         found = []
         for trashed in self.engine.trash(REMOVED):
@@ -134,19 +153,19 @@ class Discarding(Changing):
         return found
 
     def restore_messages(self, trashed: Trashed) -> list[str]:
-        """Put messages from the trash back into their conversation, and drop them from the trash.
+        """Put messages from the trash back into their conversation, and remove them from the trash.
 
-        One that is gone returns under the message that it answered; one that was edited gets its former text, and the
-        text it has now is kept in the trash in turn.
+        A message that was removed returns under the message that it answered. A message that was edited gets its former
+        text, and the text that it has now goes to the trash in turn.
 
         Args:
-            trashed: As `removed` gives it.
+            trashed: The messages, as `removed` gives them.
 
         Returns:
             The ids of the messages that came back or changed.
 
         Raises as `append`, and costs as `edit_message`; also
-            NotFound: It is not in the trash any more, or the conversation is not there.
+            NotFound: They are no longer in the trash, or the conversation is gone.
         """
         kept = codec.decode(self.engine.trashed(trashed.token), trashed.path)
 
@@ -165,21 +184,22 @@ class Discarding(Changing):
         return self._change(trashed.id, act)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
-        """Drop for good what has lain in the trash and the quarantine for longer, and every other trace of it.
+        """Remove for good what is in the trash and the quarantine, and every other trace of it.
 
-        Nothing that was taken out of a conversation then stands anywhere in `.capsule/`, unless it came into the trash
-        or the quarantine since. What a conversation has now stays in it. A document that does not parse keeps what the
-        store remembers of it, which mending it may need.
+        Afterwards no file in `.capsule/` has a text that was removed from a conversation, unless it came to the
+        trash or
+        the quarantine since. What a conversation has now stays in it. If a document does not parse, what the store
+        remembers of it is kept, because a repair may need it.
 
         Args:
-            older_than_s: Seconds; 0: everything.
+            older_than_s: Only what has been there for more than so many seconds; 0: everything.
 
         Returns:
-            The paths of what is gone from the trash and the quarantine.
+            The paths that were removed from the trash and the quarantine.
 
         Raises:
-            StoreBusy, Refused, StorageFailed: The system did not let it; what is left goes with the next purge.
+            StoreBusy, Refused, StorageFailed: The system did not permit it; the next purge removes what is left.
 
-        Cost: reading every conversation that was written here; the index is built anew by the next question.
+        Cost: reading every conversation that was written here. The next question builds the index anew.
         """
         return self.engine.purge(older_than_s)

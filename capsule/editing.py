@@ -31,7 +31,7 @@ class Editing(Changing):
     """What an open store does with what was written before. A base of `Store`."""
 
     def edit_message(self, id: str, message_id: str, content: str) -> Message:
-        """Change one message's text in place; its `editedAt` says when. The text before it is kept in the trash.
+        """Change the text of one message in place. `editedAt` says when, and the former text goes to the trash.
 
         Args:
             id: The conversation.
@@ -61,15 +61,17 @@ class Editing(Changing):
         return Message.model_validate(done["entry"]).placed(done["at"])
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
-        """Save a conversation that a person edited as a whole. What they took out or changed is kept in the trash.
+        """Save a conversation that a person edited as a whole. What they removed or changed goes to the trash.
 
         Args:
             id: The conversation.
             data: The file as the person left it.
-            read: The file as it was given to them: what was written since is merged into theirs.
+            read: The file as they got it. What was written since is merged into theirs.
 
         Raises as `append`; also
-            InvalidDocument: `data` is no capsule, or another's; nothing was written.
+            InvalidDocument: `data` is no capsule, or that of another conversation; nothing was written.
+
+        Cost: reading and writing the whole file.
         """
         edited = _merged_edit(data, read, id)
 
@@ -91,7 +93,9 @@ class Editing(Changing):
             check: Only say what would be done.
 
         Returns:
-            What was changed, in words; empty when there was nothing to do.
+            What was changed, in words; empty if there was nothing to do.
+
+        Raises as `append`. Cost: reading the whole file, and writing it if it changes.
         """
         path = self.engine.name(KIND, id)
         data = self.read(id)

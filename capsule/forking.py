@@ -54,24 +54,24 @@ class Forking(Discarding):
         created_by: str | None = None,
         key: str | None = None,
     ) -> Head:
-        """Make a conversation of a branch of another one; it is durable when this returns.
+        """Make a new conversation from a branch of another one; it is durable when this returns.
 
-        It has the messages that lead to one of them, with new ids and their times; and the source's mode, type, tags,
-        MCP servers, participants, description and project context. `forkedFrom` names the source.
+        It has the messages that lead to one message, with new ids and their times, and the source's mode, type,
+        tags, MCP servers, participants, description and project context. `forkedFrom` names the source.
 
         Args:
-            id: The source; it is not changed, nor need it be free.
-            at: The last message to take along, as `find_message` takes it; None: the end of the active branch.
-            title: The title; None: "Fork of " and that of the source.
-            attachments: Whether the messages keep theirs.
-            new_id: The new conversation's id; None: a new one.
+            id: The source. It is not changed, and may be locked by another instance.
+            at: The last message to take, as `find_message` takes it. None: the end of the active branch.
+            title: The title. None: "Fork of " and the title of the source.
+            attachments: Whether the messages keep their attachments.
+            new_id: The new conversation's id. None: a new one.
             created_by: The agent that makes it.
             key: Instead of `new_id`; as `create` takes it.
 
         Raises as `load` and `create`; also
             NotFound: There is no such message.
 
-        Cost: reading the source, and writing what is taken along.
+        Cost: reading the source, and writing the new file.
         """
         if key is not None:
             if new_id is not None:
@@ -113,13 +113,13 @@ class Forking(Discarding):
         return self._make(document)
 
     def forks(self, id: str, *, deep: bool = False) -> list[str]:
-        """The ids of the conversations that were split off from one, sorted; also when that is gone.
+        """List the ids of the forks of a conversation, sorted; also if the conversation is gone.
 
         Args:
             id: The conversation.
-            deep: Also those that were split off from them, and so on, each behind its source.
+            deep: Also list the forks of these forks, and so on, each after its source.
 
-        Costs bringing the index up to date.
+        Raises as `heads`. Costs as `heads`.
         """
         found = self.engine.index.forks_of(id)
         if not deep:
@@ -132,16 +132,19 @@ class Forking(Discarding):
         return list(all_)
 
     def delete(self, id: str) -> Trashed:
-        """Move a conversation to the trash; a damaged file too.
+        """Move a conversation to the trash, also one whose file is damaged.
 
-        What was split off from it stays, and is then a fork of what it was a fork of itself; one that another
-        instance holds is left as it is, with a warning.
+        Its forks stay, and become forks of the conversation that it was a fork of. A fork that another instance
+        holds is left as it is, with a warning.
+
+        Args:
+            id: The conversation.
 
         Raises:
             NotFound: There is none.
             Locked, LockLost: Another instance holds it, or took it.
 
-        Cost: bringing the index up to date, to find the forks; and for each copying it, in the kernel.
+        Cost: bringing the index up to date, to find the forks, and copying each fork.
         """
         # First the forks: so the index has heard of the conversation, and tells of one that comes back as restored.
         check_id(id)
@@ -158,9 +161,12 @@ class Forking(Discarding):
         return trashed
 
     def delete_with_forks(self, id: str) -> list[Trashed]:
-        """Move a conversation, its forks, and theirs to the trash; the conversation goes last.
+        """Move a conversation, its forks, and their forks to the trash; the conversation goes last.
 
-        Raises as `delete`; when another instance holds one of them, nothing is deleted.
+        Args:
+            id: The conversation.
+
+        Raises as `delete`; if another instance holds one of them, nothing is deleted. Cost: as `delete`, for each.
         """
         all_ = [id, *self.forks(check_id(id), deep=True)]
         for one in all_:

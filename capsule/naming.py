@@ -25,7 +25,13 @@ class Naming(Updating):
     """What an open store does with suggested titles. A base of `Store`, which knows how to write."""
 
     def title_by_rule(self, id: str) -> str:
-        """The title that the first user message with a word in it gives; else empty. Raises and costs as `load`."""
+        """Make the title that the first user message with a word in it gives; else an empty text.
+
+        Raises and costs as `load`.
+
+        Args:
+            id: The conversation.
+        """
         return title_by_rule(self.document(id)["history"])
 
     def suggest_title(self, id: str, title: str, *, instead_of: str = "") -> Head | None:
@@ -34,10 +40,10 @@ class Naming(Updating):
         Args:
             id: The conversation.
             title: The title.
-            instead_of: The title that a person gave and agreed to have replaced; it is, while it is still that one.
+            instead_of: The title that a person gave and agreed to replace. It is replaced if it is still that one.
 
         Returns:
-            The head; None when a person named the conversation otherwise, and nothing was changed.
+            The head. None: a person gave another title, and nothing was changed.
 
         Raises and costs as `rename`.
         """

@@ -42,7 +42,11 @@ class Overriding(Updating):
     """
 
     def mcp_servers(self, id: str | None) -> dict[str, bool]:
-        """The MCP servers that are on (True) or off there, other than by default. Raises and costs as `head`."""
+        """Say which MCP servers are switched on (True) or off (False) for a conversation. Raises and costs as `head`.
+
+        Args:
+            id: The conversation. None: the next one that is made.
+        """
         if id is not None:
             return self.head(id).mcp_servers
         return switches_in(self._pending())
@@ -54,20 +58,30 @@ class Overriding(Updating):
         return _decoded(self.engine.read(KIND_OF_OVERRIDES, _NEXT), self._pending_path)["mcpServers"]
 
     def set_mcp_servers(self, id: str | None, switches: Mapping[str, bool | None]) -> dict[str, bool]:
-        """Switch MCP servers on (True), off (False), or back to the default (None); the others stay as they are.
+        """Switch MCP servers on or off for a conversation. Servers that are not named stay as they are.
+
+        Args:
+            id: The conversation. None: the next one that is made.
+            switches: By the server's name: True for on, False for off, None for the default.
 
         Returns:
-            All overrides there are then.
+            All switches that the conversation then has.
 
         Raises as `append`; also
-            InvalidInput: A name can't be one.
+            InvalidInput: A name can't be that of a server.
+
+        Cost: copying the file.
         """
         return self._override(id, lambda there: switched(there, switches))
 
     def toggle_mcp_server(self, id: str | None, name: str) -> dict[str, bool]:
-        """Switch an MCP server off that is on, and on that is off; one without an override counts as on.
+        """Switch an MCP server off if it is on, and on if it is off. A server without a switch counts as on.
 
-        Returns and raises as `set_mcp_servers`.
+        Args:
+            id: The conversation. None: the next one that is made.
+            name: The server.
+
+        Returns, raises and costs as `set_mcp_servers`.
         """
         check_server(name)
         return self._override(id, lambda there: switched(there, {name: not switches_in(there).get(name, True)}))

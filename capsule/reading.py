@@ -43,20 +43,34 @@ class Reading:
         self._guard = threading.Lock()
 
     def read(self, id: str) -> bytes:
-        """A conversation as it is stored, validated. Raises as `load`."""
+        """Read a conversation as it is stored, validated. Raises as `load`. Costs reading the file.
+
+        Args:
+            id: The conversation.
+        """
         return self.engine.read(KIND, id)
 
     def document(self, id: str) -> dict[str, Any]:
-        """The conversation as this version writes it, in canonical order; a number that JSON libraries would
-        change is an `orjson.Fragment`. Raises as `load`."""
+        """Read a conversation as this version writes it, in canonical order. Raises as `load`. Costs reading the file.
+
+        A number that JSON libraries would change is an `orjson.Fragment`.
+
+        Args:
+            id: The conversation.
+        """
         return self.engine.document(KIND, id)
 
     def load(self, id: str) -> Capsule:
-        """The whole conversation, unknown fields kept.
+        """Read the whole conversation; unknown fields are kept.
+
+        Args:
+            id: The conversation.
 
         Raises:
             NotFound: There is none.
             InvalidDocument: Its file does not parse, or is no capsule.
+
+        Cost: reading the file, and making the models.
         """
         from capsule.format.models import Capsule
 
@@ -70,7 +84,12 @@ class Reading:
         return self.engine.parsed(id, parse)
 
     def tail(self, id: str, n: int) -> list[Message]:
-        """The last `n` messages, oldest first. Raises as `load`. Costs reading these messages, not the file."""
+        """Read the last messages, oldest first. Raises as `load`. Costs reading these messages, not the file.
+
+        Args:
+            id: The conversation.
+            n: How many.
+        """
         from capsule.format.models import messages_in
 
         entries, count = self.engine.tail(id, n)
@@ -78,13 +97,25 @@ class Reading:
         return [message.placed(count - len(messages) + i) for i, message in enumerate(messages)]
 
     def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
-        """As `tail`, but as they stand in the file, numbers as in `document`; and the position of the first."""
+        """Read the last messages as they stand in the file, numbers as in `document`. Raises and costs as `tail`.
+
+        Args:
+            id: The conversation.
+            n: How many.
+
+        Returns:
+            The place of the first one, and the messages.
+        """
         entries, count = self.engine.tail(id, n)
         found = codec.decode(b'{"history":' + entries + b"}", self.engine.name(KIND, id))["history"]
         return count - len(found), found
 
     def head(self, id: str) -> Head:
-        """The head of one conversation. Raises as `load`."""
+        """Read the head of one conversation. Raises as `load`. Cost: reading the beginning of the file.
+
+        Args:
+            id: The conversation.
+        """
         fields, size = self.engine.head(id)
         found = Head.of(fields, self.engine.name(KIND, id), size)
         assert found is not None  # It was validated.
@@ -101,26 +132,30 @@ class Reading:
         return self.engine.index
 
     def heads(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Head]:
-        """The heads of all conversations, in no order, damaged files among them (`Head.damaged`).
+        """Read the heads of all conversations, in no order. Those of damaged files have `Head.damaged`.
 
         Args:
-            progress: Told how many bytes are indexed, and of how many, when the index must be made first.
+            progress: Called with the bytes that are indexed so far, and all bytes, if the index must be built first.
 
-        Costs one scandir, and for a file that changed since it was indexed reading what is new in it.
+        Raises:
+            StorageFailed, StoreBusy: The index can't be built.
+
+        Cost: bringing the index up to date: one scan of the directory with an lstat for each file, and for a file that
+            changed since it was indexed, reading what is new in it.
         """
         return iter(self.index.heads(progress))
 
     def message_counts(self) -> dict[str, int]:
-        """How many messages each sound conversation has, in all its branches, by id. Costs as `heads`."""
+        """Count the messages of each sound conversation, in all its branches, by id. Raises and costs as `heads`."""
         return self.index.message_counts()
 
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
-        """What changed since a cursor, whoever did it. Costs as `heads`.
+        """Say what changed since a cursor, whoever changed it. Costs as `heads`.
 
         Args:
-            since: The cursor of a change, or of an answer before; None: nothing is told, but the cursor of now.
-            ids: Only of these conversations; None: of all.
-            limit: So many changes at most; `Changes.cursor` is then the place to go on from.
+            since: The cursor of a change, or of an earlier answer. None: no changes, but the cursor of now.
+            ids: Only of these conversations. None: of all.
+            limit: The most changes. `Changes.cursor` is then the place to go on from.
 
         Raises:
             InvalidInput: `since` is no cursor.
@@ -132,20 +167,31 @@ class Reading:
         return Changes([change for change in found if wanted is None or change.id in wanted], cursor)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
-        """Build the index anew from the files, and count what is in it.
+        """Build the index anew from the files, and count what is in it. Raises as `heads`. Costs reading every file.
 
         Args:
-            progress: Told how many bytes are done, and of how many.
+            progress: Called with the bytes that are done, and all bytes.
         """
         self.index.rebuild(progress)
         return self.index.counts()
 
     def ids(self) -> list[str]:
-        """The ids of all conversations, sorted. Costs one scandir."""
+        """List the ids of all conversations, sorted.
+
+        Raises:
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: one scan of the directory.
+        """
         return self.engine.ids(KIND)
 
     def find_message(self, id: str, message_id: str) -> Message:
-        """One message: by its id, a unique prefix of it, `@N` (its position) or `@last`. Raises as `load`."""
+        """Read one message. Raises as `load`. Costs reading the file.
+
+        Args:
+            id: The conversation.
+            message_id: The message's id, a unique prefix of it, `@N` (its place) or `@last`.
+        """
         from capsule.format.models import Message
 
         history = self.document(id)["history"]
@@ -153,11 +199,16 @@ class Reading:
         return Message.model_validate_json(codec.encode(history[place])).placed(place)
 
     def resolve(self, prefix: str) -> str:
-        """The id that a person means: a full id, a unique prefix of 4 characters or more, or `@last`.
+        """Find the id that a person means.
+
+        Args:
+            prefix: A full id, a unique prefix of 4 characters or more, or `@last`.
 
         Raises:
-            NotFound: None is meant.
-            InvalidInput: Several are, or it is too short.
+            NotFound: There is no such conversation.
+            InvalidInput: The prefix fits several, or it is too short.
+
+        Cost: one scan of the directory; for `@last`, as `heads`.
         """
         if prefix == "@last":
             latest = self.index.latest()

@@ -59,18 +59,20 @@ class Receiving(Discarding):
     """What an open store does with versions from other clones. A base of `Store`. It needs files."""
 
     def version(self, kind: str, id: str) -> bytes | None:
-        """A document as it lies between two writes: read under its mutex, and checked.
+        """Read a document as it is between two writes: under its mutex, and checked.
 
         Args:
             kind: `conversations` or `agents`.
             id: Its id.
 
         Returns:
-            Its bytes; None when there is none.
+            Its bytes; None if there is none.
 
         Raises:
             InvalidDocument: It does not parse, or is no document of its kind. One of a newer major version is read.
-            StoreBusy, Refused, StorageFailed: The system did not let it.
+            StoreBusy, Refused, StorageFailed: The system did not permit it.
+
+        Cost: reading the file.
         """
 
         def look(held: Held) -> bytes | None:

@@ -74,13 +74,18 @@ class Store(
 
     @classmethod
     def init(cls, directory: str | Path) -> list[str]:
-        """Make a store of `directory`, as far as it is none: idempotent, and nothing is overwritten.
+        """Make a store of `directory`. What is there already stays as it is.
+
+        Args:
+            directory: The store's directory; it is made if it does not exist.
 
         Returns:
             The paths that were made.
 
         Raises:
-            Refused, StorageFailed: The system did not let it.
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: making at most five files and directories.
         """
         return discovery.ensure_store(directory)
 
@@ -96,15 +101,17 @@ class Store(
         """Open a store, as an instance of its own.
 
         Args:
-            path: The store's directory; None: found as the command line finds it (`CAPSULE_STORE`, the nearest
+            path: The store's directory. None: the one that the command line finds (`CAPSULE_STORE`, the nearest
                 directory upwards with a `capsule.toml`, the user's own store, made on first use).
-            keep_locks: Whether the lock that a save of a `chat` applies is kept until `close`.
-            instance: A name, for a holder whose locks outlive the process.
-            user: Whom the locks name as their user; None: the user of this process.
+            keep_locks: Whether the lock that a save to a `chat` takes is kept until `close`.
+            instance: The name of a holder whose locks outlive the process.
+            user: The user that the locks name. None: the user of this process.
 
         Raises:
             NotFound: There is no store at `path`.
             InvalidDocument: Its `capsule.toml` can't be accepted.
+
+        Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first question that needs it.
         """
         root = discovery.find_store(path)
         settings = discovery.load_settings(root)
@@ -113,9 +120,14 @@ class Store(
 
     @classmethod
     def in_memory(cls, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
-        """A store whose documents live in this process and end with it: for tests. The arguments are those of `open`.
+        """Make a store in the memory of this process, which ends with it; for tests.
 
-        `beside` gives other instances on the same documents. What needs files (git, `doctor`) raises `Refused`.
+        `beside` makes other instances on the same documents. Methods that need files raise `Refused`.
+
+        Args:
+            keep_locks, instance, user: As `open` takes them.
+
+        Raises nothing. Cost: none worth mentioning.
         """
         from capsule.engines.memory import MemoryEngine
         from capsule.settings import Settings
@@ -125,10 +137,14 @@ class Store(
         return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user)
 
     def beside(self, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
-        """Another instance on this store, for a process that acts for many: it costs next to nothing.
+        """Open another instance on this store, for a process that acts for many.
 
-        It has locks and watchers of its own, and uses the files and the index of this one, which must outlive it.
-        The arguments are those of `open`.
+        It has locks and watchers of its own, and uses the files and the index of this store, which must outlive it.
+
+        Args:
+            keep_locks, instance, user: As `open` takes them.
+
+        Raises nothing. Cost: a few objects; a store opened anew would have an index of its own.
         """
         other = type(self)(self.root, self.settings, self.engine, keep_locks=keep_locks, instance=instance, user=user)
         other._main_store = self
@@ -140,17 +156,21 @@ class Store(
         return self._holder.me().instance
 
     def release(self) -> None:
-        """Release the locks of this instance, which keeps none from here on: for a process that is about to end.
+        """Release the locks of this instance, and keep none from now on; for a process that is about to end.
 
-        What other threads are doing meanwhile goes on; a save is then made without a lock that stays. A named
-        instance leaves its locks as they are. Cost: copying each locked file, in the kernel.
+        The calls of other threads go on. A save is then made without a lock that stays. A named instance keeps its
+        locks.
+
+        Raises nothing; a lock that can't be released is left to its time to live. Cost: copying each locked file.
         """
         self._holder.close()
 
     def close(self) -> None:
-        """Release the locks of this instance, and give back its files. A named instance keeps its locks.
+        """Release the locks of this instance, and close its files. A named instance keeps its locks.
 
-        Whoever watches the store is told the end.
+        Everybody who watches the store is told that it ends.
+
+        Raises as `release`. Costs as `release`.
         """
         self._end_watching()
         self._holder.close()
@@ -200,7 +220,7 @@ class Store(
 
         Args:
             id: The conversation.
-            messages: Mappings or `Message` models; none: nothing happens.
+            messages: Mappings or `Message` models. If there are none, nothing happens.
 
         Returns and raises as `append`. Cost: one fdatasync.
         """
@@ -214,9 +234,18 @@ class Store(
     def append_entries(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message]
     ) -> tuple[int, list[dict[str, Any]]]:
-        """As `append_many`, but the messages as they stand in the file, without the models; and the place of the first.
+        """Append as `append_many` does, without making models of the messages.
 
-        Making models of them imports pydantic, which takes longer than a command's whole append.
+        To make models, pydantic is imported, which takes longer than a command's whole append.
+
+        Args:
+            id: The conversation.
+            messages: As `append_many` takes them.
+
+        Returns:
+            The place of the first message, and the messages as they stand in the file.
+
+        Raises and costs as `append_many`.
         """
         checked = [check_message(message) for message in messages]
         if not checked:
@@ -274,24 +303,33 @@ class Store(
         return self._holder.lock(check_id(id), client, agent)
 
     def unlock(self, id: str, *, force: bool = False) -> bool:
-        """Release a conversation's lock, without modifying the conversation.
+        """Release a conversation's lock, without changing the conversation.
 
         Args:
             id: The conversation.
-            force: Also when another instance holds it.
+            force: Release it also if another instance holds it.
 
         Returns:
-            False when there was none.
+            False if there was no lock.
 
         Raises:
             Locked: Another instance holds it, and `force` is not given.
+            NotFound, InvalidDocument, StoreBusy, Refused, StorageFailed: As `append`.
+
+        Cost: copying the file.
         """
         return self._holder.unlock(check_id(id), force=force)
 
     def locks(self) -> Iterator[LockState]:
-        """Every active lock of the store, with what is known of its holder. Costs as `heads`."""
+        """List every active lock of the store, with the state of its holder. Raises and costs as `heads`."""
         return (state for state in map(self.lock_state, self.heads()) if state is not None)
 
     def lock_state(self, head: Head) -> LockState | None:
-        """What is known of the holder of the lock in a head; None when it has none."""
+        """Say whether the holder of the lock in a head is alive. None: the head has no active lock.
+
+        Args:
+            head: A head, as `head` or `heads` gives it.
+
+        Raises nothing. Cost: one test of a kernel lock.
+        """
         return self._holder.state_of(head) if head.lock else None

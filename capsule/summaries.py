@@ -40,11 +40,11 @@ class Summarizing(Reading, ABC):
         """Write a new conversation."""
 
     def mark(self, id: str, up_to: str | None = None) -> Mark:
-        """How far a conversation goes now, for `summarize`. Raises and costs as `document`.
+        """Note how far a conversation goes now, for `summarize`. Raises and costs as `document`.
 
         Args:
             id: The conversation.
-            up_to: A message of its active branch, as `find_message` takes it; None: its end.
+            up_to: A message of its active branch, as `find_message` takes it. None: the end of the branch.
         """
         from capsule.standing import Mark
 
@@ -66,20 +66,22 @@ class Summarizing(Reading, ABC):
         """Make a conversation that sums up another one, with its tags; it is durable when this returns.
 
         Args:
-            id: The conversation that is summed up; it is not changed, nor need it be free.
+            id: The source. It is not changed, and may be locked by another instance.
             text: The summary.
-            title: The new conversation's title; None: "Summary: " and that of the source.
-            tags: Tags besides those of the source.
-            of: How far the source went when it was read for the summary (`mark`); None: as far as it does now.
+            title: The new conversation's title. None: "Summary: " and the title of the source.
+            tags: Tags in addition to those of the source.
+            of: How far the source had got when it was read for the summary (`mark`). None: as far as it goes now.
             type: The new conversation's type.
             role: The role of its message, which is the summary.
-            created_by: The agent that the summary is from.
+            created_by: The agent that wrote the summary.
             key: As `create` takes it.
 
         Raises:
             NotFound: There is no such conversation.
-            InvalidInput: The text is empty or too large, or the title can't be one.
+            InvalidInput: The text is empty or too large, or the title can't be accepted.
             InvalidDocument: The source's file does not parse.
+
+        Cost: reading the source, and writing the new file.
         """
         if not text.strip():
             raise InvalidInput("the summary is empty; there is nothing to make a conversation of")
@@ -117,9 +119,12 @@ class Summarizing(Reading, ABC):
         )
 
     def summaries_of(self, id: str) -> list[Summary]:
-        """The summaries of a conversation, the newest first; also of one that is gone.
+        """List the summaries of a conversation, the newest first; also if the conversation is gone.
 
-        Costs as `heads`, reading the conversation, and its summaries.
+        Args:
+            id: The conversation.
+
+        Raises as `heads`. Costs as `heads`, and reading the conversation and its summaries.
         """
         from capsule.standing import Summary, standing_of
 
@@ -129,9 +134,12 @@ class Summarizing(Reading, ABC):
         return [Summary(head, standing_of(self.document(head.id), source)) for head in heads]
 
     def standing(self, id: str) -> Standing | None:
-        """What became of the source of a summary; None when the conversation is no summary.
+        """Say what became of the source of a summary. None: the conversation is no summary.
 
-        Raises as `document`. Costs reading both.
+        Args:
+            id: The summary.
+
+        Raises as `document`. Costs reading both files.
         """
         from capsule.standing import Standing, standing_of
 

@@ -41,29 +41,49 @@ class Updating(Changing):
         return self._change_head(id, _head_change(**changes))
 
     def rename(self, id: str, title: str, *, by: str = "user") -> Head:
-        """Give a conversation a title. Raises as `append`. Cost: copying the file, in the kernel; so with all below.
+        """Give a conversation a title. Raises as `append`. Cost: copying the file.
 
         Args:
             id: The conversation.
-            title: Its title.
+            title: The title.
             by: `user`, or `auto` for a title made by rule, which a later rule may change.
         """
         return self.update(id, title=title, by=by)
 
     def tag(self, id: str, *tags: str) -> Head:
-        """Add tags; one that is there already stays as it is."""
+        """Add tags. A tag that is there already stays as it is. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            tags: The tags.
+        """
         return self.update(id, tagged=tags)
 
     def untag(self, id: str, *tags: str) -> Head:
-        """Remove tags; one that isn't there is passed over."""
+        """Remove tags. A tag that is not there is skipped. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            tags: The tags.
+        """
         return self.update(id, untagged=tags)
 
     def pin(self, id: str, on: bool = True) -> Head:
-        """Pin a conversation above the others, or unpin it."""
+        """Pin a conversation to the top of the list, or unpin it. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            on: False unpins it.
+        """
         return self.update(id, pinned=on)
 
     def archive(self, id: str, on: bool = True) -> Head:
-        """Archive a conversation, or bring it back."""
+        """Archive a conversation, or bring it back into the list. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            on: False brings it back.
+        """
         return self.update(id, archived=on)
 
 

@@ -82,15 +82,15 @@ class Watching(Changing):
     def wait_for_changes(
         self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
     ) -> Changes:
-        """The changes after a cursor, as soon as there is one: at once when something changed meanwhile.
+        """Wait for changes after a cursor, and return them; at once if something changed meanwhile.
 
         Args:
-            since: The cursor; None: now.
-            ids: These conversations only.
-            timeout_s: Seconds after which it gives up, with no changes and a cursor to go on from; None: never. It
-                gives up also when the store is closed.
+            since: The cursor. None: now.
+            ids: Only these conversations.
+            timeout_s: Seconds after which it returns no changes, and a cursor to go on from. None: it waits on. It also
+                returns when the store is closed.
 
-        Raises as `changes`.
+        Raises as `changes`. Cost: as `changes` for each change; waiting costs next to nothing.
         """
         wanted = _wanted(ids)
         hub = self._watched()
@@ -112,7 +112,13 @@ class Watching(Changing):
     async def await_changes(
         self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
     ) -> Changes:
-        """As `wait_for_changes`, for an event loop: takes no thread while it waits."""
+        """Wait for changes as `wait_for_changes` does, in an event loop. It takes no thread while it waits.
+
+        Args:
+            since, ids, timeout_s: As `wait_for_changes` takes them.
+
+        Raises and costs as `wait_for_changes`.
+        """
         if since is None:
             import asyncio
 
@@ -121,7 +127,10 @@ class Watching(Changing):
             return await watch.batch(timeout_s)
 
     def remember_own(self) -> None:
-        """Remember from now on what this store writes, the newest thousands, as once it is watched: `Change.own`."""
+        """Remember from now on what this store writes (the newest 20,000 writes), for `Change.own`.
+
+        A store does so by itself as soon as it is watched. Raises nothing. Cost: a little memory.
+        """
         from capsule.own import Own
 
         with self._guard:

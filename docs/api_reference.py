@@ -28,7 +28,11 @@ Everything that a program needs comes from the package itself: `from capsule imp
 writes returns, the write is on the disk; when it raises, nothing was written.
 
 Every error that Capsule raises on purpose is a [`CapsuleError`](#errors). [troubleshooting.md](troubleshooting.md) says
-what to do about each. Where a method "raises as `append`", the list stands at `append`; the same goes for costs.
+what to do about each. If a method "raises as `append`", look at `append` for the list. The same goes for costs.
+
+`id` is always the full id of a conversation; `resolve` finds it for a prefix. To "copy the file" means to copy it in
+the kernel, without reading it: 50 MB took about 35 ms. To "bring the index up to date" means to scan the directory,
+and to read what is new in files that changed.
 """
 
 #: The subjects of the store in the order of the page, by the module that has their methods. Others follow them.

@@ -7,6 +7,7 @@ they leave as it is; another page's begin in an empty directory. A UUID, a time 
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule import errors
+from capsule import Store, errors
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -151,6 +152,28 @@ def test_troubleshooting_has_a_part_for_every_error() -> None:
     classes = [getattr(errors, name) for name in errors.__all__]
     raised = [kind for kind in classes if issubclass(kind, errors.CapsuleError) and kind is not errors.CapsuleError]
     assert described == sorted((str(kind.exit_code), kind.__name__) for kind in raised)
+
+
+def test_every_method_of_a_store_says_its_arguments_errors_and_cost() -> None:
+    methods = {
+        name: member
+        for owner in Store.__mro__
+        if owner.__module__.startswith("capsule.")
+        for name, member in vars(owner).items()
+        if not name.startswith("_") and not isinstance(member, property)
+    }
+    missing = []
+    for name, member in methods.items():
+        function = getattr(member, "__func__", member)
+        text = inspect.getdoc(getattr(Store, name)) or ""
+        if inspect.isfunction(function):
+            wanted = [*inspect.signature(function).parameters, "(?i:raises)", "(?i:costs?)"]
+            missing += [
+                f"{name}: {word}"
+                for word in wanted
+                if word not in ("self", "cls") and not re.search(rf"\b{word}\b", text)
+            ]
+    assert not missing
 
 
 def test_recordings_load_nothing_from_elsewhere() -> None:
