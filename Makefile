@@ -38,8 +38,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## show the main job on a real store
 	@$(BIN)/capsule demo $(ARGS)
 
-test: $(STAMP)  ## run the tests but for the slow ones (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(ARGS)
+test: $(STAMP)  ## run the tests, of the slow ones a sample (ARGS="-k name" for some of them)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample" $(ARGS)
 
 test-all: $(STAMP)  ## run all tests
 	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)

@@ -25,6 +25,7 @@ def test_the_demo_ends_with_as_many_messages_in_the_file_as_were_acknowledged(ca
     assert capsule.json("list") == [], "the demo has a store of its own"
 
 
+@pytest.mark.sample
 def test_the_demo_with_json_prints_the_numbers_alone(capsule: Any) -> None:
     told = json.loads(capsule.process("demo", "--json").stdout)
     assert told["ok"] is True

@@ -141,6 +141,7 @@ def change(kind: str) -> Change:
     return Change(kind=kind, id="x", at="2025-01-01T00:00:00.000Z", cursor="c")
 
 
+@pytest.mark.sample
 def test_it_waits_for_a_pause_and_for_no_longer_than_twenty() -> None:
     clock, acted = Clock(), []
     auto = Autocommit(10, lambda: acted.append(clock.now), pytest.fail, clock=clock)
@@ -160,6 +161,7 @@ def test_it_waits_for_a_pause_and_for_no_longer_than_twenty() -> None:
     assert auto.due_in_s() == 10
 
 
+@pytest.mark.sample
 def test_what_fails_is_said_once_and_tried_again() -> None:
     clock, said = Clock(), []
     errors: list[CapsuleError | None] = [

@@ -56,6 +56,7 @@ def words(clone: Clone, id: str = ID, limit: int | None = None) -> list[str]:
 # -- The list ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample
 def test_each_commit_says_what_it_did_and_the_latest_comes_first(repo: Clone) -> None:
     made(repo, "one")
     said(repo, "two", author="Ben <ben@example.org>", at="2026-03-01T10:00:00+05:30")
@@ -376,6 +377,7 @@ def test_a_difference_reads_like_a_chat(dated: tuple[Clone, list[str]]) -> None:
     assert (told["from"], told["to"]) == (hashes[0], None)
 
 
+@pytest.mark.sample
 def test_a_version_comes_back_as_a_new_write_and_the_one_before_is_kept(dated: tuple[Clone, list[str]]) -> None:
     clone, hashes = dated
     with clone.store() as store:

@@ -58,6 +58,7 @@ def fine(tmp_path: Path) -> Clone:
     return configured(tmp_path / "répo")
 
 
+@pytest.mark.sample
 def test_a_clone_that_is_set_up_has_nothing_to_do(fine: Clone) -> None:
     conversation(fine)
     fine.commit()

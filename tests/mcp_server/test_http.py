@@ -65,6 +65,7 @@ def error_of(answer: tuple[int, dict[str, str], Any]) -> tuple[int, str]:
     return status, told["error"]["message"]
 
 
+@pytest.mark.sample
 def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
     for text, address in (
         ("8765", Address("127.0.0.1", 8765)),

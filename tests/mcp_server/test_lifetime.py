@@ -132,6 +132,7 @@ def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Pa
             assert client.ended() == 0
 
 
+@pytest.mark.sample
 def test_what_was_asked_before_the_end_of_file_is_answered(root: Path) -> None:
     with over_stdio(root) as client:
         asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(50)}

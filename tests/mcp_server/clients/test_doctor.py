@@ -23,6 +23,7 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.sample
 def test_a_server_that_works_is_described(capsule: Program, places: Places) -> None:
     seen = doctor.examine(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home)
     assert seen.problems == []
