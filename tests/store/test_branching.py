@@ -294,7 +294,7 @@ def test_pruning_leaves_one_branch(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
-def test_what_nobody_agreed_to_is_not_taken_out(root: Path, store: Store, is_pruned: bool) -> None:
+def test_what_nobody_agreed_to_is_not_taken_out(store: Store, is_pruned: bool) -> None:
     id = talk(store, "question", "one", "more")
     store.regenerate(id, "two", "@1")
     store.switch(id, "@1")
@@ -304,7 +304,7 @@ def test_what_nobody_agreed_to_is_not_taken_out(root: Path, store: Store, is_pru
         return store.prune(id, **more) if is_pruned else store.delete_message(id, "@1", **more)
 
     agreed = taken(dry_run=True)
-    with Store.open(root) as other:
+    with store.beside() as other:
         other.append(id, content="wait", parent=agreed.ids[-1])
     before = store.read(id)
     for expected in (agreed.ids, (), [*agreed.ids, "nobody"]):
@@ -315,22 +315,22 @@ def test_what_nobody_agreed_to_is_not_taken_out(root: Path, store: Store, is_pru
     assert taken(expected=list(reversed(now.ids))) == now and path(store, id) == ["question", "two"]
 
 
-def test_of_two_messages_of_one_id_the_first_is_meant(root: Path, store: Store) -> None:
+def test_of_two_messages_of_one_id_the_first_is_meant(store: Store) -> None:
     id, twice = talk(store, "question", "one"), "00000000-0000-7000-8000-000000000000"
     store.append_many(id, [{"role": "user", "content": "first", "id": twice}])
     store.append_many(id, [{"role": "user", "content": "2nd", "id": twice, "parent": store.path(id)[0].id}])
     done = store.append(id, content="under the first", parent=twice)
-    with Store.open(root) as other:
+    with store.beside() as other:
         assert other.switch(id, twice).leaf == done.id
         assert other.alternatives(id, twice).leaves == (done.id,)
 
 
-def test_who_may_not_write_may_not_branch_either(root: Path, store: Store) -> None:
+def test_who_may_not_write_may_not_branch_either(store: Store) -> None:
     id = talk(store, "question", "one", type="chat")
     store.regenerate(id, "two")
     assert store.head(id).lock is None or store.lock(id)
     store.lock(id)
-    with Store.open(root) as other:
+    with store.beside() as other:
         for ask in (
             lambda: other.switch(id, "@1"),
             lambda: other.branch(id, "@0", "x"),

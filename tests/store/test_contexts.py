@@ -31,9 +31,9 @@ def is_canonical(store: Store, id: str) -> bool:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    Store.init(tmp_path / "store")
-    with Store.open(tmp_path / "store", keep_locks=False) as opened:
+def store(root: Path) -> Iterator[Store]:
+    """Of files: that the bytes around a context stay is what this is about."""
+    with Store.open(root, keep_locks=False) as opened:
         opened.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
         yield opened
 
@@ -59,8 +59,8 @@ def test_clearing_leaves_what_a_new_conversation_has(store: Store) -> None:
     assert is_canonical(store, "plan")
 
 
-def test_unknown_fields_around_the_context_and_in_it_are_kept_or_written(store: Store) -> None:
-    path = Path(store.engine.storage.path("conversations", "plan"))
+def test_unknown_fields_around_the_context_and_in_it_are_kept_or_written(root: Path, store: Store) -> None:
+    path = root / "conversations" / "plan.json"
     document = orjson.loads(path.read_bytes()) | {"zebra": {"a": {}, "b": [{}]}, "x": None}
     path.write_bytes(orjson.dumps(document))
     store.set_context("plan", CONTEXT | {"mine": [1, {"deep": {}}]})
@@ -99,7 +99,7 @@ def test_the_lines_of_a_context_are_those_of_the_canonical_layout(values: list[A
         assert anatomy.context_end(lines + b"rest", first=True) == len(lines)
 
 
-def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(store: Store) -> None:
+def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(root: Path, store: Store) -> None:
     for context in [
         {},
         {"fullContext": 'a\n"\\b'},
@@ -110,7 +110,7 @@ def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(sto
     ]:
         store.set_context("plan", context)
         assert store.context("plan") == context
-        path = Path(store.engine.storage.path("conversations", "plan"))
+        path = root / "conversations" / "plan.json"
         path.write_bytes(path.read_bytes().replace(b'"own": 1', b'"own": 2.50'))
         before = store.read("plan")
         store.set_context("plan", store.context("plan"))
@@ -140,7 +140,7 @@ def test_what_is_no_context_is_refused_and_nothing_is_changed(store: Store) -> N
 
 def test_another_instance_s_lock_refuses_and_a_save_locks_a_chat(store: Store) -> None:
     store.create(id="chat", title="Chat")
-    with Store.open(store.root) as other:
+    with store.beside() as other:
         other.set_context("chat", CONTEXT)
         assert other.head("chat").lock is not None
         with pytest.raises(Locked):

@@ -123,7 +123,7 @@ def test_what_can_not_be_merged_is_told_with_its_place_and_left(store: Store) ->
 
 def test_a_conversation_that_somebody_holds_is_not_merged_into(store: Store) -> None:
     parted(store)
-    with Store.open(store.root) as other, other.lock(ID):
+    with store.beside() as other, other.lock(ID):
         before = place(store, ID).read_bytes()
         (finding,) = copies(store, repair=True)
         assert "locked by" in finding.what and finding.repaired is None

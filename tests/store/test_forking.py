@@ -24,7 +24,7 @@ def source(store: Store) -> str:
     return id
 
 
-def test_a_fork_has_the_words_and_times_of_a_branch_and_ids_of_its_own(store: Store) -> None:
+def test_a_fork_has_the_words_and_times_of_a_branch_and_ids_of_its_own(root: Path, store: Store) -> None:
     id = source(store)
     head = store.fork(id)
     assert (head.title, head.tags, head.mode, head.type) == ("Fork of Plan", ("work",), "toolbox", "group")
@@ -58,10 +58,10 @@ def test_a_fork_of_nothing_and_of_an_endless_title_is_one(store: Store) -> None:
     assert store.load(head.id).history == [] and head.title.startswith("Fork of xxx") and len(head.title) == 200
 
 
-def test_a_locked_source_is_forked_and_not_touched(root: Path, store: Store) -> None:
+def test_a_locked_source_is_forked_and_not_touched(store: Store) -> None:
     id = store.create(title="T", messages=[{"role": "user", "content": "hello"}]).id
     before = store.read(id)
-    with Store.open(root) as other:
+    with store.beside() as other:
         assert other.fork(id).forked_from == id
     assert store.read(id) == before
 
@@ -78,12 +78,12 @@ def test_a_fork_goes_over_to_the_grandparent(store: Store) -> None:
 
 
 def test_deleting_takes_no_lock_on_a_fork_and_leaves_alone_what_another_holds(
-    root: Path, store: Store, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(title="T").id
     free, held = store.fork(id).id, store.fork(id).id
     store.unlock(free), store.unlock(held)
-    with Store.open(root) as other:
+    with store.beside() as other:
         other.lock(held)
         with caplog.at_level(logging.WARNING, "capsule"):
             store.delete(id)
@@ -91,12 +91,12 @@ def test_deleting_takes_no_lock_on_a_fork_and_leaves_alone_what_another_holds(
     assert (store.head(free).forked_from, store.head(free).lock) == (None, None)
 
 
-def test_forks_go_along_when_asked_and_all_stay_when_one_is_held(root: Path, store: Store) -> None:
+def test_forks_go_along_when_asked_and_all_stay_when_one_is_held(store: Store) -> None:
     id = source(store)
     forks = [store.fork(id).id]
     forks.append(store.fork(forks[0]).id)
     other_one = store.create(title="O").id
-    with Store.open(root) as other:
+    with store.beside() as other:
         other.lock(forks[1])
         with pytest.raises(Locked, match="nothing was deleted"):
             store.delete_with_forks(id)
@@ -112,11 +112,11 @@ def test_when_all_go_no_fork_is_pointed_elsewhere_before_it_goes_too(store: Stor
     before = {one: store.read(one) for one in (id, fork)}
     assert {one for one, _ in store.delete_all()} == {id, fork} and store.ids() == []
     for trashed in store.trash():
-        assert store.engine.storage.read_trashed(trashed.token) == before[trashed.id]
+        assert store.engine.trashed(trashed.token) == before[trashed.id]
 
 
 def test_a_conversation_is_deleted_when_its_forks_cannot_be_looked_for(
-    root: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(type="group").id
 
@@ -124,7 +124,7 @@ def test_a_conversation_is_deleted_when_its_forks_cannot_be_looked_for(
         raise StoreBusy("the index is being built", id="", holder="another process")
 
     monkeypatch.setattr(store.index, "forks_of", busy)
-    assert store.delete(id).id == id and not store.engine.storage.exists("conversations", id)
+    assert store.delete(id).id == id and not store.engine.exists("conversations", id)
     assert "could not be looked for" in caplog.text
 
 

@@ -117,10 +117,10 @@ def test_two_processes_that_retry_at_once_append_one(root: Path, store: Store) -
     assert sorted(contents(store, id), key=int) == [str(key) for key in range(40)]
 
 
-def test_a_locked_conversation_still_tells_that_the_message_is_there(root: Path, store: Store) -> None:
+def test_a_locked_conversation_still_tells_that_the_message_is_there(store: Store) -> None:
     id = store.create(title="t").id
     store.append_once(id, "k", content="once")
-    with Store.open(root) as other:
+    with store.beside() as other:
         assert other.append_once(id, "k", content="once")[1]
         with pytest.raises(Locked):
             other.append_once(id, "l", content="more")

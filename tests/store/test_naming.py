@@ -42,9 +42,9 @@ def test_a_title_of_version_2_0_may_be_a_persons_and_is_left(store: Store, root:
     assert store.suggest_title("old-1", "New", instead_of="Old") is not None
 
 
-def test_a_person_and_a_suggestion_at_once_leave_the_persons_title(root: Path) -> None:
+def test_a_person_and_a_suggestion_at_once_leave_the_persons_title() -> None:
     for _ in range(10):
-        with Store.open(root, keep_locks=False) as store:
+        with Store.in_memory(keep_locks=False) as store:
             id = store.create().id
             together = threading.Barrier(2)
 

@@ -34,7 +34,7 @@ def test_only_what_was_switched_stands_in_the_file(store: Store) -> None:
     assert store.load(id).metadata.mcp_servers is None
 
 
-def test_a_head_says_which_servers_are_on_or_off_from_the_file_and_from_the_index(store: Store) -> None:
+def test_a_head_says_which_servers_are_on_or_off_from_the_file_and_from_the_index(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
     assert next(iter(store.heads())).mcp_servers == {}
     cursor = store.changes().cursor
@@ -43,7 +43,7 @@ def test_a_head_says_which_servers_are_on_or_off_from_the_file_and_from_the_inde
     assert head.as_json()["mcpServers"] == {"git": {"enabled": False}, "web": {"enabled": True}}
     assert store.head(id) == next(iter(store.heads())) and store.head(id).mcp_servers == head.mcp_servers
     assert [change.fields for change in store.changes(cursor).changes if change.kind == "head"] == [("mcp_servers",)]
-    path = Path(store.engine.storage.path("conversations", id))
+    path = root / "conversations" / f"{id}.json"
     document = orjson.loads(path.read_bytes())
     document["metadata"]["mcpServers"] = ["git"]
     path.write_bytes(orjson.dumps(document))
@@ -55,9 +55,9 @@ def test_a_head_says_which_servers_are_on_or_off_from_the_file_and_from_the_inde
     assert "mcpServers" in next(iter(store.heads())).damaged
 
 
-def test_what_else_stands_in_an_override_stays(store: Store) -> None:
+def test_what_else_stands_in_an_override_stays(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
-    path = Path(store.engine.storage.path("conversations", id))
+    path = root / "conversations" / f"{id}.json"
     document = orjson.loads(path.read_bytes())
     document["metadata"]["mcpServers"] = {"git": {"why": "mine", "enabled": True}}
     path.write_bytes(orjson.dumps(document))
@@ -65,9 +65,9 @@ def test_what_else_stands_in_an_override_stays(store: Store) -> None:
     assert servers(store, id) == {"git": {"why": "mine", "enabled": False}}
 
 
-def test_a_list_of_names_is_read_kept_and_told_as_odd_until_it_is_changed(store: Store) -> None:
+def test_a_list_of_names_is_read_kept_and_told_as_odd_until_it_is_changed(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
-    path = Path(store.engine.storage.path("conversations", id))
+    path = root / "conversations" / f"{id}.json"
     document = orjson.loads(path.read_bytes())
     document["metadata"]["mcpServers"] = ["git", "web"]
     path.write_bytes(orjson.dumps(document))
@@ -81,10 +81,10 @@ def test_a_list_of_names_is_read_kept_and_told_as_odd_until_it_is_changed(store:
     assert problems_of(path.read_bytes(), "x") == []
 
 
-def test_overrides_of_another_shape_make_a_file_invalid(store: Store) -> None:
+def test_overrides_of_another_shape_make_a_file_invalid(root: Path, store: Store) -> None:
     for wrong in [{"git": True}, {"git": {}}, {"git": {"enabled": 1}}, [1], "git"]:
         id = store.create(title="Plan").id
-        path = Path(store.engine.storage.path("conversations", id))
+        path = root / "conversations" / f"{id}.json"
         document = orjson.loads(path.read_bytes())
         document["metadata"]["mcpServers"] = wrong
         path.write_bytes(orjson.dumps(document))

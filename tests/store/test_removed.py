@@ -103,7 +103,7 @@ def test_a_lock_keeps_others_from_restoring(store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "one"}]).id
     store.delete_message(id, "@0")
     (kept,) = store.removed(id)
-    with Store.open(store.root) as other, pytest.raises(Locked):
+    with store.beside() as other, pytest.raises(Locked):
         other.restore_messages(kept.trashed)
     assert len(store.removed(id)) == 1
     store.purge()

@@ -60,7 +60,7 @@ def test_the_lock_of_the_version_is_nobodys_and_that_of_the_file_stays(store: St
 
 def test_a_conversation_that_another_instance_holds_is_left(store: Store) -> None:
     document = earlier(store)
-    with Store.open(store.root) as other, other.lock(ID), pytest.raises(Locked):
+    with store.beside() as other, other.lock(ID), pytest.raises(Locked):
         store.restore_version(ID, document)
     assert contents(store) == ["one", "two"]
     assert not list(Path(store.root, ".capsule").glob("quarantine/*"))

@@ -76,7 +76,7 @@ def test_a_message_that_cannot_be_written_is_refused_before_anything_is(store: S
         assert store.read(id) == before and store.ids() == ids
 
 
-def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(root: Path, store: Store) -> None:
+def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(store: Store) -> None:
     id = store.create().id
     before = store.read(id)
     for use in (

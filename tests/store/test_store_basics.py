@@ -123,7 +123,7 @@ def test_an_id_is_resolved_by_a_prefix_of_four_and_the_latest_by_name(store: Sto
     assert store.resolve(store.create(id="abcd").id) == "abcd"  # A full id is meant, even when it begins another.
 
 
-def test_deleted_conversations_come_back_as_they_were(root: Path, store: Store) -> None:
+def test_deleted_conversations_come_back_as_they_were(store: Store) -> None:
     id = store.create(title="Plan", messages=[PLAIN]).id
     history = store.document(id)["history"]
     trashed = store.delete(id)

@@ -50,7 +50,7 @@ def test_processes_append_to_one_conversation_and_nothing_is_lost(root: Path, st
     assert codec.encode(store.document(id)) == store.read(id)
 
 
-def test_threads_share_one_store(root: Path, store: Store) -> None:
+def test_threads_share_one_store(store: Store) -> None:
     group, chat = store.create(type="group").id, store.create().id
     failures: list[BaseException] = []
     start = threading.Barrier(6)
@@ -205,7 +205,7 @@ def test_creating_the_same_id_at_once_makes_it_once(root: Path, child: Start) ->
         assert [store.head("plan").title] == titles
 
 
-def test_deleting_while_others_append_loses_nobody_a_word(root: Path, store: Store) -> None:
+def test_deleting_while_others_append_loses_nobody_a_word(store: Store) -> None:
     id = store.create(type="group").id
     outcomes: list[str] = []
     start = threading.Barrier(2)

@@ -131,8 +131,8 @@ def test_a_holder_whose_lock_was_forced_finds_out_at_its_next_write_and_changes_
         assert contents(ours, id) == ["one", "two", "four"]
 
 
-def test_a_lock_that_was_taken_away_and_freed_is_lost_all_the_same(root: Path) -> None:
-    with Store.open(root) as ours, Store.open(root, keep_locks=False) as theirs:
+def test_a_lock_that_was_taken_away_and_freed_is_lost_all_the_same(store: Store) -> None:
+    with store.beside() as ours, store.beside(keep_locks=False) as theirs:
         id = ours.create(title="Plan").id
         theirs.unlock(id, force=True)
         with pytest.raises(LockLost) as lost:
@@ -142,9 +142,9 @@ def test_a_lock_that_was_taken_away_and_freed_is_lost_all_the_same(root: Path) -
 
 
 def test_the_end_of_a_with_block_whose_lock_was_taken_is_a_word_and_no_error(
-    root: Path, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Store.open(root) as ours, Store.open(root) as theirs:
+    with store.beside() as ours, store.beside() as theirs:
         id = ours.create(type="group").id
         with ours.lock(id):
             theirs.unlock(id, force=True)
@@ -181,14 +181,14 @@ def test_a_lock_of_this_host_whose_instance_is_no_instance_is_an_orphan(root: Pa
         assert contents(store, id) == ["x"]
 
 
-def test_a_named_instance_holds_its_lock_across_openings_and_nobody_else_gets_it(root: Path, store: Store) -> None:
-    with Store.open(root, instance="desk") as desk:
+def test_a_named_instance_holds_its_lock_across_openings_and_nobody_else_gets_it(store: Store) -> None:
+    with store.beside(instance="desk") as desk:
         id = desk.create(title="Plan").id
     lock = store.head(id).lock
     assert lock is not None and lock["name"] == "desk"
     with pytest.raises(Locked, match="desk"):
         store.append(id, content="x")
-    with Store.open(root, instance="desk") as desk:
+    with store.beside(instance="desk") as desk:
         desk.append(id, content="mine")
         assert desk.unlock(id) is True
     store.append(id, content="x")
@@ -272,10 +272,10 @@ def test_a_store_that_keeps_no_locks_records_none(root: Path) -> None:
         assert not (root / ".capsule" / "instances").exists()
 
 
-def test_conversations_of_many_writers_take_no_lock_by_a_save(root: Path, store: Store) -> None:
+def test_conversations_of_many_writers_take_no_lock_by_a_save(store: Store) -> None:
     for type in ["direct", "group", "channel"]:
         id = store.create(type=type).id
-        with Store.open(root) as other:
+        with store.beside() as other:
             store.append(id, content="one")
             other.append(id, content="two")
             assert store.head(id).lock is None

@@ -47,9 +47,9 @@ def test_a_title_and_more_tags_can_be_given(store: Store, plan: str) -> None:
     assert (head.title, head.tags, head.title_set_by) == ("In short", ("home", "2026", "short"), "user")
 
 
-def test_any_title_of_the_source_gives_one_that_is_accepted(store: Store, plan: str) -> None:
+def test_any_title_of_the_source_gives_one_that_is_accepted(root: Path, store: Store, plan: str) -> None:
     for title in ["", "x" * 200, "a\x07b", " " * 5]:
-        path = Path(store.engine.storage.path("conversations", plan))
+        path = root / "conversations" / f"{plan}.json"
         document = orjson.loads(path.read_bytes()) | {"title": title}
         path.write_bytes(orjson.dumps(document))
         made = store.summarize(plan, "They go to the sea.").title
@@ -105,10 +105,10 @@ def test_messages_without_ids_are_known_again_when_they_got_theirs(store: Store,
     assert store.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
-def test_a_source_that_took_another_way_or_lost_messages_is_told(store: Store, plan: str) -> None:
+def test_a_source_that_took_another_way_or_lost_messages_is_told(root: Path, store: Store, plan: str) -> None:
     summary = store.summarize(plan, "They go.").id
     first = store.find_message(plan, "@0").id
-    path = Path(store.engine.storage.path("conversations", plan))
+    path = root / "conversations" / f"{plan}.json"
     document = orjson.loads(path.read_bytes())
     document["history"].append({"role": "assistant", "content": "No.", "parent": first})
     path.write_bytes(orjson.dumps(document))
@@ -136,9 +136,11 @@ def test_the_summaries_of_a_conversation_are_found_the_newest_first_even_when_it
     assert store.summaries_of("nobody") == []
 
 
-def test_a_summary_that_does_not_say_of_what_or_how_far_it_is_stands_nowhere(store: Store, plan: str) -> None:
+def test_a_summary_that_does_not_say_of_what_or_how_far_it_is_stands_nowhere(
+    root: Path, store: Store, plan: str
+) -> None:
     summary = store.summarize(plan, "They go.").id
-    path = Path(store.engine.storage.path("conversations", summary))
+    path = root / "conversations" / f"{summary}.json"
     written = orjson.loads(path.read_bytes())
     for name in ("sourceConversationId", "summaryOf"):
         about = {key: value for key, value in written["metadata"].items() if key != name}
@@ -146,7 +148,7 @@ def test_a_summary_that_does_not_say_of_what_or_how_far_it_is_stands_nowhere(sto
         assert store.standing(summary).state == "unknown"  # type: ignore[union-attr]
 
 
-def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(store: Store, plan: str) -> None:
+def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(root: Path, store: Store, plan: str) -> None:
     summary = store.summarize(plan, "They go.").id
     assert list(examine(store)) == []
     store.append(plan, content="When?")
@@ -170,8 +172,8 @@ def test_what_was_edited_before_the_summary_is_in_it_however_long_the_file_takes
         assert store.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
-def test_an_edit_is_seen_as_one_even_when_the_clock_is_behind_the_file(store: Store, plan: str) -> None:
-    path = Path(store.engine.storage.path("conversations", plan))
+def test_an_edit_is_seen_as_one_even_when_the_clock_is_behind_the_file(root: Path, store: Store, plan: str) -> None:
+    path = root / "conversations" / f"{plan}.json"
     document = orjson.loads(path.read_bytes()) | {"updatedAt": "2999-12-31T23:59:59.999Z"}
     path.write_bytes(orjson.dumps(document))
     summary = store.summarize(plan, "They go.").id

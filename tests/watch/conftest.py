@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -47,16 +46,23 @@ def has(*kinds: str) -> Callable[[list[Change]], bool]:
 
 
 @pytest.fixture
-def store(root: Path) -> Iterator[Store]:
-    with Store.open(root, keep_locks=False) as store:
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A fresh store: in memory, or of files where the test also takes their directory, `root`."""
+    of_files = "root" in request.fixturenames
+    with (
+        Store.open(request.getfixturevalue("root"), keep_locks=False)
+        if of_files
+        else Store.in_memory(keep_locks=False) as store
+    ):
         yield store
 
 
 @pytest.fixture
-def other(root: Path) -> Iterator[Store]:
-    """Another instance, which the first one hears of as of any other process."""
-    with Store.open(root, keep_locks=False) as store:
-        yield store
+def other(request: pytest.FixtureRequest, store: Store) -> Iterator[Store]:
+    """Another instance, which the first one hears of as of any other: of files, as of any other process."""
+    of_files = "root" in request.fixturenames
+    with Store.open(store.root, keep_locks=False) if of_files else store.beside(keep_locks=False) as other:
+        yield other
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import anyio
 import pytest
@@ -191,8 +190,8 @@ def test_it_ends_when_it_is_closed_by_another_task(store: Store) -> None:
     asyncio.run(follow())
 
 
-def test_closing_the_store_ends_everybody_who_waits(root: Path) -> None:
-    store = Store.open(root)
+def test_closing_the_store_ends_everybody_who_waits() -> None:
+    store = Store.in_memory()
     cursor = store.changes().cursor
     polled: list[object] = []
     poll = threading.Thread(target=lambda: polled.append(store.wait_for_changes(cursor).changes))
@@ -243,7 +242,7 @@ def test_a_long_poll_in_an_event_loop_takes_no_thread(store: Store, other: Store
     asyncio.run(poll())
 
 
-def test_nobody_watching_costs_nothing(root: Path, store: Store) -> None:
+def test_nobody_watching_costs_nothing(store: Store) -> None:
     id = store.create(type="group").id
     store.append(id, content="x")
     store.changes()

@@ -20,8 +20,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 Save = Callable[[Path, bytes], None]
 
 
-def file_of(store: Store, id: str) -> Path:
-    return Path(store.engine.storage.path("conversations", id))
+def file_of(root: Path, id: str) -> Path:
+    return root / "conversations" / f"{id}.json"
 
 
 def in_place(path: Path, data: bytes) -> None:
@@ -73,10 +73,12 @@ def test_what_a_store_does_is_told_by_kind(store: Store, other: Store, follower:
 
 
 @SAVES
-def test_what_an_editor_does_is_told_as_coming_from_outside(store: Store, follower: Follower, save: Save) -> None:
+def test_what_an_editor_does_is_told_as_coming_from_outside(
+    root: Path, store: Store, follower: Follower, save: Save
+) -> None:
     id = store.create(title="Plan", messages=HELLO).id
     follower.next("created")
-    path = file_of(store, id)
+    path = file_of(root, id)
     sound = path.read_bytes()
     save(path, sound.replace(b"hello", b"good morning").replace(b'"Plan"', b'"Plans"'))
     news = follower.until(has("edited", "head"))
@@ -93,13 +95,15 @@ def test_what_an_editor_does_is_told_as_coming_from_outside(store: Store, follow
 
 
 @SAVES
-def test_an_editor_that_adds_and_takes_out_messages_is_told_so(store: Store, follower: Follower, save: Save) -> None:
+def test_an_editor_that_adds_and_takes_out_messages_is_told_so(
+    root: Path, store: Store, follower: Follower, save: Save
+) -> None:
     id = store.create(messages=[{"role": "user", "content": word} for word in ("one", "two")]).id
     follower.next("created")
     first, second = (str(message.id) for message in store.tail(id, 2))
     document = store.document(id)
     document["history"] = [document["history"][0], {"role": "user", "content": "three"}]
-    save(file_of(store, id), codec.encode(document))
+    save(file_of(root, id), codec.encode(document))
     news = follower.until(lambda changes: any(second in change.removed for change in changes))
     added = [message for change in news for message in change.messages]
     # It has no id in the file; the next write gives it the one that was told.
@@ -107,9 +111,11 @@ def test_an_editor_that_adds_and_takes_out_messages_is_told_so(store: Store, fol
     assert added == [store.tail(id, 2)[0].id] and first not in added
 
 
-def test_a_file_copied_into_the_store_is_created_from_outside(store: Store, follower: Follower, samples: Path) -> None:
+def test_a_file_copied_into_the_store_is_created_from_outside(
+    root: Path, store: Store, follower: Follower, samples: Path
+) -> None:
     sample = next(path for path in sorted(samples.glob("*.json")))
-    shutil.copy(sample, file_of(store, sample.stem))
+    shutil.copy(sample, file_of(root, sample.stem))
     created = follower.next("created")
     assert (created.id, created.source) == (sample.stem, "outside")
 
@@ -131,10 +137,10 @@ def test_another_process_is_heard(root: Path, store: Store, follower: Follower, 
     assert (appended.source, appended.own) == ("store", False)
 
 
-def test_a_conversation_is_heard_that_is_written_by_who_made_it(store: Store, other: Store) -> None:
+def test_a_conversation_is_heard_that_is_written_by_who_made_it(root: Path, store: Store, other: Store) -> None:
     # To the kernel the maker writes it under the temporary name that it was made with.
     id = other.create(type="group", title="Plan").id
-    written_ns = file_of(store, id).stat().st_ctime_ns
+    written_ns = file_of(root, id).stat().st_ctime_ns
     while time.time_ns() - written_ns < 200_000_000:
         cursor = store.changes().cursor  # Until it is old enough not to be looked at in any case.
     message = other.append(id, content="x").id
@@ -144,7 +150,7 @@ def test_a_conversation_is_heard_that_is_written_by_who_made_it(store: Store, ot
     assert follower.next("appended").messages == (message,)
 
 
-def test_own_writes_are_told_from_those_of_others(store: Store, other: Store) -> None:
+def test_own_writes_are_told_from_those_of_others(root: Path, store: Store, other: Store) -> None:
     store.wait_for_changes(timeout_s=0)  # From here on it remembers.
     follower = Follower(store)
     id = store.create(title="Plan", type="group", messages=HELLO).id
@@ -173,7 +179,7 @@ def test_own_writes_are_told_from_those_of_others(store: Store, other: Store) ->
     with other.lock(id):
         theirs.append(follower.next("locked"))
     theirs.append(follower.next("unlocked"))
-    in_place(file_of(store, id), file_of(store, id).read_bytes().replace(b"theirs now", b"by hand"))
+    in_place(file_of(root, id), file_of(root, id).read_bytes().replace(b"theirs now", b"by hand"))
     theirs.append(follower.next("edited"))
     assert not any(change.own for change in theirs), theirs
     assert theirs[-1].source == "outside"
@@ -232,10 +238,10 @@ def test_the_journal_keeps_the_order_of_one_conversation(store: Store, follower:
     assert told == written
 
 
-def test_a_second_name_of_a_file_is_heard_when_it_is_written_here(store: Store, tmp_path: Path) -> None:
+def test_a_second_name_of_a_file_is_heard_when_it_is_written_here(root: Path, store: Store, tmp_path: Path) -> None:
     id = store.create(messages=HELLO).id
     store.changes()
     follower = Follower(store)
-    os.link(file_of(store, id), tmp_path / "elsewhere.json")
-    in_place(file_of(store, id), file_of(store, id).read_bytes().replace(b"hello", b"HELLO"))
+    os.link(file_of(root, id), tmp_path / "elsewhere.json")
+    in_place(file_of(root, id), file_of(root, id).read_bytes().replace(b"hello", b"HELLO"))
     assert follower.next("edited").id == id

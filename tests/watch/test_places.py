@@ -82,7 +82,7 @@ def test_a_name_that_is_no_text_does_not_end_it(root: Path, store: Store, other:
 
 
 def test_what_fails_in_its_thread_is_said_and_it_begins_again(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    root: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     listen, failures = store.engine.storage.tracker, [KeyError("one"), OSError("other")]
 
