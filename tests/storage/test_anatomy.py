@@ -27,6 +27,15 @@ def capsule(messages: list[dict[str, object]], title: str = "", locked: bool = F
     return codec.encode(document)
 
 
+def test_a_time_of_another_object_is_never_taken_for_the_locks() -> None:
+    other = {"timestamp": STAMP}
+    for active, more, lock in ((True, {}, {"other": other}), (False, {"z": other, "lock2": other}, {})):
+        told = {"active": active, "instanceId": "i", "timestamp": None, **lock}
+        document = new.new_capsule("plan", f'"timestamp": "{STAMP}"', STAMP, lock=told, messages=[], metadata=more)
+        found = anatomy.survey(codec.encode(document))
+        assert found is None or found.lock_at == -1
+
+
 @pytest.mark.slow
 @given(st.lists(MESSAGES, max_size=4), TEXTS, st.booleans(), VALUES)
 def test_every_offset_is_where_it_should_be(

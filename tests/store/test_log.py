@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from capsule import Store
+from capsule import Store, settling
 from capsule.errors import InvalidDocument, StorageFailed
 from capsule.settling import forget_texts
 from capsule.storage import splice
@@ -249,6 +249,48 @@ def test_a_program_that_pauses_while_it_saves_is_never_judged_and_loses_nothing(
         assert path.stat().st_ino == inode and path.read_bytes() == data[:stop]
     path.write_bytes(data)
     assert contents(store)[-1] == "typed" and quarantined(root) == []
+
+
+def test_a_version_that_parses_while_it_is_being_saved_is_looked_at_again(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an editor that writes in place: what is there for an instant lacks the tags and the end."""
+    store.tag("plan", "kept")
+    half, whole = orjson.loads(path.read_bytes()), orjson.loads(path.read_bytes())
+    half["metadata"]["tags"] = []
+    whole["history"].append({"role": "user", "content": "typed"})
+    path.write_bytes(orjson.dumps(half))
+    real, looks = settling.time.time_ns, [path.stat().st_mtime_ns + 1]
+
+    def sleep(seconds: float) -> None:
+        path.write_bytes(orjson.dumps(whole))
+
+    monkeypatch.setattr(settling.time, "sleep", sleep)
+    monkeypatch.setattr(settling.time, "time_ns", lambda: looks.pop() if looks else real() + 10**9)
+    store.append("plan", content="x")
+    assert contents(store) == ["one", "typed", "x"] and store.head("plan").tags == ("kept",)
+
+
+def test_what_is_typed_right_before_a_splice_is_not_overwritten(root: Path, store: Store, path: Path) -> None:
+    store.append("plan", content="two")
+    typed = orjson.loads(path.read_bytes())
+    typed["history"].append({"role": "user", "content": "typed"})
+    data = orjson.dumps(typed, option=orjson.OPT_INDENT_2) + b"\n"
+
+    class Typing(Syscalls):
+        """An editor that saves in place once the log has the line, and nothing is in the file yet."""
+
+        todo = True
+
+        def write_out(self, fd: int, size: int) -> bool:
+            if self.todo:
+                self.todo = False
+                path.write_bytes(data)
+            return super().write_out(fd, size)
+
+    with store_on(root, Typing(), keep_locks=False) as writing:
+        writing.append("plan", content="three")
+        assert contents(writing) == ["one", "two", "typed", "three"]
 
 
 def test_a_copy_that_was_made_half_way_through_an_append_is_completed(root: Path, store: Store, path: Path) -> None:
