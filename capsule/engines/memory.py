@@ -1,7 +1,6 @@
-"""The engine in memory: documents of one process, for tests of whatever stands above an engine.
+"""The engine in memory: documents of one process with the files' index, for tests of whatever stands above an engine.
 
-What must stay true: it keeps every promise that is not about files; documents that were handed out are never changed;
-and the index is the one of the files, fed from here and kept in memory too.
+What must stay true: it keeps every promise that is not about files, and never changes a document that it handed out.
 """
 
 from __future__ import annotations
