@@ -20,42 +20,43 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs` from the server itself. Don't edit it here. -->
 
-`capsule mcp` serves a store to AI agents over stdin and stdout, `capsule mcp --http PORT` over HTTP; `capsule mcp
-install CLIENT` writes the entry into a client's configuration. It speaks both eras of the protocol: up to 2025-11-25,
-with a handshake, and 2026-07-28.
+`capsule mcp` serves a store to AI agents over stdin and stdout, and `capsule mcp --http PORT` over HTTP. `capsule mcp
+install CLIENT` writes the entry into a client's configuration. The server speaks both eras of the protocol: up to
+2025-11-25, with a handshake, and 2026-07-28. How it is started, who may use it and how long locks last is in
+[serving.md](serving.md).
 
-- **An acknowledged write is on disk.** A retry under the same `idempotencyKey` makes nothing twice, be it a message, a
-  version of one, a conversation, a summary or a fork: it gets what the first call made, also after the server was
-  restarted, and by another process.
-- **The server is one instance**, and a save keeps nobody else out. `lock_conversation` does, until
-  `unlock_conversation`, or until the server ends.
-- **What is stored is data.** Messages stand between marks that change with every answer, titles and names in quotes.
-  Control characters, and all that Unicode calls ignorable, are spelled out as `\\u001b`; joiners and variation
-  selectors stay where a word or an emoji is made with them.
-- **An answer is sent once**, as text. A program that takes data declares the extension `capsule/answers` among its
-  capabilities, with `{"takes": ["data"]}`, or `["text", "data"]` for both; the results named below are that data.
-- **An answer costs at most 10,000 tokens**, unless `maxTokens` says otherwise. What doesn't fit is said, with a
-  cursor, or for a single message an `offset`, to go on from.
-- **Nothing that is passed is ignored.** A tool refuses an argument that it doesn't have, and names those it has.
-- **What is read is the active branch.** `2/3` stands beside a message that is the second of three in one place; the
-  tool `branch` switches between them, `delete_messages` takes some out. `edit_message` changes a message where it
-  stands. With the first page comes what is to be known of the whole: `mcpServers`, those that are on or off other than
-  by default, and of a summary `source`, whether that has moved on since. The resource of a
-  conversation is its active branch too, each message with its place in the file (`at`) and `sibling`, the 2/3;
-  `omitted` says how many older ones are left out.
-- **The user is asked** before a conversation or messages are deleted, a title that a person gave is replaced, a lock is
-  taken from somebody. Where the client can't ask, nothing is done unless the call says `confirm: true`; and
-  where it would replace a person's words, or remove messages that are not the agent's own, alone or with their whole
-  conversation, not even then.
+- **An acknowledged write is on disk.** A retry under the same `idempotencyKey` makes nothing twice. It gets the
+  message, version, conversation, summary or fork that the first call made, also after a restart, and from another
+  process.
+- **The server is one instance**, and a save locks nobody out. `lock_conversation` does, until `unlock_conversation`,
+  or until the server ends.
+- **What is stored is data.** Messages stand between marks that change with every answer. Titles and names are in
+  quotes. Control characters, and characters that Unicode calls ignorable, are spelled out as `\\u001b`. Joiners and
+  variation selectors stay where a word or an emoji is made with them.
+- **An answer is sent once**, as text. A program that wants data declares the extension `capsule/answers` among its
+  capabilities, with `{"takes": ["data"]}`, or `["text", "data"]` for both. The results named below are that data.
+- **An answer costs at most 10,000 tokens**, unless `maxTokens` says otherwise. If something does not fit, the answer
+  says so, with a cursor to go on from, or with an `offset` into a single message.
+- **No argument is ignored.** A tool refuses an argument that it doesn't have, and names those that it has.
+- **Reading shows the active branch.** `2/3` beside a message means: the second of three in one place. The tool
+  `branch` switches between them, `delete_messages` removes messages, and `edit_message` changes a message in its
+  place. The first page also has what concerns the whole conversation: `mcpServers`, the servers that are switched on
+  or off for it, and for a summary `source`, whether its source has gone on. The resource of a conversation has its
+  active branch too, each message with its place in the file (`at`) and `sibling`, the 2/3. `omitted` says how many
+  older ones are left out.
+- **The user is asked** before a conversation or messages are deleted, before a title that a person gave is replaced,
+  and before a lock is taken from somebody. If the client can't ask, nothing is done unless the call says `confirm:
+  true`. Even that is not enough to replace a person's words, or to remove messages that are not the agent's own,
+  alone or with their whole conversation.
 - **An error says what to do**, in terms of tools.
 """
 _SUBSCRIPTIONS = """\
 ## Subscriptions
 
-Every address below `capsule://conversations` can be subscribed to, by `resources/subscribe` (2025-11-25) and by
-`subscriptions/listen` (2026-07-28). The client hears of every writer: this server, another process, an editor, git.
-`capsule://conversations` itself is updated with every change, and `list_changed` comes when conversations come, go or
-get another title. The store is followed only while somebody is subscribed.
+A client can subscribe to every address below `capsule://conversations`, by `resources/subscribe` (2025-11-25) and by
+`subscriptions/listen` (2026-07-28). It hears of changes by every writer: this server, another process, an editor, git.
+`capsule://conversations` itself is updated with every change. `list_changed` is sent when a conversation comes, goes or
+gets another title. The server follows the store only while a client is subscribed.
 """
 
 
