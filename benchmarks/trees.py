@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format import codec
 from capsule.format.new import new_capsule
-from capsule_cli.showing import as_plain, whole
+from capsule_cli.showing import drawn, whole
 
 __all__ = ["run"]
 
@@ -49,8 +49,8 @@ def write_tree(root: Path, id: str, messages: int, branches: int) -> list[str]:
 
 def _drawn(store: Store) -> int:
     """What `capsule show` does with a conversation, up to the writing."""
-    messages, marks = whole(store, "c", all_=False)
-    return len("\n\n".join(as_plain(store.head("c"), messages, marks)))
+    messages, _ = whole(store, "c", all_=False)
+    return len("\n\n".join(drawn(at, message) for at, message in messages))
 
 
 def _draw(bench: Bench, report: Report) -> None:

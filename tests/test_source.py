@@ -176,11 +176,34 @@ def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
             assert not found, f"{module} uses {found}; use capsule.mcp_server.sdk"
 
 
+def test_private_interfaces_of_typer_are_used_in_one_module() -> None:
+    import typer
+    from typer.core import TyperCommand, TyperGroup
+    from typer.main import Typer
+
+    command = TyperCommand("any", params=[])
+    private = {name for kind in (Typer, TyperCommand, TyperGroup) for name in vars(kind)} | set(vars(command))
+    private = {name for name in private if name.startswith("_") and not name.startswith("__")}
+    private |= {"registered_commands", "registered_groups", "registered_callback"}
+    private |= {"type_descriptor", "get_runtime_param"}
+    for module, tree in TREES.items():
+        if module == "capsule_cli.framework" or not module.startswith("capsule_cli"):
+            continue
+        for node in ast.walk(tree):
+            place = f"{module}:{getattr(node, 'lineno', 0)}; use capsule_cli.framework"
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith("typer."), place
+            elif isinstance(node, ast.Import):
+                assert not any(alias.name.startswith("typer.") for alias in node.names), place
+            elif isinstance(node, ast.Attribute) and dotted(node).startswith("typer."):
+                assert not isinstance(getattr(typer, node.attr, None), type(ast)), place
+            elif isinstance(node, ast.Attribute) and dotted(node.value) != "self":
+                assert node.attr not in private, place
+
+
 def test_one_module_starts_git() -> None:
     for module in MODULES:
         for node in nodes(TREES[module]):
             started = isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'"
             # The demo types git's commands as a person does, in a repository of its own.
-            assert not started or module in (RUNS_GIT, "capsule_cli.demo_stage"), (
-                f"{module}:{getattr(node, 'lineno', 0)}"
-            )
+            assert not started or module in (RUNS_GIT, "capsule_cli.demo"), f"{module}:{getattr(node, 'lineno', 0)}"

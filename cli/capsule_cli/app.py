@@ -11,12 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from capsule.errors import CapsuleError, NotFound
+from capsule_cli import options as options  # It gives every command the options that all have.
+from capsule_cli.asked import asked
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.framework import CapsuleGroup, Commands, program_of
-from capsule_cli.options import asked
-from capsule_cli.output import Stopped, quiet_stdout, say_as_json
-
-__all__ = ["ALIASES", "GROUPS", "MODULES", "SECTIONS", "app", "main", "program"]
+from capsule_cli.output import Stopped, answer, quiet_stdout
 
 #: The help: topics, and beneath them commands with what they do.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -99,7 +98,7 @@ class _Program(CapsuleGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = Commands(MODULES, GROUPS, ALIASES)
+        self.commands = Commands(MODULES, GROUPS, ALIASES)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -115,9 +114,9 @@ class _Program(CapsuleGroup):
         formatter.write(overview(SECTIONS))
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        asked.forget()
         # Read off the words: an option that can't be parsed may stand before --json, and its error is JSON too.
         self._as_json = "--json" in (args[: args.index("--")] if "--" in args else args)
-        say_as_json(self._as_json)
         try:
             return super().make_context(info_name, args, parent, **extra)
         except typer.TyperException as error:
@@ -127,17 +126,17 @@ class _Program(CapsuleGroup):
     def _report_usage(self, error: typer.TyperException) -> None:
         """Where JSON was asked for, tell a usage error so and end; else it is left to typer."""
         if self._as_json:
-            report(error.format_message(), error.exit_code, "Usage", as_json=True)
+            asked.json = True
+            report(error.format_message(), error.exit_code, "Usage")
             sys.exit(error.exit_code)
 
     def invoke(self, ctx: Any) -> Any:
-        as_json = self._as_json
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except (CapsuleError, Stopped) as error:
-            raise typer.Exit(report_error(error, as_json=as_json)) from error
+            raise typer.Exit(report_error(error)) from error
         except typer.TyperException as error:
             self._report_usage(error)
             raise
@@ -145,17 +144,14 @@ class _Program(CapsuleGroup):
             if not is_nowhere():
                 raise
             what = "the working directory was deleted; go to another one with cd, and try again"
-            raise typer.Exit(report_error(NotFound(what, id=""), as_json=as_json)) from error
+            raise typer.Exit(report_error(NotFound(what, id=""))) from error
         except BrokenPipeError:
             quiet_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
 
 
 app = typer.Typer(
-    name="capsule",
-    cls=_Program,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    name="capsule", cls=_Program, rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]}
 )
 
 
@@ -163,12 +159,8 @@ def _version(ctx: typer.Context, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
     from capsule import __version__
-    from capsule_cli.output import out, out_json_line
 
-    if asked(ctx).json:
-        out_json_line({"version": __version__})
-    else:
-        out(f"capsule {__version__}")
+    answer({"version": __version__}, f"capsule {__version__}", line=True)
     raise typer.Exit()
 
 
@@ -193,6 +185,7 @@ def main() -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            report(f"argument {at} is no UTF-8 text: {word!a}", 2, "Usage", as_json="--json" in sys.argv)
+            asked.json = "--json" in sys.argv
+            report(f"argument {at} is no UTF-8 text: {word!a}", 2, "Usage")
             sys.exit(2)
     program().main(prog_name="capsule")

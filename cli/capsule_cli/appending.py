@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 import typer
@@ -16,9 +16,9 @@ import typer
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.ending import Ending
 from capsule_cli.inputs import STDIN, message_text
-from capsule_cli.opening import store_of
-from capsule_cli.options import Id, Role, asked, usage
-from capsule_cli.output import out, out_bytes, out_json_line
+from capsule_cli.opening import conversation, store_of
+from capsule_cli.options import File, From, Id, Role, argument, flag, option, usage
+from capsule_cli.output import answer, out_bytes
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -33,50 +33,36 @@ _Line = tuple[int, dict[str, Any]]
 
 @commands.command("append")
 def append(
-    ctx: typer.Context,
     id: Id,
-    text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="The text; else --file, else standard input.")
-    ] = None,
-    role: Annotated[Role, typer.Option(help="Who says it.")] = "user",
-    from_: Annotated[str | None, typer.Option("--from", metavar="AGENT", help="The agent that says it, by id.")] = None,
-    parent: Annotated[
-        str | None,
-        typer.Option(
-            "--parent",
-            metavar="MESSAGE",
-            help="The message it answers: its id, @N or @last; none: a first one. Else the end of the active branch.",
-        ),
-    ] = None,
-    file: Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Take the text from it.")] = None,
-    jsonl: Annotated[
-        bool,
-        typer.Option(
-            "--jsonl",
-            help='Take messages from standard input, a JSON object a line ({"role":..., "content":...}); each is '
-            'answered with a line {"id":..., "at":...} as soon as it is safe on the disk.',
-        ),
-    ] = False,
+    text: str | None = argument("TEXT", "The text; else --file, else standard input."),
+    role: Role = option("--role", "Who says it.", "user"),
+    from_: From = None,
+    parent: str | None = option(
+        "--parent MESSAGE",
+        "The message it answers: its id, @N or @last; none: a first one. Else the end of the active branch.",
+    ),
+    file: File = None,
+    jsonl: bool = flag(
+        "--jsonl",
+        'Take messages from standard input, a JSON object a line ({"role":..., "content":...}); each is '
+        'answered with a line {"id":..., "at":...} as soon as it is safe on the disk.',
+    ),
 ) -> None:
     """Append a message, and print its id. What is acknowledged is on the disk."""
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
     if jsonl:
         if text is not None or file is not None or parent is not None:
             raise usage("the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
-        with store_of(ctx, keep_locks=True) as store, Ending():
+        with store_of(keep_locks=True) as store, Ending():
             for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
                 out_bytes(batch)
         return
     content = message_text(text, file)
-    with store_of(ctx) as store:
-        id = store.resolve(id)
+    with conversation(id) as (store, id):
         if parent is not None:
             defaults["parent"] = None if parent == "none" else _parent(store, id, parent)
         at, (message,) = store.append_entries(id, [{**defaults, "content": content}])
-    if asked(ctx).json:
-        out_json_line({"id": message["id"], "at": at})
-    else:
-        out(message["id"])
+    answer({"id": message["id"], "at": at}, message["id"], line=True)
 
 
 def _parent(store: Store, id: str, wanted: str) -> str:

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from capsule.errors import CapsuleError
-from capsule_cli.output import Stopped, say, shown
+import typer
 
-__all__ = [
-    "BROKEN_PIPE",
-    "INTERRUPTED",
-    "TERMINATED",
-    "ensure_streams",
-    "is_nowhere",
-    "report",
-    "report_error",
-]
+from capsule.errors import CapsuleError
+from capsule_cli.asked import asked
+from capsule_cli.output import Stopped, say, to_stderr
 
 #: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.
 INTERRUPTED = 130
@@ -53,26 +47,26 @@ def is_nowhere() -> bool:
     return False
 
 
-def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = None, *, as_json: bool) -> None:
+def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = None) -> None:
     """Tell an error on stderr: in words, or as one line that holds a JSON object."""
-    if not as_json:
-        for line in shown(message).split("\n"):
+    if asked.json:
+        told = {"code": code, "kind": kind, "message": message}
+        to_stderr({"error": told | (fields or {}) | told})
+    else:
+        for line in message.replace("\r\n", "\n").split("\n"):
             say(line)
-        return
-    import orjson
-
-    told: dict[str, Any] = {"code": code, "kind": kind, "message": message}
-    told.update((name, value) for name, value in (fields or {}).items() if name not in told)
-    sys.stderr.write(orjson.dumps({"error": told}, default=_plain).decode() + "\n")
-    sys.stderr.flush()
 
 
-def report_error(error: CapsuleError | Stopped, *, as_json: bool) -> int:
+def report_error(error: CapsuleError | Stopped) -> int:
     """Tell `error` on stderr. Returns: its exit code."""
     fields = error.fields if isinstance(error, CapsuleError) else None
-    report(error.message, error.exit_code, type(error).__name__, fields, as_json=as_json)
+    report(error.message, error.exit_code, type(error).__name__, fields)
     return error.exit_code
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, (set, frozenset)) else str(value)
+def end_with(failed: Sequence[CapsuleError]) -> None:
+    """Tell the errors of what failed while the rest was done; the exit code is that of the first."""
+    for failure in failed:
+        report_error(failure)
+    if failed:
+        raise typer.Exit(failed[0].exit_code)

@@ -5,23 +5,33 @@ What must stay true: a completion prints candidates or nothing; it never fails, 
 
 from __future__ import annotations
 
-import typer
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from capsule.errors import CapsuleError
 
-__all__ = ["complete_id", "complete_id_or_next", "complete_tag", "complete_trashed"]
+if TYPE_CHECKING:
+    from capsule import Store
+
+T = TypeVar("T")
 
 
-def complete_id(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the conversations that begin with `incomplete`, latest first, with their titles."""
+def _of_store(read: Callable[[Store], list[T]]) -> list[T]:
+    """What is read of the store; nothing when that fails."""
     from capsule_cli.opening import store_of
-    from capsule_cli.output import one_line
 
     try:
-        with store_of(ctx) as store:
-            heads = [head for head in store.heads() if head.id.startswith(incomplete)]
+        with store_of() as store:
+            return read(store)
     except (CapsuleError, OSError):
         return []
+
+
+def complete_id(incomplete: str) -> list[tuple[str, str]]:
+    """The ids of the conversations that begin with `incomplete`, latest first, with their titles."""
+    from capsule_cli.output import one_line
+
+    heads = [head for head in _of_store(lambda store: list(store.heads())) if head.id.startswith(incomplete)]
     heads.sort(key=lambda head: head.updated_at, reverse=True)
     found = [(head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads]
     if incomplete.startswith("@"):
@@ -29,33 +39,24 @@ def complete_id(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return found
 
 
-def complete_id_or_next(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def complete_id_or_next(incomplete: str) -> list[tuple[str, str]]:
     """As `complete_id`, and what stands for the next new conversation."""
-    found = complete_id(ctx, incomplete)
+    found = complete_id(incomplete)
     return [*found, ("@next", "the next one that is made")] if incomplete.startswith("@") else found
 
 
-def complete_tag(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def complete_tag(incomplete: str) -> list[tuple[str, str]]:
     """The tags that begin with `incomplete`, the most used first."""
     from collections import Counter
 
-    from capsule_cli.opening import store_of
+    from capsule_cli.output import counted
 
-    try:
-        with store_of(ctx) as store:
-            counts = Counter(tag for head in store.heads() for tag in head.tags if tag.startswith(incomplete))
-    except (CapsuleError, OSError):
-        return []
-    return [(tag, f"{count} conversations" if count > 1 else "1 conversation") for tag, count in counts.most_common()]
+    tags = _of_store(lambda store: [tag for head in store.heads() for tag in head.tags])
+    counts = Counter(tag for tag in tags if tag.startswith(incomplete))
+    return [(tag, counted(count, "conversation")) for tag, count in counts.most_common()]
 
 
-def complete_trashed(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
     """The ids in the trash that begin with `incomplete`."""
-    from capsule_cli.opening import store_of
-
-    try:
-        with store_of(ctx) as store:
-            items = [*store.trash(), *(removed.trashed for removed in store.removed())]
-            return [(item.id, f"deleted {item.deleted_at}") for item in items if item.id.startswith(incomplete)]
-    except (CapsuleError, OSError):
-        return []
+    items = _of_store(lambda store: [*store.trash(), *(removed.trashed for removed in store.removed())])
+    return [(item.id, f"deleted {item.deleted_at}") for item in items if item.id.startswith(incomplete)]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import typer
 
 from capsule.errors import InvalidInput
+from capsule_cli.asked import asked
 from capsule_cli.completion import complete_id
-from capsule_cli.opening import store_of
-from capsule_cli.options import Id, asked, usage
-from capsule_cli.output import Stopped, in_terminal, one_line, out, out_json, say, short_ids, short_time, table
+from capsule_cli.opening import conversation, store_of
+from capsule_cli.options import Id, argument, option, refuse
+from capsule_cli.output import Stopped, answer, in_terminal, listing, one_line, say
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -22,65 +23,44 @@ commands = typer.Typer()
 
 
 @commands.command("conflicts")
-def conflicts(
-    ctx: typer.Context,
-    id: Annotated[
-        str | None, typer.Argument(metavar="ID", autocompletion=complete_id, help="Only of this conversation.")
-    ] = None,
-) -> None:
+def conflicts(id: str | None = argument("ID", "Only of this conversation.", autocompletion=complete_id)) -> None:
     """List what two merged versions had changed differently, and a person has yet to settle."""
-    with store_of(ctx) as store:
+    with store_of() as store:
         found = store.conflicts(store.resolve(id) if id is not None else None)
-    if asked(ctx).json:
-        out_json([one.as_json() for one in found])
-        return
-    ids = short_ids(one.id for one in found) if in_terminal() else {}
     rows = [
         (
-            ids.get(one.id, one.id),
-            "" if ids else one.title,  # For a person the value is worth more.
+            one.id,
+            "" if in_terminal() else one.title,  # For a person the value is worth more.
             one.field,
             str(number),
             _shown(value),
-            short_time(at or ""),
+            at or "",
             _mark(one, value),
         )
         for one in found
         for number, (value, at) in enumerate(one.values, 1)
     ]
-    table(("id", "title", "field", "n", "value", "set at", ""), rows, last="value", empty="nothing is to be settled")
+    columns = ("id", "title", "field", "n", "value", "set at", "")
+    listing([one.as_json() for one in found], columns, rows, "nothing is to be settled", last="value")
 
 
 @commands.command("resolve")
 def resolve(
-    ctx: typer.Context,
     id: Id,
-    field: Annotated[
-        str | None, typer.Argument(metavar="FIELD", help="The field; may be left out where there is one.")
-    ] = None,
-    keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", min=1, help="Take the N-th of its values, from 1.")
-    ] = None,
-    value: Annotated[
-        str | None,
-        typer.Option("--value", metavar="TEXT", help="Take this; as JSON, where the values aren't texts."),
-    ] = None,
+    field: str | None = argument("FIELD", "The field; may be left out where there is one."),
+    keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
+    value: str | None = option("--value TEXT", "Take this; as JSON, where the values aren't texts."),
 ) -> None:
     """Settle what two merged versions had changed differently; at a terminal it asks."""
-    if keep is not None and value is not None:
-        raise usage("give --keep or --value, not both", "--value")
-    with store_of(ctx) as store:
-        id = store.resolve(id)
+    refuse(keep is not None and value is not None, "give --keep or --value, not both", "--value")
+    with conversation(id) as (store, id):
         settled = [
             _settle(store, one, keep, value) for one in _meant(store, id, field, one=keep is not None or bool(value))
         ]
         left = [one.as_json() for one in store.conflicts(id)]
-    if asked(ctx).json:
-        out_json({"id": id, "settled": settled, "left": left})
-        return
-    for one in settled:
-        out(f"{id}: {one_line(one['field'])} is {_shown(one['value'])}")
-    if left:
+    done = "\n".join(f"{id}: {one_line(one['field'])} is {_shown(one['value'])}" for one in settled)
+    answer({"id": id, "settled": settled, "left": left}, done)
+    if left and not asked.json:
         say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
 
 

@@ -13,8 +13,6 @@ import typer
 from capsule_cli.options import usage
 from capsule_cli.output import Stopped
 
-__all__ = ["ensure_agreed"]
-
 
 def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
     """Return when whoever runs the command agrees.

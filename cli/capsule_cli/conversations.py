@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -12,8 +12,8 @@ from capsule.errors import NotFound
 from capsule.ids import is_id
 from capsule_cli.completion import complete_id, complete_tag
 from capsule_cli.opening import store_of
-from capsule_cli.options import Mode, Tags, Type, asked, moment, usage
-from capsule_cli.output import in_terminal, one_line, out, out_json, progress, short_ids, short_time, table
+from capsule_cli.options import Limit, Mode, Tags, Type, argument, flag, moment, option, refuse
+from capsule_cli.output import answer, in_terminal, listing, one_line, progress
 from capsule_cli.pager import paged
 
 if TYPE_CHECKING:
@@ -28,62 +28,43 @@ Sort = Literal["updated", "created", "title"]
 
 @commands.command("new")
 def new(
-    ctx: typer.Context,
-    title: Annotated[
-        str | None, typer.Argument(metavar="TITLE", help="Its title; else made from the first user message.")
-    ] = None,
-    mode: Annotated[Mode, typer.Option(help="How the conversation is held.")] = "api",
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TAG", autocompletion=complete_tag, help="A tag; may be repeated."),
-    ] = None,
-    message: Annotated[
-        str | None, typer.Option("--message", "-m", metavar="TEXT", help="A first user message.")
-    ] = None,
-    type: Annotated[Type, typer.Option(help="Who talks: a chat has one writer at a time, the others many.")] = "chat",
-    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id; else a new UUID.")] = None,
+    title: str | None = argument("TITLE", "Its title; else made from the first user message."),
+    mode: Mode = option("--mode", "Say how the conversation is held.", "api"),
+    tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
+    message: str | None = option("--message -m TEXT", "Add a first user message."),
+    type: Type = option("--type", "Say who talks: a chat has one writer at a time, the others many.", "chat"),
+    id: str | None = option("--id ID", "Give it this id; else it gets a new UUID."),
 ) -> None:
-    """Make a conversation, and print its id."""
-    if message is not None and not message.strip():
-        raise usage("the message is empty", "--message")
+    """Start a conversation and print its id."""
+    refuse(message is not None and not message.strip(), "the message is empty", "--message")
     messages = [] if message is None else [{"role": "user", "content": message}]
-    with store_of(ctx) as store:
+    with store_of() as store:
         head = store.create(title=title, mode=mode, type=type, tags=tag or (), id=id, messages=messages)
-    if asked(ctx).json:
-        out_json(head.as_json())
-        return
-    if in_terminal():
-        out(f"Made {one_line(head.title)!r} ({head.type})")
-    out(head.id)
+    made = f"Made {one_line(head.title)!r} ({head.type})\n" if in_terminal() else ""
+    answer(head.as_json(), made + head.id)
 
 
 @commands.command("list")
 def list_(
-    ctx: typer.Context,
     tag: Tags = None,
-    mode: Annotated[Mode | None, typer.Option(help="Of this mode.")] = None,
-    locked: Annotated[bool, typer.Option("--locked", help="That are locked.")] = False,
-    archived: Annotated[bool, typer.Option("--archived", help="The archived ones too.")] = False,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="Changed since: a day (UTC), a time, yesterday, or 2h, 3d ago."),
-    ] = None,
-    sort: Annotated[Sort, typer.Option(help="Latest first, or by title; pinned ones stand above.")] = "updated",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="So many at most.")] = None,
-    summaries_of: Annotated[
-        str | None,
-        typer.Option(
-            "--summaries-of",
-            metavar="ID",
-            autocompletion=complete_id,
-            help="The summaries of this conversation, and whether it has moved on since.",
-        ),
-    ] = None,
+    mode: Mode | None = option("--mode", "List conversations of this mode."),
+    locked: bool = flag("--locked", "List locked conversations."),
+    archived: bool = flag("--archived", "List archived conversations too."),
+    since: str | None = option(
+        "--since WHEN", "List what changed since: a day (UTC), a time, yesterday, or 2h, 3d ago."
+    ),
+    sort: Sort = option("--sort", "Sort by time, the latest first, or by title; pinned ones stand above.", "updated"),
+    limit: Limit = None,
+    summaries_of: str | None = option(
+        "--summaries-of ID",
+        "List the summaries of this conversation, and whether it has moved on since.",
+        autocompletion=complete_id,
+    ),
 ) -> None:
     """List the conversations: the latest first, pinned ones above, damaged files at the end."""
     after = moment(since, "--since") if since else ""
-    with store_of(ctx) as store, progress("indexing", 1.0) as told:
-        heads = list(store.heads(told))
+    with store_of() as store, progress("indexing", 1.0) as bar:
+        heads = list(store.heads(bar))
         counts = store.message_counts()
         standings = _standings(store, summaries_of) if summaries_of is not None else None
     sound = [
@@ -101,28 +82,18 @@ def list_(
     narrowed = bool(tag or mode or locked or since or summaries_of)
     damaged = [] if narrowed else sorted((head for head in heads if head.damaged), key=lambda head: head.id)
     chosen = (in_order(sound, sort) + damaged)[:limit]
-    if asked(ctx).json:
-        moved = standings or {}
-        out_json(
-            [
-                head.as_json()
-                | ({} if head.damaged else {"messages": counts.get(head.id, 0)})
-                | ({"source": moved[head.id].as_json()} if moved else {})
-                for head in chosen
-            ]
-        )
-    else:
-        rows: Iterable[tuple[str, ...]]
-        if in_terminal():
-            # By ids that are unique in the store, and not only in what is shown of it.
-            ids = short_ids(head.id for head in heads)
-            columns = ["id", "updated", "n", "state", "tags", "title"]
-            rows = (_line(head, ids[head.id], counts.get(head.id), standings or {}) for head in chosen)
-        else:
-            columns = ["id", "updated", "title", "mode", "tags", "state"]
-            rows = (_row(head, standings or {}) for head in chosen)
-        with paged(ctx):
-            table(columns, rows, empty=_nothing(heads))
+    moved = standings or {}
+    columns, row = _PERSONS if in_terminal() else _PROGRAMS
+    told = [
+        head.as_json()
+        | ({} if head.damaged else {"messages": counts.get(head.id, 0)})
+        | ({"source": moved[head.id].as_json()} if moved else {})
+        for head in chosen
+    ]
+    with paged():
+        rows = [row(head, counts.get(head.id, 0), _state(head, moved)) for head in chosen]
+        # Ids are told apart in the whole store, and not only in what is shown of it.
+        listing(told, columns, rows, _nothing(heads), ids=[head.id for head in heads])
 
 
 def in_order(heads: Iterable[Head], sort: Sort) -> list[Head]:
@@ -144,16 +115,14 @@ def _time(text: str) -> str:
 
 def _standings(store: Store, id: str) -> dict[str, Standing]:
     """The summaries of a conversation, by their ids; one that is gone is named by its whole id."""
+    missing = None
     try:
         id = store.resolve(id)
-    except NotFound:
-        if not is_id(id):
-            raise
-        found = store.summaries_of(id)
-        if not found:
-            raise
-    else:
-        found = store.summaries_of(id)
+    except NotFound as error:
+        missing = error
+    found = store.summaries_of(id) if missing is None or is_id(id) else []
+    if missing is not None and not found:
+        raise missing
     return {summary.head.id: summary.standing for summary in found}
 
 
@@ -161,19 +130,22 @@ def _nothing(heads: Sequence[Head]) -> str:
     return "no conversation is like that" if heads else "there is no conversation yet; start one with: capsule new"
 
 
-def _row(head: Head, standings: Mapping[str, Standing]) -> tuple[str, ...]:
-    """A conversation's line for a program."""
+def _for_program(head: Head, count: int, state: str) -> tuple[str, ...]:
     if head.damaged:
         return (head.id, "", f"damaged: {head.damaged}", "", "", "damaged")
-    return (head.id, head.updated_at, head.title, head.mode, ",".join(head.tags), _state(head, standings))
+    return (head.id, head.updated_at, head.title, head.mode, ",".join(head.tags), state)
 
 
-def _line(head: Head, id: str, count: int | None, standings: Mapping[str, Standing]) -> tuple[str, ...]:
-    """A conversation's line for a person."""
+def _for_person(head: Head, count: int, state: str) -> tuple[str, ...]:
     if head.damaged:
-        return (id, "", "", "damaged", "", head.damaged)
-    state = ",".join(part for part in (_state(head, standings), "" if head.mode == "api" else head.mode) if part)
-    return (id, short_time(head.updated_at), str(count or 0), state, ",".join(head.tags), head.title)
+        return (head.id, "", "", "damaged", "", head.damaged)
+    state = ",".join(part for part in (state, "" if head.mode == "api" else head.mode) if part)
+    return (head.id, head.updated_at, str(count), state, ",".join(head.tags), head.title)
+
+
+#: The columns of `list`, and what makes a row of them.
+_PROGRAMS = ("id", "updated", "title", "mode", "tags", "state"), _for_program
+_PERSONS = ("id", "updated", "n", "state", "tags", "title"), _for_person
 
 
 def _state(head: Head, standings: Mapping[str, Standing]) -> str:

@@ -12,9 +12,7 @@ import signal
 import sys
 
 from capsule.errors import CapsuleError
-from capsule.format.shown import shown
-
-__all__ = ["main"]
+from capsule_cli.output import quiet_stdout, say
 
 _USAGE = """\
 usage: python -P -m capsule_cli.drivers COMMAND, started by git as `capsule git setup` writes it
@@ -40,7 +38,7 @@ def main() -> int:
         _tell(error.message)
         return error.exit_code
     except BrokenPipeError:
-        _forget_output()
+        quiet_stdout()
         return 0
     sys.stderr.write(_USAGE)
     return 2
@@ -104,16 +102,8 @@ def _version(arguments: list[str]) -> int:
 
 
 def _tell(words: str) -> None:
-    for line in shown(words).split("\n"):
-        sys.stderr.write(f"capsule: {line}\n")
-    sys.stderr.flush()
-
-
-def _forget_output() -> None:
-    """Let what is still to be written go nowhere, as Python would complain at its end."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 1)
-    os.close(sink)
+    for line in words.replace("\r\n", "\n").split("\n"):
+        say(line)
 
 
 if __name__ == "__main__":

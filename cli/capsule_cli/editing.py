@@ -14,16 +14,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
+from capsule_cli.asked import asked
 from capsule_cli.boundary import report_error
 from capsule_cli.inputs import decoded, message_text, read_file
-from capsule_cli.opening import store_of
-from capsule_cli.options import Id, asked, usage
-from capsule_cli.output import Stopped, out, out_json, out_json_line, say, shown
+from capsule_cli.opening import conversation
+from capsule_cli.options import Id, argument, flag, option, usage
+from capsule_cli.output import Stopped, answer, out, out_json, say, shown
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -37,27 +38,16 @@ T = TypeVar("T")
 
 @commands.command("edit")
 def edit(
-    ctx: typer.Context,
     id: Id,
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="TEXT", help="With --which: its new text; else standard input, or the editor."),
-    ] = None,
-    message: Annotated[
-        str | None,
-        typer.Option("--which", metavar="MESSAGE", help="Edit one message: its id, @N (its place) or @last."),
-    ] = None,
-    beside: Annotated[
-        bool,
-        typer.Option("--beside", help="With --which: leave it as it is, and put the new text beside it."),
-    ] = False,
+    text: str | None = argument("TEXT", "With --which: its new text; else standard input, or the editor."),
+    message: str | None = option("--which MESSAGE", "Edit one message: its id, @N (its place) or @last."),
+    beside: bool = flag("--beside", "With --which: leave it as it is, and put the new text beside it."),
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock; it is saved when it is valid."""
-    with store_of(ctx) as store:
-        id = store.resolve(id)
+    with conversation(id) as (store, id):
         if message is not None:
             changed = _edit_message(store, id, message, text, beside=beside)
-            _tell_message(ctx, id, changed, "added" if beside else "changed")
+            _tell_message(id, changed, "added" if beside else "changed")
         elif beside:
             raise usage("say which message gets another one beside it: --which MESSAGE", "--beside")
         elif text is not None:
@@ -65,7 +55,7 @@ def edit(
         else:
             with _held(store, id):
                 head = _edit_capsule(store, id)
-            _tell_head(ctx, store, id, head)
+            _tell_head(store, id, head)
 
 
 def _edit_capsule(store: Store, id: str) -> Head | None:
@@ -172,20 +162,21 @@ def _again(error: InvalidDocument | InvalidInput) -> bool:
     """Show what is wrong, and offer a person to go on editing; False where there is nobody to ask."""
     if not sys.stdin.isatty():
         return False
-    report_error(error, as_json=False)
+    report_error(error)
     answer = typer.prompt("(e)dit again, or (q)uit and keep your copy", default="e", err=True)
     return not str(answer).strip().lower().startswith("q")
 
 
-def _tell_message(ctx: typer.Context, id: str, message: Message | None, done: str) -> None:
-    if asked(ctx).json:
-        out_json_line({"changed": message is not None, **({"id": message.id, "at": message.at} if message else {})})
-    else:
-        out(f"{id}: " + (f"message {message.id} {done}" if message else "nothing changed"))
+def _tell_message(id: str, message: Message | None, done: str) -> None:
+    answer(
+        {"changed": message is not None, **({"id": message.id, "at": message.at} if message else {})},
+        f"{id}: " + (f"message {message.id} {done}" if message else "nothing changed"),
+        line=True,
+    )
 
 
-def _tell_head(ctx: typer.Context, store: Store, id: str, head: Head | None) -> None:
-    if asked(ctx).json:
+def _tell_head(store: Store, id: str, head: Head | None) -> None:
+    if asked.json:
         told: dict[str, Any] = (head or store.head(id)).as_json()
         out_json({"changed": head is not None, **told})
     else:

@@ -14,8 +14,6 @@ from typing import Any, Self
 
 from capsule_cli.boundary import INTERRUPTED, TERMINATED
 
-__all__ = ["Ending", "end_at_once"]
-
 #: Steps that wait for somebody else, and leave nothing half done.
 _PATIENT = frozenset({"fetch", "push"})
 #: Python drops an exception where it can't be raised, as while a module is imported: it is raised once more then.

@@ -2,12 +2,12 @@
 
 What must stay true: a command's module is imported when the command is named, and not before; and a short command
 never imports pydantic, which typer would load to read a text as a text. `pyproject.toml` keeps typer below the next
-minor version, and a test here fails first when that one is different.
+minor version, and tests of the command line fail first when that one is different.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
@@ -16,17 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
-
-__all__ = [
-    "CapsuleCommand",
-    "CapsuleGroup",
-    "Commands",
-    "choices_of",
-    "everywhere",
-    "give_every_command",
-    "piece_of",
-    "program_of",
-]
 
 _shared: Callable[..., None] | None = None
 _PLAIN: dict[str, Any] = {"pretty_exceptions_short": False, "rich_markup_mode": None}
@@ -58,34 +47,32 @@ def piece_of(param: Any) -> str:
     return (name if param.required else f"[{name}]") + ("..." if param.nargs == -1 else "")
 
 
-class CapsuleCommand(TyperCommand):
-    """A command, with the options that every command has."""
+class _WithAll:
+    """A command or a group, with the options that every command has."""
 
-    def __init__(self, name: str | None, *, params: list[Any] | None = None, **settings: Any) -> None:
-        super().__init__(name, params=[*(params or []), *everywhere()], **settings)
+    def __init__(self, *words: Any, params: list[Any] | None = None, **settings: Any) -> None:
+        super().__init__(*words, params=[*(params or []), *everywhere()], **settings)  # type: ignore[call-arg]
 
     def get_params(self, ctx: Any) -> list[Any]:
         # With the option of the help, which typer makes here.
-        return _read_plainly(super().get_params(ctx))
+        return _read_plainly(super().get_params(ctx))  # type: ignore[misc]
+
+
+class CapsuleCommand(_WithAll, TyperCommand):
+    """A command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(piece_of(param) for param in self.params if param.param_type_name == "argument")]
 
 
-class CapsuleGroup(TyperGroup):
-    """A command that has commands of its own, and takes the options that every command takes."""
-
-    def __init__(self, *, params: list[Any] | None = None, **settings: Any) -> None:
-        super().__init__(params=[*(params or []), *everywhere()], **settings)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _read_plainly(super().get_params(ctx))
+class CapsuleGroup(_WithAll, TyperGroup):
+    """A command that has commands of its own."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
 
-class Commands(MutableMapping[str, Any]):
+class Commands(Mapping[str, Any]):
     """The commands by name; each is made when it is asked for.
 
     Args:
@@ -115,17 +102,11 @@ class Commands(MutableMapping[str, Any]):
         return get_command_from_info(info, **_PLAIN)
 
     def _group(self, name: str, module: Any) -> Any:
-        info = TyperInfo(module.group, name=name, cls=CapsuleGroup)
-        group = get_group_from_info(info, suggest_commands=True, **_PLAIN)
-        group.commands = Commands(self._groups[name], {}, {})
+        group = get_group_from_info(
+            TyperInfo(module.group, name=name, cls=CapsuleGroup), suggest_commands=True, **_PLAIN
+        )
+        group.commands = Commands(self._groups[name], {}, {})  # type: ignore[assignment]
         return group
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._modules[name], self._made[name] = "", command
-
-    def __delitem__(self, name: str) -> None:
-        del self._modules[name]
-        self._made.pop(name, None)
 
     def __contains__(self, name: object) -> bool:
         return name in self._modules or name in self._aliases
@@ -163,21 +144,19 @@ class _Reading:
         many = param.multiple or param.nargs == -1
         if value is None:
             return () if many else None
-        return [self._one(one, param, ctx) for one in value] if many else self._one(value, param, ctx)
-
-    def _one(self, value: Any, param: Any, ctx: Any) -> Any:
-        if self._kind is int:
-            return self._number(value, param, ctx)
-        if get_origin(self._kind) is Literal and value not in get_args(self._kind):
-            choices = ", ".join(map(repr, get_args(self._kind)))
-            raise typer.BadParameter(f"{value!r} is not one of {choices}", ctx=ctx, param=param)
-        return value
-
-    def _number(self, value: Any, param: Any, ctx: Any) -> int:
         try:
-            number = int(value)
-        except ValueError:
-            raise typer.BadParameter(f"{value!r} is no whole number", ctx=ctx, param=param) from None
-        if param.min is not None and number < param.min:
-            raise typer.BadParameter(f"{number} is less than {param.min}", ctx=ctx, param=param)
-        return number
+            return [self._one(one, param) for one in value] if many else self._one(value, param)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
+
+    def _one(self, value: Any, param: Any) -> Any:
+        if self._kind is int:
+            number = int(value) if str(value).removeprefix("-").isdecimal() else None
+            if number is None:
+                raise ValueError(f"{value!r} is no whole number")
+            if param.min is not None and number < param.min:
+                raise ValueError(f"{number} is less than {param.min}")
+            return number
+        if get_origin(self._kind) is Literal and value not in get_args(self._kind):
+            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, get_args(self._kind)))}")
+        return value

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from capsule_cli.asked import asked
 from capsule_cli.opening import store_of
-from capsule_cli.options import asked
+from capsule_cli.options import flag
 from capsule_cli.output import one_line, out, out_json
 from capsule_cli.surroundings import driver_program
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from capsule.git.setup import Step
     from capsule.git.state import State
 
-__all__ = ["commands", "group"]
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
@@ -33,10 +33,7 @@ def git() -> None:
 
 @commands.command("setup")
 def setup(
-    ctx: typer.Context,
-    everywhere: Annotated[
-        bool, typer.Option("--global", help="Put the programs into your own configuration, for all your clones.")
-    ] = False,
+    everywhere: bool = flag("--global", "Put the programs into your own configuration, for all your clones."),
 ) -> None:
     """Set this clone up for conversations: attributes, ignored files, git's configuration, a pre-commit hook.
 
@@ -44,36 +41,31 @@ def setup(
     """
     from capsule.git.setup import set_up
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         steps = set_up(store.root, driver_program(), everywhere=everywhere)
-    _tell_steps(ctx, steps)
+    _tell_steps(steps)
     if any(step.todo for step in steps):
         raise typer.Exit(1)
 
 
 @commands.command("teardown")
-def teardown(
-    ctx: typer.Context,
-    everywhere: Annotated[
-        bool, typer.Option("--global", help="Take the programs out of your own configuration, too.")
-    ] = False,
-) -> None:
+def teardown(everywhere: bool = flag("--global", "Take the programs out of your own configuration, too.")) -> None:
     """Take out what `setup` put in, and nothing else; says what it left, and why."""
     from capsule.git.setup import take_down
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         steps = take_down(store.root, everywhere=everywhere)
-    _tell_steps(ctx, steps)
+    _tell_steps(steps)
 
 
 @commands.command("status")
-def status(ctx: typer.Context) -> None:
+def status() -> None:
     """Say whether this clone is set up, what changed since the last commit, and what to do; exit 1 when there is."""
     from capsule.git.state import look
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         state = look(store.root, driver_program(), store.conflicts())
-    if asked(ctx).json:
+    if asked.json:
         out_json(state.as_json())
     else:
         _tell_state(state)
@@ -81,8 +73,8 @@ def status(ctx: typer.Context) -> None:
         raise typer.Exit(1)
 
 
-def _tell_steps(ctx: typer.Context, steps: Sequence[Step]) -> None:
-    if asked(ctx).json:
+def _tell_steps(steps: Sequence[Step]) -> None:
+    if asked.json:
         out_json([step.as_json() for step in steps])
         return
     if not steps:

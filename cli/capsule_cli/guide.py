@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from capsule_cli.options import usage
+from capsule_cli.options import argument, usage
 from capsule_cli.output import out
 
 commands = typer.Typer()
@@ -45,10 +45,7 @@ def overview(sections: Mapping[str, Mapping[str, str]]) -> str:
 
 @commands.command("help")
 def help_(
-    ctx: typer.Context,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="COMMAND", help="The command; without it, all are listed.")
-    ] = None,
+    ctx: typer.Context, words: list[str] | None = argument("COMMAND", "The command; without it, all are listed.")
 ) -> None:
     """Print the help of a command."""
     assert ctx.parent is not None

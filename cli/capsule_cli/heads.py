@@ -9,9 +9,9 @@ import typer
 
 from capsule.errors import Refused
 from capsule_cli.completion import complete_tag
-from capsule_cli.opening import store_of
-from capsule_cli.options import Id, Yes, asked, usage
-from capsule_cli.output import Stopped, one_line, out, out_json
+from capsule_cli.opening import conversation, store_of
+from capsule_cli.options import Id, Yes, argument, flag, option, refuse
+from capsule_cli.output import Stopped, answer, one_line
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -24,30 +24,18 @@ Tags = Annotated[list[str], typer.Argument(metavar="TAG", autocompletion=complet
 
 @commands.command("rename")
 def rename(
-    ctx: typer.Context,
     id: Id,
-    title: Annotated[
-        str | None,
-        typer.Argument(metavar="TITLE", help="The new title; with --suggest else made from the first user message."),
-    ] = None,
-    suggest: Annotated[
-        bool,
-        typer.Option(
-            "--suggest", help="Only offer it: a title that a person gave stays, unless they agree (asked, or --yes)."
-        ),
-    ] = False,
+    title: str | None = argument(
+        "TITLE", "The new title. With --suggest it may be left out: the first message gives one."
+    ),
+    suggest: bool = flag("--suggest", "Keep a title that a person gave, unless they agree (asked, or --yes)."),
     yes: Yes = False,
 ) -> None:
-    """Give a conversation another title, which no rule changes any more. As: set --title."""
-    if title is None and not suggest:
-        raise usage("the title is missing", "TITLE")
-    with store_of(ctx) as store:
-        id = store.resolve(id)
-        if suggest:
-            head = _suggested(store, id, title, yes=yes)
-        else:
-            head = store.rename(id, title or "")
-    _tell(ctx, head, f"renamed to {one_line(head.title)!r}")
+    """Change the title of a conversation. As: set --title."""
+    refuse(title is None and not suggest, "the title is missing", "TITLE")
+    with conversation(id) as (store, id):
+        head = _suggested(store, id, title, yes=yes) if suggest else store.rename(id, title or "")
+    _tell(head, f"renamed to {one_line(head.title)!r}")
 
 
 def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
@@ -59,8 +47,7 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
     """
     if title is None:
         title = store.title_by_rule(id)
-        if not title:
-            raise usage("no user message says what it is about; give a title", "TITLE")
+        refuse(not title, "no user message says what it is about; give a title", "TITLE")
     head = store.suggest_title(id, title)
     while head is None:
         there = store.head(id)
@@ -80,57 +67,43 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
 
 
 @commands.command("tag")
-def tag(ctx: typer.Context, id: Id, tags: Tags) -> None:
+def tag(id: Id, tags: Tags) -> None:
     """Add tags to a conversation; those it has stay. As: set --tag."""
-    _set(ctx, id, tagged=tags)
+    _set(id, tagged=tags)
 
 
 @commands.command("pin")
-def pin(ctx: typer.Context, id: Id) -> None:
+def pin(id: Id) -> None:
     """Pin a conversation to the top of the list. As: set --pin."""
-    _set(ctx, id, pinned=True)
+    _set(id, pinned=True)
 
 
 @commands.command("archive")
-def archive(ctx: typer.Context, id: Id) -> None:
+def archive(id: Id) -> None:
     """Archive a conversation: `list` shows it only with --archived. As: set --archive."""
-    _set(ctx, id, archived=True)
+    _set(id, archived=True)
 
 
 @commands.command("set")
 def set_(
-    ctx: typer.Context,
     id: Id,
-    title: Annotated[str | None, typer.Option("--title", metavar="TITLE", help="Give it this title.")] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help="Add this tag. Repeatable."),
-    ] = None,
-    untag: Annotated[
-        list[str] | None,
-        typer.Option("--untag", metavar="TAG", autocompletion=complete_tag, help="Remove this tag. Repeatable."),
-    ] = None,
-    pin: Annotated[
-        bool | None, typer.Option("--pin/--unpin", help="Pin it to the top of the list, or let it go.")
-    ] = None,
-    archive: Annotated[
-        bool | None, typer.Option("--archive/--unarchive", help="Take it out of the list, or bring it back.")
-    ] = None,
+    title: str | None = option("--title TITLE", "Give it this title."),
+    tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
+    untag: list[str] | None = option("--untag TAG", "Remove this tag. Repeatable.", autocompletion=complete_tag),
+    pin: bool | None = option("--pin/--unpin", "Pin it to the top of the list, or let it go."),
+    archive: bool | None = option("--archive/--unarchive", "Take it out of the list, or bring it back."),
 ) -> None:
     """Change the title, the tags, the pin or the archive flag of a conversation, in one write."""
-    _set(ctx, id, title=title, tagged=tag or (), untagged=untag or (), pinned=pin, archived=archive)
+    _set(id, title=title, tagged=tag or (), untagged=untag or (), pinned=pin, archived=archive)
 
 
-def _set(ctx: typer.Context, id: str, **changes: Any) -> None:
-    with store_of(ctx) as store:
+def _set(id: str, **changes: Any) -> None:
+    with store_of() as store:
         head = store.update(store.resolve(id), **changes)
     flags = [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
     said = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
-    _tell(ctx, head, " · ".join(said))
+    _tell(head, " · ".join(said))
 
 
-def _tell(ctx: typer.Context, head: Head, words: str) -> None:
-    if asked(ctx).json:
-        out_json(head.as_json())
-    else:
-        out(f"{head.id}: {words}")
+def _tell(head: Head, words: str) -> None:
+    answer(head.as_json(), f"{head.id}: {words}")

@@ -5,16 +5,28 @@ What must stay true: nothing here writes but `restore`, which asks the store for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from capsule.errors import InvalidDocument, NotFound
+from capsule_cli.asked import asked
 from capsule_cli.opening import store_of
-from capsule_cli.options import Id, asked
-from capsule_cli.output import in_terminal, one_line, out, out_bytes, out_json, out_rows, progress, say, shown, table
+from capsule_cli.options import DryRun, Id, Limit, argument, option
+from capsule_cli.output import (
+    answer,
+    in_terminal,
+    listing,
+    one_line,
+    out_bytes,
+    out_json,
+    out_rows,
+    say,
+    shown,
+    styled,
+    with_bar,
+)
 from capsule_cli.pager import paged
 
 if TYPE_CHECKING:
@@ -29,18 +41,12 @@ _REVISION = "a commit as git names it, or a date or time (UTC) like 2025-01-31: 
 
 
 @commands.command("log")
-def log(
-    ctx: typer.Context,
-    id: Id,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="So many entries at most.")
-    ] = None,
-) -> None:
-    """Show who changed what in a conversation, commit by commit, the latest first; in git."""
+def log(id: Id, limit: Limit = None) -> None:
+    """List who changed what in a conversation, commit by commit, the latest first."""
     from capsule.git.history import history
     from capsule.git.past import resolve, short
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         repository = _repository(store)
         id = resolve(store, repository, id)
         length = 0
@@ -54,24 +60,16 @@ def log(
             return (step.commit.hash[:length], _when(step.commit.at), step.commit.author, said)
 
         with closing(history(store, repository, id, limit=limit)) as steps:
-            if asked(ctx).json:
-                with progress("reading", after_s=1.0) as bar:
-                    out_json([step.as_json() for step in _counted(steps, bar)])
-            elif in_terminal():
-                with progress("reading", after_s=1.0) as bar:
-                    rows = [row(step) for step in _counted(steps, bar)]
-                with paged(ctx):
-                    table(("commit", "when", "author", "what"), rows, last="what")
-            else:
+            if not asked.json and not in_terminal():
                 for step in steps:
                     out_rows([row(step)])
-
-
-def _counted(steps: Iterable[Step], bar: Any) -> Iterable[Step]:
-    for at, step in enumerate(steps, 1):
-        yield step
-        if bar:
-            bar(at, at)
+                return
+            found = list(with_bar("reading", steps, after_s=1.0))
+        with paged():
+            columns = ("commit", "when", "author", "what")
+            listing(
+                [step.as_json() for step in found], columns, map(row, found), "git has no version of it", last="what"
+            )
 
 
 def _when(at: str) -> str:
@@ -81,12 +79,9 @@ def _when(at: str) -> str:
 
 @commands.command("diff")
 def diff(
-    ctx: typer.Context,
     id: Id,
-    before: Annotated[str, typer.Argument(metavar="REV", help=f"The earlier version: {_REVISION}.")],
-    after: Annotated[
-        str | None, typer.Argument(metavar="REV", help="The later version, likewise; else the conversation as it is.")
-    ] = None,
+    before: str = argument("REV", f"The earlier version: {_REVISION}.", ...),
+    after: str | None = argument("REV", "The later version, likewise; else the conversation as it is."),
 ) -> None:
     """Show what changed between two versions of a conversation that git has, as a chat.
 
@@ -95,14 +90,14 @@ def diff(
     from capsule.format.comparing import compare
     from capsule.git.past import past, resolve
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         repository = _repository(store)
         id = resolve(store, repository, id)
         old = past(repository, id, before)
         new = past(repository, id, after) if after is not None else None
         one = old.document(id)
         other = new.document(id) if new is not None else store.document(id)
-        if asked(ctx).json:
+        if asked.json:
             told = {"id": id, "from": old.commit.hash, "to": new.commit.hash if new else None}
             out_json(told | compare(one, other).as_json(messages=True))
             return
@@ -110,20 +105,14 @@ def diff(
 
         names = [found.path.partition(":")[0] if found else "now" for found in (old, new)]
         texts = [(name, _readable(document)) for name, document in zip(names, (one, other), strict=True)]
-        with paged(ctx):
-            out_bytes(difference(repository, f"{id}.txt", *texts, coloured=_coloured()))
+        with paged():
+            out_bytes(difference(repository, f"{id}.txt", *texts, coloured=styled("x", 1) != "x"))
 
 
 def _readable(document: dict[str, Any]) -> bytes:
     from capsule.format.readable import readable
 
     return "".join(f"{shown(line)}\n" for line in readable(document)).encode("utf-8", "backslashreplace")
-
-
-def _coloured() -> bool:
-    import os
-
-    return in_terminal() and not os.environ.get("NO_COLOR")
 
 
 def past_of(store: Store, id: str, at: str, *, tell: bool) -> Past:
@@ -143,16 +132,15 @@ def _as_of(found: Past) -> str:
 
 @commands.command("restore")
 def restore(
-    ctx: typer.Context,
     id: Id,
-    at: Annotated[str, typer.Option("--at", metavar="REV", help=f"The version: {_REVISION}.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    at: str = option("--at REV", f"The version: {_REVISION}.", ...),
+    dry_run: DryRun = False,
 ) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
     from capsule.format.comparing import compare
     from capsule.git.past import past, resolve
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         repository = _repository(store)
         found = past(repository, resolve(store, repository, id), at)
         id, document = found.id, found.document(found.id)
@@ -161,19 +149,13 @@ def restore(
         told: dict[str, Any] = {"id": id, "title": document["title"], "commit": found.commit.hash, "changes": changes}
         told |= {"kept": None, "dryRun": dry_run}
         if changes and not dry_run:
-            restored = store.restore_version(id, document)
-            told["kept"] = restored.kept
-    if asked(ctx).json:
-        out_json(told)
-        return
-    said = f"conversation {id} {one_line(document['title'])!r}"
+            told["kept"] = store.restore_version(id, document).kept
+    how, what = _as_of(found), "; ".join(changes)
+    said = f"would be {how}: {what}" if dry_run else f"is {how}: {what}"
     if not changes:
-        out(f"{said} is as it was, {_as_of(found)}; nothing was changed")
-    elif dry_run:
-        out(f"{said} would be {_as_of(found)}: {'; '.join(changes)}")
-    else:
-        kept = f"; the version before is kept as {one_line(told['kept'])}" if told["kept"] else ""
-        out(f"{said} is {_as_of(found)}: {'; '.join(changes)}{kept}")
+        said = f"is as it was, {how}; nothing was changed"
+    kept = f"; the version before is kept as {one_line(told['kept'])}" if told["kept"] else ""
+    answer(told, f"conversation {id} {one_line(document['title'])!r} {said}{kept}")
 
 
 def _now(store: Store, id: str) -> tuple[dict[str, Any] | None, bool]:

@@ -11,10 +11,8 @@ import sys
 
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
 from capsule.ids import new_id
-from capsule_cli.options import usage
+from capsule_cli.options import refuse
 from capsule_cli.output import say
-
-__all__ = ["STDIN", "decoded", "message_text", "read_file", "replace_file"]
 
 STDIN = "standard input"
 
@@ -26,16 +24,14 @@ def message_text(text: str | None, file: str | None) -> str:
         typer.BadParameter: Both are given, or the text is empty.
         InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is no UTF-8.
     """
-    if text is not None and file is not None:
-        raise usage("give the text or --file, not both", "--file")
+    refuse(text is not None and file is not None, "give the text or --file, not both", "--file")
     if file is not None and file != "-":
         found = decoded(read_file(file), file)
     elif text is None or text == "-" or file == "-":
         found = standard_input("the message")
     else:
         found = text
-    if not found.strip():
-        raise usage("the message is empty; give a text, or write it to standard input", "TEXT")
+    refuse(not found.strip(), "the message is empty; give a text, or write it to standard input", "TEXT")
     return found
 
 

@@ -19,17 +19,19 @@ import typer
 
 from capsule.errors import CapsuleError
 from capsule.ids import check_id
-from capsule_cli.options import asked, usage
-from capsule_cli.output import Stopped, out, out_json, shown
+from capsule_cli.asked import asked
+from capsule_cli.options import DryRun, option, refuse, usage
+from capsule_cli.output import Stopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import Seen
     from capsule.mcp_server.clients.settings import Entry, Plan
     from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
 
-__all__ = ["commands"]
 
 commands = typer.Typer()
+
+SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
 def _complete(incomplete: str) -> list[tuple[str, str]]:
@@ -47,45 +49,41 @@ Names = Annotated[
         help="The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed.",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="All of them whose settings are here.")]
-Project = Annotated[bool, typer.Option("--project", help="In the settings of the project in the current directory.")]
-User = Annotated[bool, typer.Option("--user", help="In your own settings, for all projects (the default).")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-Force = Annotated[bool, typer.Option("--force", help="Even if the entry of this name starts something else.")]
+All = Annotated[bool, typer.Option("--all", help="Choose all whose settings are here.")]
+Project = Annotated[bool, typer.Option("--project", help="Change the settings of the project around.")]
+User = Annotated[bool, typer.Option("--user", help="Change your own settings, for all projects (the default).")]
+Force = Annotated[bool, typer.Option("--force", help="Do so even if the entry of this name starts something else.")]
 
 
 @commands.command("install")
 def install(
-    ctx: typer.Context,
     names: Names = None,
     every: All = False,
     project: Project = False,
     user: User = False,
     dry_run: DryRun = False,
     force: Force = False,
-    name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="The agent that it is: its messages are from it.")
-    ] = None,
+    name: str | None = option("--as NAME", "Name the agent that the program is: its messages are from it."),
 ) -> None:
-    """Make programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
+    """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
     Where a program has a command for that (claude, codex, gemini, code), that is run. A settings file with comments is
     left as it is, and what to paste into it is printed; the exit code is then 1.
 
-    With --store, it always serves that store. Without, the one that `capsule` would use where the program starts it.
+    With --store, the server always serves that store. Without, it serves the one that `capsule` would use where the
+    program starts it.
     """
     from capsule.mcp_server.clients import settings
 
     scope, places = _scope(project, user), _places()
-    launch = _launch(ctx, name)
+    launch = _launch(name)
     clients = _clients(names, every, scope, places)
     plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
-    _carry_out(ctx, plans, places, dry_run, is_there=True)
+    _carry_out(plans, places, dry_run, is_there=True)
 
 
 @commands.command("uninstall")
 def uninstall(
-    ctx: typer.Context,
     names: Names = None,
     every: All = False,
     project: Project = False,
@@ -99,28 +97,24 @@ def uninstall(
     scope, places = _scope(project, user), _places()
     clients = _clients(names, every, scope, places)
     plans = [plan for client in clients for plan in settings.uninstall(client, scope, places, force=force)]
-    _carry_out(ctx, plans, places, dry_run, is_there=False)
+    _carry_out(plans, places, dry_run, is_there=False)
 
 
 @commands.command("doctor")
-def doctor(ctx: typer.Context, names: Names = None) -> None:
-    """Start the server as each program would, and say what there is to see; exit 0 only when all of them work.
+def doctor(names: Names = None) -> None:
+    """Start the server as each program would, and report on it; exit 0 only when all of them work.
 
-    Looks at your own settings and those of the project in the current directory. With --store, each has to serve it.
+    It looks at your own settings and those of the project in the current directory. With --store, each has to serve it.
     """
     from capsule.mcp_server.clients import table
 
     places = _places()
     wanted = _named(names) if names else table.CLIENTS
-    store = _store(ctx)
+    store = _store()
     visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
     if not visits:
         raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
-    if asked(ctx).json:
-        out_json([visit.as_json() for visit in visits])
-    else:
-        for visit in visits:
-            out(shown("\n".join(visit.lines())))
+    answer([visit.as_json() for visit in visits], shown("\n".join(line for visit in visits for line in visit.lines())))
     if any(visit.problems for visit in visits):
         raise typer.Exit(1)
 
@@ -143,8 +137,8 @@ class _Visit:
             told |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
         if self.seen is not None:
             seen = self.seen.as_json()
-            told |= {"server": seen["server"], "protocol": seen["protocol"], "tools": seen["tools"]}
-            told |= {"tokens": seen["tokens"], "readyMs": seen["ready_ms"], "store": seen["store"]}
+            told |= {name: seen[name] for name in ("server", "protocol", "tools", "tokens", "store")}
+            told["readyMs"] = seen["ready_ms"]
         return {**told, "ok": not self.problems, "problems": list(self.problems)}
 
     def lines(self) -> Iterable[str]:
@@ -157,8 +151,7 @@ class _Visit:
             yield f"  store: {seen.store}"
         if self.entry is not None and self.entry.off:
             yield "  the entry is switched off there"
-        for problem in self.problems:
-            yield f"  wrong: {problem}"
+        yield from (f"  wrong: {problem}" for problem in self.problems)
 
 
 def _visits(client: Client, places: Places, store: str | None, *, named: bool) -> list[_Visit]:
@@ -166,7 +159,7 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
     from capsule.mcp_server.clients import doctor, settings
 
     visits = []
-    for scope in _scopes():
+    for scope in SCOPES:
         cwd = places.home if scope == "user" else places.project
         try:
             found = list(settings.entries(client, scope, places))
@@ -188,13 +181,8 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
     return visits
 
 
-def _scopes() -> Sequence[Scope]:
-    return ("user", "project")
-
-
 def _scope(project: bool, user: bool) -> Scope:
-    if project and user:
-        raise usage("is one or the other: your own settings, or the project's", "--project / --user")
+    refuse(project and user, "is one or the other: your own settings, or the project's", "--project / --user")
     return "project" if project else "user"
 
 
@@ -202,8 +190,7 @@ def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Pla
     """The programs that were named, or all whose settings are here."""
     from capsule.mcp_server.clients import table
 
-    if every and names:
-        raise usage("stands for all programs, so none can be named", "--all")
+    refuse(every and names, "stands for all programs, so none can be named", "--all")
     if every:
         here = [client for client in table.CLIENTS if _is_here(client, scope, places)]
         if not here:
@@ -220,8 +207,7 @@ def _named(names: Sequence[str]) -> list[Client]:
 
     known = [client.name for client in table.CLIENTS]
     for name in names:
-        if name not in known:
-            raise usage(f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+        refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
     return [client for client in table.CLIENTS if client.name in names]
 
 
@@ -247,22 +233,22 @@ def _copies() -> str:
     return os.path.join(platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups")
 
 
-def _store(ctx: typer.Context) -> str | None:
+def _store() -> str | None:
     """The store that was named, absolute."""
-    if asked(ctx).store is None:
+    if asked.store is None:
         return None
     from capsule.discovery import find_store
 
-    return find_store(asked(ctx).store)
+    return find_store(asked.store)
 
 
-def _launch(ctx: typer.Context, name: str | None) -> Launch:
+def _launch(name: str | None) -> Launch:
     """How a program is to start the server: this very `capsule`, by its absolute path."""
     from capsule.mcp_server.clients.table import Launch
 
     executable, *words = _executable()
     words.append("mcp")
-    store, instance = _store(ctx), asked(ctx).instance
+    store, instance = _store(), asked.instance
     words += ["--store", store] if store else []
     words += ["--instance", instance] if instance else []
     words += ["--as", check_id(name)] if name is not None else []
@@ -280,7 +266,7 @@ def _executable() -> list[str]:
     return [sys.executable, "-m", "capsule_cli"]
 
 
-def _carry_out(ctx: typer.Context, plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
+def _carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
     """Do what the plans say, or show it, and say so.
 
     Args:
@@ -294,7 +280,7 @@ def _carry_out(ctx: typer.Context, plans: Sequence[Plan], places: Places, dry_ru
     told = []
     for plan in plans:
         kept = settings.apply(plan, places, _copies()) if plan.changes and not dry_run else None
-        if not asked(ctx).json:
+        if not asked.json:
             out(shown(_told(plan, kept, dry_run, is_there)))
         told.append(
             {
@@ -308,7 +294,7 @@ def _carry_out(ctx: typer.Context, plans: Sequence[Plan], places: Places, dry_ru
                 **({"diff": plan.diff()} if dry_run else {}),
             }
         )
-    if asked(ctx).json:
+    if asked.json:
         out_json(told)
     if any(plan.paste for plan in plans):
         raise typer.Exit(1)

@@ -7,30 +7,24 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import orjson
-import typer
-
-from capsule_cli.options import asked
-from capsule_cli.output import say, shown
+from capsule_cli.asked import asked
+from capsule_cli.output import say
 
 if TYPE_CHECKING:
     from capsule import Store
 
-__all__ = ["ToStderr", "holder", "store_of"]
 
-
-def holder(ctx: typer.Context) -> str | None:
+def holder() -> str | None:
     """The name of the instance to act as, from the option or the environment; None: this process alone."""
-    return asked(ctx).instance or os.environ.get("CAPSULE_INSTANCE") or None
+    return asked.instance or os.environ.get("CAPSULE_INSTANCE") or None
 
 
 @contextmanager
-def store_of(ctx: typer.Context, *, keep_locks: bool = False) -> Iterator[Store]:
+def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
     """The store the command is to work on, open while the body runs. The store's warnings go to stderr.
 
     Args:
@@ -38,28 +32,24 @@ def store_of(ctx: typer.Context, *, keep_locks: bool = False) -> Iterator[Store]
     """
     from capsule import Store
 
-    logger = logging.getLogger("capsule")
-    handler = ToStderr(as_json=asked(ctx).json)
+    logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
     logger.addHandler(handler)
     try:
-        opened = Store.open(asked(ctx).store, keep_locks=keep_locks, instance=holder(ctx))
-        with opened as store:
+        with Store.open(asked.store, keep_locks=keep_locks, instance=holder()) as store:
             yield store
     finally:
         logger.removeHandler(handler)
 
 
-class ToStderr(logging.Handler):
-    """Warnings as words on stderr; as a JSON object a line when the errors are."""
+@contextmanager
+def conversation(id: str) -> Iterator[tuple[Store, str]]:
+    """The store, open while the body runs, and the id of the conversation that is named by `id`."""
+    with store_of() as store:
+        yield store, store.resolve(id)
 
-    def __init__(self, *, as_json: bool) -> None:
-        super().__init__(logging.WARNING)
-        self._as_json = as_json
+
+class ToStderr(logging.Handler):
+    """Warnings as `say` says them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = self.format(record)  # With the traceback, where there is one.
-        if self._as_json:
-            sys.stderr.write(orjson.dumps({"warning": message}).decode() + "\n")
-            sys.stderr.flush()
-        else:
-            say(shown(message))
+        say(self.format(record))  # With the traceback, where there is one.

@@ -7,28 +7,39 @@ name alike.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
 from capsule.errors import InvalidInput
+from capsule_cli.asked import asked
 from capsule_cli.completion import complete_id, complete_tag
 from capsule_cli.framework import give_every_command
 
-__all__ = [
-    "Asked",
-    "Id",
-    "Mode",
-    "Role",
-    "Tags",
-    "Type",
-    "Yes",
-    "asked",
-    "moment",
-    "seconds",
-    "usage",
-]
+
+def option(spec: str, help: str, default: Any = None, **more: Any) -> Any:
+    """An option of a command.
+
+    Args:
+        spec: Its names, and behind them the name of its value: `--limit -n N`.
+        help: What it does.
+        default: Its value where it isn't given; `...`: it must be.
+        more: As typer takes it.
+    """
+    words = spec.split()
+    value = None if words[-1].startswith("-") else words.pop()
+    return typer.Option(default, *words, metavar=value, help=help, **more)
+
+
+def flag(spec: str, help: str, **more: Any) -> Any:
+    """An option without a value."""
+    return option(spec, help, False, **more)
+
+
+def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
+    """An argument of a command; one whose default is `...` must be given."""
+    return typer.Argument(default, metavar=name, help=help, **more)
+
 
 # Typed out, because a type checker wants it so; a test holds them and the format's own lists together.
 Role = Literal["user", "assistant", "system", "tool"]
@@ -48,71 +59,38 @@ Tags = Annotated[
     typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help="With this tag; repeated: with all."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-
-
-@dataclass(slots=True)
-class Asked:
-    """What the options of every command ask for.
-
-    Attributes:
-        json: Whether to print JSON.
-        store: The store's directory; None: to be discovered.
-        instance: The name of the instance, when one was given as an option.
-        no_pager: Whether a person wants long output all at once.
-    """
-
-    json: bool = False
-    no_pager: bool = False
-    store: str | None = None
-    instance: str | None = None
-
-
-def asked(ctx: typer.Context) -> Asked:
-    """What the options of every command ask for, wherever they stood."""
-    return ctx.ensure_object(Asked)
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+File = Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Read the text from a file.")]
+From = Annotated[str | None, typer.Option("--from", metavar="AGENT", help="The agent that says it, by id.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show N at most.")]
 
 
 def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     # The option stands before the command's name or after it; where it doesn't stand it must not undo the other.
-    wanted = asked(ctx)
     if value:
-        setattr(wanted, str(param.name), value)
+        setattr(asked, str(param.name), value)
     return value
 
 
 def _everywhere(
-    json: Annotated[
-        bool,
-        typer.Option("--json", callback=_ask, expose_value=False, is_eager=True, help="Print JSON, errors too."),
-    ] = False,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            metavar="DIR",
-            callback=_ask,
-            expose_value=False,
-            is_eager=True,
-            help="The store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store.",
-        ),
-    ] = None,
-    instance: Annotated[
-        str | None,
-        typer.Option(
-            "--instance",
-            metavar="NAME",
-            callback=_ask,
-            expose_value=False,
-            is_eager=True,
-            help="Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE.",
-        ),
-    ] = None,
-    no_pager: Annotated[
-        bool,
-        typer.Option(
-            "--no-pager", callback=_ask, expose_value=False, is_eager=True, help="Don't show long output in $PAGER."
-        ),
-    ] = False,
+    json: bool = flag("--json", "Print JSON, errors too.", callback=_ask, expose_value=False, is_eager=True),
+    store: str | None = option(
+        "--store DIR",
+        "The store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store.",
+        callback=_ask,
+        expose_value=False,
+        is_eager=True,
+    ),
+    instance: str | None = option(
+        "--instance NAME",
+        "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE.",
+        callback=_ask,
+        expose_value=False,
+        is_eager=True,
+    ),
+    no_pager: bool = flag(
+        "--no-pager", "Don't show long output in $PAGER.", callback=_ask, expose_value=False, is_eager=True
+    ),
 ) -> None:
     """What every command takes."""
 
@@ -125,8 +103,14 @@ def usage(message: str, option: str | None = None) -> typer.BadParameter:
     return typer.BadParameter(message, param_hint=option)
 
 
+def refuse(when: object, message: str, option: str | None = None) -> None:
+    """Raise a usage error when something is so."""
+    if when:
+        raise usage(message, option)
+
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DURATION = re.compile(r"(\d+)([smhdw])")
+_DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def seconds(text: str, option: str) -> int:
@@ -136,7 +120,7 @@ def seconds(text: str, option: str) -> int:
         typer.BadParameter: It is none.
     """
     match = _DURATION.fullmatch(text)
-    if match is None or len(match[1]) > 9:
+    if match is None:
         raise usage(f"{text!r} is no duration: a whole number and s, m, h, d or w, like 30d", option)
     return int(match[1]) * _SECONDS[match[2]]
 

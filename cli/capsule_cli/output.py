@@ -14,37 +14,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
-from capsule.format.shown import one_line, shown
+from capsule.format.shown import one_line as one_line
+from capsule.format.shown import shown as shown
+from capsule_cli.asked import asked
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "Stopped",
-    "console",
-    "in_terminal",
-    "one_line",
-    "out",
-    "out_bytes",
-    "out_json",
-    "out_json_bytes",
-    "out_json_line",
-    "out_rows",
-    "progress",
-    "quiet_stdout",
-    "say",
-    "say_as_json",
-    "short_ids",
-    "short_time",
-    "shown",
-    "styled",
-    "table",
-    "width",
-    "written_to",
-]
+
+T = TypeVar("T")
 
 _IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -68,24 +49,28 @@ def in_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-_says_json = False
-
-
-def say_as_json(wanted: bool) -> None:
-    """Choose how `say` writes: as words, or as a JSON object a line, which `--json` promises."""
-    global _says_json
-    _says_json = wanted
-
-
 def say(text: str) -> None:
     """A word to the person, on stderr; with `--json` a warning."""
-    line = f"capsule: {text}"
-    if _says_json:
-        import orjson
+    if asked.json:
+        to_stderr({"warning": text})
+    else:
+        sys.stderr.write(f"capsule: {shown(text)}\n")
+        sys.stderr.flush()
 
-        line = orjson.dumps({"warning": text}).decode()
-    sys.stderr.write(f"{line}\n")
+
+def to_stderr(value: dict[str, Any]) -> None:
+    """A JSON object to stderr, in one line."""
+    import orjson
+
+    sys.stderr.write(
+        orjson.dumps(value, default=lambda it: list(it) if isinstance(it, set | frozenset) else str(it)).decode() + "\n"
+    )
     sys.stderr.flush()
+
+
+def counted(number: int, what: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 _instead: Callable[[bytes], None] | None = None
@@ -149,6 +134,16 @@ def out_json_line(value: Any) -> None:
     out_json_bytes(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
 
 
+def answer(value: Any, text: str, *, line: bool = False) -> None:
+    """A command's answer: `value` with `--json`, in one line where `line` says so; else `text`."""
+    if not asked.json:
+        out(text)
+    elif line:
+        out_json_line(value)
+    else:
+        out_json(value)
+
+
 def out_json_bytes(data: bytes) -> None:
     """An encoded JSON document to stdout; in a terminal what could command it is escaped, which changes no value."""
     if in_terminal():
@@ -178,28 +173,58 @@ def styled(text: str, *codes: int) -> str:
 #: Columns of a table that may be shortened, and to how many characters: with room, and without.
 _SHORTENED = frozenset({"tags", "state", "holder", "who", "field", "author", "mode"})
 _LONG, _SHORT, _LAST = 24, 8, 24
+#: Columns with times, and with numbers.
+_TIMES = frozenset({"time", "updated", "deleted", "since", "created", "expires", "set at"})
+_NUMBERS = frozenset({"n", "messages", "words", "bytes", "tokens"})
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: str = "title", empty: str = "") -> None:
-    """A table: for a person a row is one line of the screen; for a program a tab stands between the columns.
+def listing(value: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str, **more: Any) -> None:
+    """A command's answer that is a list: `value` with `--json`, else `rows` as `table` shows them."""
+    if asked.json:
+        out_json(value)
+    elif in_terminal():
+        table(columns, rows, empty=empty, **more)
+    else:
+        out_rows(rows)
 
-    For a person the columns in which nothing stands are left out, and the last one takes the room that is left.
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    last: str = "title",
+    empty: str = "",
+    ids: Iterable[str] = (),
+    below: Sequence[str] = (),
+) -> None:
+    """A table for a person: a row is one line of the screen.
+
+    Ids are cut to what tells them apart, and times are told in the reader's zone. Columns in which nothing stands are
+    left out, and the last one takes the room that is left.
 
     Args:
         columns: The names of the columns.
         rows: Texts, as they stand in the files.
-        last: The column that comes last for a person, and is shortened to the width of the screen.
-        empty: What a person is told when there is no row.
+        last: The column that comes last, and is shortened to the width of the screen.
+        empty: What the person is told when there is no row.
+        ids: More ids, from which those shown are told apart.
+        below: A line to write under each row, ready to be shown.
     """
-    if not in_terminal():
-        out_rows(rows)
-        return
     from rich.cells import cell_len, set_cell_size
 
-    cells = [tuple(map(one_line, row)) for row in rows]
-    if not cells:
-        say(empty or "there is nothing to list")
+    found = list(rows)
+    if not found:
+        say(empty)
         return
+    at_id = columns.index("id") if "id" in columns else -1
+    short = short_ids([*ids, *(row[at_id] for row in found)]) if at_id >= 0 else {}
+
+    def told(at: int, text: str) -> str:
+        if at == at_id:
+            return one_line(short[text])
+        return one_line(short_time(text) if columns[at] in _TIMES else text)
+
+    cells = [[told(at, text) for at, text in enumerate(row)] for row in found]
     places = [at for at, name in enumerate(columns) if name != last and any(row[at] for row in cells)]
     widths = {at: max(len(columns[at]), *(cell_len(row[at]) for row in cells)) for at in places}
     room = width()
@@ -213,12 +238,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: str = 
         return text if cell_len(text) <= size else set_cell_size(text, size - 1).rstrip() + "…"
 
     def line(row: Sequence[str]) -> str:
-        parts = [set_cell_size(fitted(row[at], widths[at]), widths[at]) for at in places]
+        parts = [
+            row[at].rjust(widths[at])
+            if columns[at] in _NUMBERS
+            else set_cell_size(fitted(row[at], widths[at]), widths[at])
+            for at in places
+        ]
         return "  ".join([*parts, fitted(row[end], left)]).rstrip()
 
     out(styled(line([name.upper() for name in columns]), 1))
-    for row in cells:
-        out(line(row))
+    for at, row in enumerate(cells):
+        out(line(row) + (f"\n{below[at]}" if below else ""))
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
@@ -247,9 +277,7 @@ def short_time(text: str, timespec: str = "minutes") -> str:
 
 def out_rows(rows: Iterable[Sequence[str]]) -> None:
     """Rows to stdout, a line each, a tab between the columns."""
-    out_bytes(
-        "".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8", "backslashreplace"),
-    )
+    out_bytes("".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8", "backslashreplace"))
 
 
 @contextmanager
@@ -288,3 +316,12 @@ def progress(what: str, after_s: float = 0.0) -> Iterator[Callable[[int, int], N
     finally:
         if bar is not None:
             bar.stop()
+
+
+def with_bar(what: str, items: Iterable[T], total: int = 0, after_s: float = 0.0) -> Iterator[T]:
+    """The items, beneath a progress bar while the caller works on them; `total`: how many there are, where known."""
+    with progress(what, after_s) as bar:
+        for at, item in enumerate(items, 1):
+            yield item
+            if bar:
+                bar(at, max(at, total))

@@ -12,12 +12,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import typer
-
-from capsule_cli.options import asked
+from capsule_cli.asked import asked
 from capsule_cli.output import Stopped, in_terminal, written_to
-
-__all__ = ["paged"]
 
 #: less ends at once when all fits on the screen (F), shows colours (R), and leaves the text there (X).
 _SETTINGS = {"LESS": "FRX", "LV": "-c"}
@@ -25,9 +21,9 @@ _NOT_FOUND = (126, 127)
 
 
 @contextmanager
-def paged(ctx: typer.Context) -> Iterator[None]:
+def paged() -> Iterator[None]:
     """Send what the body writes to stdout through `$PAGER`, or `less`. Without a person, or with --json: nothing."""
-    command = None if asked(ctx).json or asked(ctx).no_pager or not in_terminal() else _command()
+    command = None if asked.json or asked.no_pager or not in_terminal() else _command()
     if command is None:
         yield
         return

@@ -7,17 +7,12 @@ it takes to end it; and what it says on stderr, and asks on the terminal, reache
 from __future__ import annotations
 
 import subprocess
-import threading
-from contextlib import suppress
-from typing import IO
+import tempfile
 
 from capsule.errors import InvalidInput
 from capsule_cli.ending import Ending
 from capsule_cli.output import Stopped
 
-__all__ = ["written_by"]
-
-_CHUNK = 1 << 16
 #: Seconds that a program has to end itself, before it is ended.
 _GRACE_S = 5
 
@@ -36,39 +31,28 @@ def written_by(command: str, given: bytes, limit: int) -> bytes:
         Stopped: It failed, or could not be run.
         InvalidInput: It wrote more.
     """
-    pipe = subprocess.PIPE
-    try:
-        program = subprocess.Popen(command, shell=True, stdin=pipe, stdout=pipe)
-    except (OSError, ValueError) as error:
-        raise Stopped(f"the shell can't run --command: {error}") from None
-    assert program.stdin is not None
-    assert program.stdout is not None
-    feeding = threading.Thread(target=_feed, args=(program.stdin, given), daemon=True)
-    try:
-        with Ending():
-            feeding.start()
-            written = bytearray()
-            while len(written) <= limit and (chunk := program.stdout.read1(_CHUNK)):  # type: ignore[attr-defined]
-                written += chunk
+    with tempfile.TemporaryFile() as source, Ending():
+        source.write(given)
+        source.seek(0)
+        try:
+            program = subprocess.Popen(command, shell=True, stdin=source, stdout=subprocess.PIPE)
+        except (OSError, ValueError) as error:
+            raise Stopped(f"the shell can't run --command: {error}") from None
+        try:
+            assert program.stdout is not None
+            written = program.stdout.read(limit + 1)
             if len(written) > limit:
                 raise InvalidInput(
                     f"--command wrote more than {limit:,} bytes, the largest message that the store takes "
                     "(limits.message_bytes in capsule.toml); nothing was made"
                 )
             code = program.wait()
-    finally:
-        _end(program)
+        finally:
+            _end(program)
     if code:
         how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
         raise Stopped(f"--command {how}; nothing was made. It was: {command}")
-    return bytes(written)
-
-
-def _feed(stdin: IO[bytes], given: bytes) -> None:
-    with suppress(OSError):  # It ended, or wants no more.
-        stdin.write(given)
-    with suppress(OSError):
-        stdin.close()
+    return written
 
 
 def _end(program: subprocess.Popen[bytes]) -> None:

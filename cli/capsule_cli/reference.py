@@ -18,8 +18,6 @@ from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, everywhere, piece_of
 from capsule_cli.output import out_bytes
 
-__all__ = ["commands_in", "exit_codes", "text"]
-
 INTRODUCTION = """\
 <!-- Made from the program by `make docs`; a test says when it is stale. -->
 # The command line

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from capsule_cli.completion import complete_id_or_next
 from capsule_cli.opening import store_of
-from capsule_cli.options import asked
-from capsule_cli.output import one_line, out, out_json, table
+from capsule_cli.output import answer, listing, one_line
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -30,7 +31,7 @@ Which = Annotated[
 ]
 Server = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server, by its name.")]
 Names = Annotated[list[str], typer.Argument(metavar="SERVER", help="MCP servers, by their names.")]
-Switch = Literal["on", "off"]
+Switch = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="Whether the server is on there.")]
 
 
 @group.callback()
@@ -42,59 +43,50 @@ def _servers() -> None:
 
 
 @commands.command("set")
-def set_(
-    ctx: typer.Context,
-    id: Which,
-    server: Server,
-    switch: Annotated[Switch, typer.Argument(metavar="on|off", help="What it is to be there.")],
-) -> None:
+def set_(id: Which, server: Server, switch: Switch) -> None:
     """Switch an MCP server on or off."""
-    with store_of(ctx) as store:
-        named = _named(store, id)
-        _tell(ctx, named, store.set_mcp_servers(named, {server: switch == "on"}))
+    with _named(id) as (store, named):
+        _tell(named, store.set_mcp_servers(named, {server: switch == "on"}))
 
 
 @commands.command("toggle")
-def toggle(ctx: typer.Context, id: Which, server: Server) -> None:
+def toggle(id: Which, server: Server) -> None:
     """Switch an MCP server the other way; one without an override counts as on."""
-    with store_of(ctx) as store:
-        named = _named(store, id)
-        _tell(ctx, named, store.toggle_mcp_server(named, server))
+    with _named(id) as (store, named):
+        _tell(named, store.toggle_mcp_server(named, server))
 
 
 @commands.command("remove")
-def remove(ctx: typer.Context, id: Which, servers: Names) -> None:
+def remove(id: Which, servers: Names) -> None:
     """Reset MCP servers to their default."""
-    with store_of(ctx) as store:
-        named = _named(store, id)
-        _tell(ctx, named, store.set_mcp_servers(named, dict.fromkeys(servers)))
+    with _named(id) as (store, named):
+        _tell(named, store.set_mcp_servers(named, dict.fromkeys(servers)))
 
 
 @commands.command("list")
-def list_(ctx: typer.Context, id: Which) -> None:
+def list_(id: Which) -> None:
     """List the MCP servers that differ from the default."""
-    with store_of(ctx) as store:
-        named = _named(store, id)
+    with _named(id) as (store, named):
         found = store.mcp_servers(named)
-    if asked(ctx).json:
-        _tell(ctx, named, found)
-    else:
-        rows = [(name, _word(on)) for name, on in found.items()]
-        table(("server", "here"), rows, last="server", empty="all servers are as by default")
+    rows = [(name, _word(on)) for name, on in found.items()]
+    listing(_as_json(named, found), ("server", "here"), rows, "all servers are as by default", last="server")
 
 
-def _named(store: Store, id: str) -> str | None:
-    """The conversation's id; None for the next one that is made."""
-    return None if id == NEXT else store.resolve(id)
+@contextmanager
+def _named(id: str) -> Iterator[tuple[Store, str | None]]:
+    """The store, and the conversation's id; None for the next one that is made."""
+    with store_of() as store:
+        yield store, None if id == NEXT else store.resolve(id)
 
 
 def _word(on: bool) -> str:
     return "on" if on else "off"
 
 
-def _tell(ctx: typer.Context, id: str | None, switches: dict[str, bool]) -> None:
-    if asked(ctx).json:
-        out_json({"id": id, "mcpServers": {name: {"enabled": on} for name, on in switches.items()}})
-    else:
-        said = ", ".join(f"{one_line(name)} {_word(on)}" for name, on in switches.items())
-        out(f"{id or 'the next conversation'}: {said or 'all as by default'}")
+def _as_json(id: str | None, switches: dict[str, bool]) -> dict[str, object]:
+    return {"id": id, "mcpServers": {name: {"enabled": on} for name, on in switches.items()}}
+
+
+def _tell(id: str | None, switches: dict[str, bool]) -> None:
+    said = ", ".join(f"{one_line(name)} {_word(on)}" for name, on in switches.items())
+    answer(_as_json(id, switches), f"{id or 'the next conversation'}: {said or 'all as by default'}")

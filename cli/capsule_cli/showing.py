@@ -7,20 +7,20 @@ that stands in a file can't command the terminal it is shown in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import typer
 
-from capsule_cli.folding import folded
+from capsule_cli.asked import asked
 from capsule_cli.opening import store_of
-from capsule_cli.options import Id, asked, usage
+from capsule_cli.options import Id, flag, option, refuse
 from capsule_cli.output import (
+    answer,
     console,
     in_terminal,
     one_line,
     out,
     out_bytes,
-    out_json,
     out_json_bytes,
     short_time,
     shown,
@@ -30,10 +30,15 @@ from capsule_cli.output import (
 from capsule_cli.pager import paged
 
 if TYPE_CHECKING:
+    from capsule import Store
     from capsule.format.tree import Tree
+    from capsule.git.past import Past
     from capsule.head import Head
 
 commands = typer.Typer()
+
+#: Where a conversation is read: the store, or one past version of it.
+Source = Union["Store", "Past"]
 
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, dict[str, Any]]
@@ -50,73 +55,50 @@ _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
 Form = Literal["plain", "markdown", "rendered"]
 
 
-class Source(Protocol):
-    """Where a conversation is read: the store, or one past version of it."""
-
-    def head(self, id: str) -> Head: ...
-    def read(self, id: str) -> bytes: ...
-    def document(self, id: str) -> dict[str, Any]: ...
-    def branches(self, id: str) -> tuple[list[dict[str, Any]], Tree, str | None]: ...
-    def tail_of_path(self, id: str, n: int) -> tuple[list[tuple[int, dict[str, Any]]], Tree | None]: ...
-    def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]: ...
-    def is_line(self, id: str, entries: list[dict[str, Any]]) -> bool: ...
-
-
 @commands.command("show")
 def show(
-    ctx: typer.Context,
     id: Id,
-    last: Annotated[
-        int | None, typer.Option("--last", "-n", min=1, metavar="N", help="Its last messages only.")
-    ] = None,
-    around: Annotated[
-        str | None,
-        typer.Option("--around", metavar="MESSAGE", help="This message and those about it: its id, @N or @last."),
-    ] = None,
-    span: Annotated[
-        int, typer.Option("--span", "-C", min=0, metavar="N", help="With --around: so many messages on either side.")
-    ] = SPAN,
-    raw: Annotated[bool, typer.Option("--raw", help="The file's bytes, as they are.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
-    rendered: Annotated[
-        bool, typer.Option("--rendered", help="With the Markdown of the messages drawn; HTML stays text.")
-    ] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Every branch, in the order of the file.")] = False,
-    tree: Annotated[bool, typer.Option("--tree", help="The tree of branches, a line a message.")] = False,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="REV", help="As it was in this commit, or at this date or time (UTC)."),
-    ] = None,
+    last: int | None = option("--last -n N", "Print only the last N messages.", min=1),
+    around: str | None = option("--around MESSAGE", "Print this message and those around it: its id, @N or @last."),
+    span: int = option("--span -C N", "With --around: print N messages on either side.", SPAN, min=0),
+    raw: bool = flag("--raw", "Print the file's bytes as they are."),
+    markdown: bool = flag("--markdown", "Print a Markdown document."),
+    rendered: bool = flag("--rendered", "Draw the Markdown of the messages; HTML stays text."),
+    all_: bool = flag("--all", "Print every branch, in the order of the file."),
+    tree: bool = flag("--tree", "Print the tree of branches, a line a message."),
+    at: str | None = option("--at REV", "Print it as it was in this commit, or at this date or time (UTC)."),
 ) -> None:
-    """Show the active branch of a conversation; 2/3 beside a message: it is the second of three with one place.
+    """Print the active branch of a conversation. 2/3 beside a message: it is the second of three in one place.
 
     With --json: the capsule, and beside a summary what became of its source ("source"); with --last or --around a list
     of messages, with --tree a list of who answers whom.
     """
-    as_json = asked(ctx).json
-    if raw + markdown + rendered + as_json > 1 or (raw and last is not None):
-        raise usage("--raw, --markdown, --rendered and --json exclude each other, and --raw takes no --last")
-    if around is not None and (raw or last is not None):
-        raise usage("--around excludes --last and --raw")
-    if tree and (markdown or rendered):
-        raise usage("--tree takes neither --markdown nor --rendered", "--tree")
-    if all_ + tree + raw + (last is not None) + (around is not None) > 1:
-        raise usage("--all, --tree, --raw, --last and --around exclude each other")
+    some = last is not None or around is not None
+    wrong = raw + markdown + rendered + asked.json > 1 or (raw and some)
+    refuse(
+        wrong, "--raw, --markdown, --rendered and --json exclude each other; --raw also excludes --last and --around"
+    )
+    wrong = (tree and (markdown or rendered)) or all_ + tree + raw + (last is not None) + (around is not None) > 1
+    refuse(wrong, "--all, --tree, --raw, --last and --around exclude each other, and --tree the forms of text")
     form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
-    with store_of(ctx) as store, paged(ctx):
+    with store_of() as store, paged():
         source: Source = store
         if at is None:
             id = store.resolve(id)
         else:
             from capsule_cli.history import past_of
 
-            source = past = past_of(store, id, at, tell=not (raw or as_json))
+            source = past = past_of(store, id, at, tell=not (raw or asked.json))
             id = past.id
         if tree:
-            show_tree(source, id, as_json=as_json)
+            from capsule_cli.trees import as_lines, as_objects
+
+            history, drawn, current = source.branches(id)
+            text = "" if asked.json else "\n".join(as_lines(history, drawn, current))
+            answer(as_objects(drawn, history, current) if asked.json else None, text)
         elif raw:
             out_bytes(source.read(id))
-        elif as_json and last is None and around is None:
+        elif asked.json and not some:
             from capsule.format.codec import encode
             from capsule_cli.summaries import with_standing
 
@@ -126,7 +108,7 @@ def show(
                 messages, tree_of = about(source, id, around, span)
             else:
                 messages, tree_of = source.tail_of_path(id, last) if last else whole(source, id, all_=all_)
-            if as_json:
+            if asked.json:
                 out_json_bytes(encoded([message for _, message in messages]))
                 return
             if at is None:
@@ -143,17 +125,6 @@ def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
     from capsule_cli.trees import marks_of
 
     return marks_of(tree, answers=answers)
-
-
-def show_tree(source: Source, id: str, *, as_json: bool) -> None:
-    """All messages, as they answer each other."""
-    from capsule_cli.trees import as_lines, as_objects
-
-    history, tree, current = source.branches(id)
-    if as_json:
-        out_json(as_objects(tree, history, current))
-    else:
-        out("\n".join(as_lines(history, tree, current)))
 
 
 def about(source: Source, id: str, wanted: str, span: int) -> tuple[list[Placed], Tree | None]:
@@ -214,8 +185,21 @@ def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:
     """One message as text, with its mark: what stands in the file, for a person folded to the terminal's width."""
     content = _content(message)
     if in_terminal():
-        content = folded(content, width(), "  ")
+        content = _folded(content, max(width() - 2, 16))
     return f"{_heading(at, message, mark)}\n{content}".rstrip()
+
+
+def _folded(text: str, room: int) -> str:
+    """Set in by two columns, and folded to `room`; nothing but white space at a fold is left out."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if len(line) <= room // 2 and "\t" not in line:
+            lines.append(line)  # However wide its characters are.
+        else:
+            from rich.text import Text
+
+            lines += [part.plain.rstrip() for part in Text(line).wrap(console(), room, overflow="fold")]
+    return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
 def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:

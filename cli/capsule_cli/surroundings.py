@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["driver_program"]
-
 
 def driver_program() -> list[str]:
     """How git starts the drivers; `-P` because it does so in a directory whose files must not be imported."""

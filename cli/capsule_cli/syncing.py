@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsule.errors import CapsuleError, InvalidDocument
+from capsule_cli.asked import asked
 from capsule_cli.ending import Ending
 from capsule_cli.opening import store_of
-from capsule_cli.options import asked, usage
-from capsule_cli.output import Stopped, one_line, out, out_json, out_json_line, progress, say, shown
+from capsule_cli.options import flag, option, refuse
+from capsule_cli.output import Stopped, answer, counted, one_line, out, out_json_line, progress, say
 from capsule_cli.surroundings import driver_program
 
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.changes import Changes
-    from capsule.conflicts import Disputed
-    from capsule.git.autocommit import Autocommit
     from capsule.git.committing import Committed
     from capsule.git.syncing import Synced
     from capsule.git.turns import Turn
 
-__all__ = ["QUIET", "Committing", "commands", "committing"]
 
 commands = typer.Typer()
 
@@ -43,124 +41,81 @@ _STEPS = {"read": "reading", "compare": "comparing", "check": "checking", "write
 
 Message = Annotated[
     str | None,
-    typer.Option("--message", "-m", metavar="TEXT", help="The commit's subject. Else it is made of what changed."),
+    typer.Option("--message", "-m", metavar="TEXT", help="Give the commit this subject; else it says what changed."),
 ]
 
 
 @commands.command("commit")
-def commit(ctx: typer.Context, message: Message = None) -> None:
+def commit(message: Message = None) -> None:
     """Commit what changed in the store, and nothing else: conversations, agents, capsule.toml, .gitattributes.
 
-    No append is in flight in what is committed, and no lock is. What a person has staged of other files stays staged.
-    The message says what changed. A file that doesn't parse is named and left out (exit code 5); the rest is committed.
+    The commit holds no half-written message and no lock. What you staged of other files stays staged. The message says
+    what changed. A file that doesn't parse is named and left out (exit code 5); the rest is committed.
     """
     from capsule.git.committing import commit
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         with Ending() as ending, _turn(store, ending) as turn:
             done = commit(turn, _subject(message))
-        if asked(ctx).json:
-            out_json(done.as_json())
-        else:
-            out("\n".join(_of_commit(done)) or "nothing to commit")
+        answer(done.as_json(), "\n".join(_of_commit(done)) or "nothing to commit")
     _leave(done)
 
 
 @commands.command("sync")
 def sync(
-    ctx: typer.Context,
     message: Message = None,
-    unrelated: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unrelated-histories",
-            help="Merge with a remote that has no history in common with this repository, too.",
-        ),
-    ] = False,
+    unrelated: bool = flag(
+        "--allow-unrelated-histories", "Merge even with a remote that has no history in common with this repository."
+    ),
 ) -> None:
     """Commit, merge what the branch's remote has, and push; again if somebody else pushed first.
 
     It can run while people and programs write: what they write meanwhile is kept, and their locks are. A remote that
-    can't be reached is no error. What can't be merged without a person changes nothing (exit code 9), but for
-    conversations, which are merged in any case. Where clones changed the same, a person settles it: exit code 1 while
-    any awaits that, see: capsule git conflicts
+    can't be reached is no error. Conversations are merged in any case; where other files can't be, nothing is changed
+    (exit code 9). Where clones changed the same, a person settles it: the exit code is 1 until then, see: capsule git
+    conflicts
     """
     from capsule.git.syncing import sync
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         with Ending() as ending, _turn(store, ending) as turn:
             done = sync(turn, _subject(message), unrelated=unrelated)
         disputed = store.conflicts()
-        if asked(ctx).json:
-            out_json(done.as_json() | {"conflicts": [one.as_json() for one in disputed]})
-        else:
-            out("\n".join(_of_sync(done)) or ("nothing to commit" if done.offline or not done.remote else "up to date"))
+        answer(
+            done.as_json() | {"conflicts": [one.as_json() for one in disputed]},
+            "\n".join(_of_sync(done)) or ("nothing to commit" if done.offline or not done.remote else "up to date"),
+        )
     _warn_of(done)
     _leave(done.committed)
     if disputed:
-        raise Stopped(_awaiting(disputed))
+        said = "clones changed the same differently here; see: capsule git conflicts; settle it: capsule git resolve"
+        raise Stopped("\n".join([said, *(f"conversation {one.id} {one.title!r}: {one.field}" for one in disputed)]))
 
 
 @commands.command("autocommit")
 def autocommit(
-    ctx: typer.Context,
-    after: Annotated[
-        int,
-        typer.Option("--after", min=1, metavar="SECONDS", help="Commit when nobody has written for so many seconds."),
-    ] = QUIET,
-    syncs: Annotated[
-        bool, typer.Option("--sync", help="Sync instead of committing, and every five minutes in any case.")
-    ] = False,
+    after: int = option("--after SECONDS", "Commit when nobody has written for this long.", QUIET, min=1),
+    syncs: bool = flag("--sync", "Sync instead of committing, and every five minutes in any case."),
 ) -> None:
     """Commit whenever nobody has written for a while, until Ctrl-C (exit code 130) or SIGTERM (143).
 
-    Who writes without a pause is committed after twenty times as long. What can't be committed just now is said, and
-    tried again. The end commits what is still to be committed. A line a commit; with --json a JSON object a line.
+    Where somebody writes without a pause, it commits after twenty times as long. It reports what it can't commit yet,
+    and tries again. At its end it commits what is left. It prints a line a commit; with --json a JSON object a line.
     """
-    with store_of(ctx) as store, committing(ctx, store, after, syncs=syncs) as waiting:
+    with store_of() as store, committing(store, after, syncs=syncs) as waiting:
         since = None
         while True:
-            since = waiting.changes(since).cursor
+            since = waiting(since, None).cursor
 
 
-class Committing:
-    """Waits for changes, and commits when there are none for a while.
-
-    Args:
-        store: The store.
-        auto: When to commit.
-        ending: What a signal is to wait for.
-    """
-
-    def __init__(self, store: Store, auto: Autocommit, ending: Ending) -> None:
-        self._store = store
-        self._auto = auto
-        self._ending = ending
-
-    def changes(self, since: str | None, ids: list[str] | None = None) -> Changes:
-        """The changes after a cursor, as soon as there are any; None: from now on."""
-        while True:
-            self._ending.busy()  # An exception in the midst of waiting could leave a thread's lock behind.
-            due_in_s = self._auto.due_in_s()
-            timeout_s = _LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S)
-            found = self._store.wait_for_changes(since, ids=ids, timeout_s=timeout_s)
-            self._auto.heard(found.changes)
-            self._auto.act_if_due()
-            self._ending.rest()
-            if found.changes:
-                return found
-            since = found.cursor
+#: Waits for the changes after a cursor (None: from now on) in some conversations (None: in all).
+Waiting = Callable[[str | None, list[str] | None], "Changes"]
 
 
 @contextmanager
 def committing(
-    ctx: typer.Context,
-    store: Store,
-    after_s: float,
-    *,
-    syncs: bool = False,
-    tells: Callable[[str], None] | None = None,
-) -> Iterator[Committing]:
+    store: Store, after_s: float, *, syncs: bool = False, tells: Callable[[str], None] | None = None
+) -> Iterator[Waiting]:
     """What commits by itself while the body waits with it; a signal that ends the body has it commit what is left.
 
     Args:
@@ -173,7 +128,6 @@ def committing(
     from capsule.git.repository import Repository
     from capsule.git.syncing import Synced, sync
 
-    as_json = asked(ctx).json
     named: set[str] = set()
     #: Whether the remote could not be reached the last time, and which it was: each change of that is said once.
     alone: tuple[bool, str | None] | None = None
@@ -184,37 +138,47 @@ def committing(
         with _turn(store, None if last else ending, asks=False) as turn:
             done = sync(turn) if syncs and not last else commit(turn)
         lines = _of_sync(done) if isinstance(done, Synced) else _of_commit(done)
-        if as_json and lines and tells is None:
+        if asked.json and lines and tells is None:
             out_json_line(done.as_json())
-        for line in lines if tells is not None or not as_json else ():
-            (tells or out)(line)
+        elif tells is not None or not asked.json:
+            for line in lines:
+                (tells or out)(line)
         if isinstance(done, Synced):
             nonlocal alone
             if (bool(done.offline), done.remote) != alone:
                 _warn_of(done)
             alone = (bool(done.offline), done.remote)
-        _name_new(done.committed if isinstance(done, Synced) else done, named)
+        invalid = (done.committed if isinstance(done, Synced) else done).invalid
+        for problem in (str(problem) for error in invalid for problem in error.problems):
+            if problem not in named:
+                named.add(problem)
+                say(f"not committed: {problem}")
 
     def failed(error: CapsuleError) -> None:
-        say(f"not committed; it is tried again: {shown(error.message)}")
+        say(f"not committed; it is tried again: {error.message}")
+
+    def changes(since: str | None, ids: list[str] | None = None) -> Changes:
+        while True:
+            ending.busy()  # An exception in the midst of waiting could leave a thread's lock behind.
+            due_in_s = auto.due_in_s()
+            timeout_s = _LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S)
+            found = store.wait_for_changes(since, ids=ids, timeout_s=timeout_s)
+            auto.heard(found.changes)
+            auto.act_if_due()
+            ending.rest()
+            if found.changes:
+                return found
+            since = found.cursor
 
     with Ending() as ending:
         auto = Autocommit(after_s, act, failed, every_s=_EVERY_S if syncs else None)
         try:
-            yield Committing(store, auto, ending)
+            yield changes
         except (KeyboardInterrupt, SystemExit):
             last = True
             ending.finish()
             auto.act()
             raise
-
-
-def _name_new(done: Committed, named: set[str]) -> None:
-    """Name what does not parse, each once."""
-    for problem in (str(problem) for error in done.invalid for problem in error.problems):
-        if problem not in named:
-            named.add(problem)
-            say(f"not committed: {shown(problem)}")
 
 
 @contextmanager
@@ -243,8 +207,7 @@ def _turn(store: Store, ending: Ending | None, *, asks: bool = True) -> Iterator
 
 
 def _subject(message: str | None) -> str | None:
-    if message is not None and not message.strip():
-        raise usage("it is empty", "--message")
+    refuse(message is not None and not message.strip(), "it is empty", "--message")
     return message
 
 
@@ -258,9 +221,9 @@ def _of_sync(done: Synced) -> list[str]:
     if done.received:
         documents = [brought for applied in done.applied for brought in applied.documents.values()]
         files = sum(applied.files for applied in done.applied)
-        what = [_count(len(documents), "document"), *([_count(files, "other file")] if files else [])]
+        what = [counted(len(documents), "document"), *([counted(files, "other file")] if files else [])]
         how = "merged" if done.merged else "received"
-        lines.append(f"{how} {_count(done.received, 'commit')} from {done.remote}: {', '.join(what)}")
+        lines.append(f"{how} {counted(done.received, 'commit')} from {done.remote}: {', '.join(what)}")
     lines += [f"kept {one_line(path)}, which one side deleted and the other changed" for path in done.kept]
     lines += [one_line(note) for note in done.notes]
     for applied in done.applied:
@@ -269,18 +232,14 @@ def _of_sync(done: Synced) -> list[str]:
                 lines.append(f"kept {one_line(path)}, which was deleted there: {one_line(brought.why)}")
             lines += [f"{one_line(path)}: {one_line(note)}" for note in brought.notes]
     if done.pushed:
-        lines.append(f"pushed {_count(done.pushed, 'commit')} to {done.remote}")
+        lines.append(f"pushed {counted(done.pushed, 'commit')} to {done.remote}")
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
 def _warn_of(done: Synced) -> None:
     if done.offline:
         reason = done.offline.strip().splitlines()[0]
-        say(f"{done.remote} can't be reached, so nothing was exchanged: {shown(reason)}; sync again when it can be")
+        say(f"{done.remote} can't be reached, so nothing was exchanged: {reason}; sync again when it can be")
     elif not done.remote:
         say("there is no remote to exchange with; add one: git remote add origin URL")
 
@@ -290,12 +249,3 @@ def _leave(done: Committed) -> None:
     problems = [problem for error in done.invalid for problem in error.problems]
     if problems:
         raise InvalidDocument.of(problems)
-
-
-def _awaiting(disputed: list[Disputed]) -> str:
-    """What is said of conflicts that await a person."""
-    told = [f"conversation {one.id} {one.title!r}: {one.field}" for one in disputed]
-    said = (
-        "clones changed the same differently here; one version stands, see: capsule git conflicts, capsule git resolve"
-    )
-    return "\n".join([said, *told])

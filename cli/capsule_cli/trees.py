@@ -14,7 +14,6 @@ from capsule_cli.output import one_line
 if TYPE_CHECKING:
     from capsule.format.tree import Tree
 
-__all__ = ["as_lines", "as_objects", "marks_of"]
 
 _WIDEST = 45
 

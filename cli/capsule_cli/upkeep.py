@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused
-from capsule_cli.boundary import report_error
+from capsule_cli.asked import asked
+from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
 from capsule_cli.inputs import read_file, replace_file
 from capsule_cli.opening import store_of
-from capsule_cli.options import asked
-from capsule_cli.output import out, out_bytes, out_json, progress, say, shown
+from capsule_cli.options import argument, flag, option
+from capsule_cli.output import answer, counted, out, out_bytes, out_json, progress, say, shown, with_bar
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -34,45 +35,38 @@ _OVERRIDES = os.path.join("overrides", "next.json")
 
 
 @commands.command("init")
-def init(
-    ctx: typer.Context,
-    directory: Annotated[str | None, typer.Argument(metavar="DIR", help="Where; else --store, else here.")] = None,
-) -> None:
+def init(directory: str | None = argument("DIR", "Where; else --store, else here.")) -> None:
     """Make a store; what is there stays as it is."""
     from capsule import Store
 
-    root = os.path.abspath(directory or asked(ctx).store or ".")
-    made = Store.init(root)
-    if asked(ctx).json:
-        out_json({"root": root, "made": [str(path) for path in made]})
-    elif made:
-        out(shown("\n".join(["made a store:", *(f"  {path}" for path in made)])))
-    else:
-        out(shown(f"{root} is a store already; nothing was changed"))
+    root = os.path.abspath(directory or asked.store or ".")
+    made = [str(path) for path in Store.init(root)]
+    said = (
+        ["made a store:", *(f"  {path}" for path in made)]
+        if made
+        else [f"{root} is a store already; nothing was changed"]
+    )
+    answer({"root": root, "made": made}, shown("\n".join(said)))
 
 
 @commands.command("doctor")
 def doctor(
-    ctx: typer.Context,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended; the original is kept in .capsule/quarantine/.")
-    ] = False,
+    repair: bool = flag("--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."),
 ) -> None:
     """Examine every document of the store; exit 0 only when all is well."""
     from capsule.doctor import examine
 
-    with store_of(ctx) as store:
+    with store_of() as store:
         many = len(store.ids())
         with progress("examining") as bar:
             findings = list(examine(store, repair=repair, progress=bar, ancestor=_ancestor(store) if repair else None))
     troubles = [finding for finding in findings if finding.is_trouble]
     left = [finding for finding in troubles if not finding.repaired]
-    if asked(ctx).json:
-        out_json({"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]})
-    else:
-        for finding in findings:
-            out(shown(str(finding)))
-        out(_summary(many, len(troubles), len(left)))
+    told = [shown(str(finding)) for finding in findings]
+    answer(
+        {"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]},
+        "\n".join([*told, _summary(many, len(troubles), len(left))]),
+    )
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
 
@@ -89,40 +83,32 @@ def _ancestor(store: Store) -> Ancestor | None:
 
 
 def _summary(many: int, found: int, left: int) -> str:
-    examined = f"{_count(many, 'conversation')} examined: "
+    examined = f"{counted(many, 'conversation')} examined: "
     if not found:
         return examined + "all is well"
     mended = f", {found - left} mended, {left} left" if left < found else "; what can be mended is, with --repair"
-    return examined + _count(found, "finding") + mended
+    return examined + counted(found, "finding") + mended
 
 
 @commands.command("validate")
 def validate(
-    ctx: typer.Context,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH", help="Files, and directories with *.json in them; else the store's."),
-    ] = None,
+    paths: list[str] | None = argument("PATH", "Files, and directories with *.json in them; else the store's."),
 ) -> None:
     """Check files against the format: `path:line:column: what` for each problem; works outside a store."""
     if paths:
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
-        with store_of(ctx) as store:
+        with store_of() as store:
             files = list(_files(os.path.join(store.root, "conversations")))
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
-    problems: list[Problem] = []
-    with progress("validating") as bar:
-        for at, file in enumerate(files, 1):
-            problems += _problems(file)
-            if bar:
-                bar(at, len(files))
-    if asked(ctx).json:
+    problems = [problem for file in with_bar("validating", files, len(files)) for problem in _problems(file)]
+    if asked.json:
         out_json({"ok": not problems, "files": len(files), "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             out(shown(str(problem)))
-        say(f"{_count(len(files), 'file')} checked: " + (_count(len(problems), "problem") if problems else "all valid"))
+        found = counted(len(problems), "problem") if problems else "all valid"
+        say(f"{counted(len(files), 'file')} checked: {found}")
     if problems:
         raise typer.Exit(InvalidDocument.exit_code)
 
@@ -161,43 +147,32 @@ def _problems(path: str) -> list[Problem]:
 
 @commands.command("migrate")
 def migrate(
-    ctx: typer.Context,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ID|PATH",
-            autocompletion=complete_id,
-            help="Conversations of the store, or files, and directories with *.json in them, anywhere; else the store.",
-        ),
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when something would change.")] = False,
+    names: list[str] | None = argument(
+        "ID|PATH",
+        "Conversations of the store, or files, and directories with *.json in them, anywhere; else the store.",
+        autocompletion=complete_id,
+    ),
+    check: bool = flag("--check", "Change nothing; exit 1 when something would change."),
 ) -> None:
     """Bring files to the current version of the format; paths work outside a store."""
     told: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
-    with ExitStack() as stack, progress("migrating") as bar:
-        jobs = _migrations(names or (), lambda: stack.enter_context(store_of(ctx)))
-        for at, ((kind, name), migrated) in enumerate(jobs.items(), 1):
+    with ExitStack() as stack:
+        jobs = _migrations(names or (), lambda: stack.enter_context(store_of()))
+        for (kind, name), migrated in with_bar("migrating", jobs.items(), len(jobs)):
             try:
                 told.append({kind: name, "changes": migrated(check=check)})
             except CapsuleError as error:
                 failed.append(error)
                 told.append({kind: name, "changes": [], "error": error.message})
-            if bar:
-                bar(at, len(jobs))
     changed = [one for one in told if one["changes"]]
-    if asked(ctx).json:
-        out_json(told)
-    else:
-        for one in changed:
-            out(shown("\n".join(f"{one.get('id') or one['path']}: {change}" for change in one["changes"])))
-        would = "would change" if check else "changed"
-        what = "file" if any("path" in one for one in told) else "conversation"
-        out(f"{_count(len(jobs), what)}: {len(changed)} {would}" + (f", {len(failed)} failed" if failed else ""))
-    for failure in failed:
-        report_error(failure, as_json=asked(ctx).json)
-    if failed or (check and changed):
-        raise typer.Exit(failed[0].exit_code if failed else 1)
+    lines = [shown(f"{one.get('id') or one['path']}: {change}") for one in changed for change in one["changes"]]
+    what = "file" if any("path" in one for one in told) else "conversation"
+    total = f"{counted(len(jobs), what)}: {len(changed)} {'would change' if check else 'changed'}"
+    answer(told, "\n".join([*lines, total + (f", {len(failed)} failed" if failed else "")]))
+    end_with(failed)
+    if check and changed:
+        raise typer.Exit(1)
 
 
 def _migrations(names: Sequence[str], opened: Callable[[], Store]) -> dict[tuple[str, str], Callable[..., list[str]]]:
@@ -238,15 +213,10 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
 
 @commands.command("schema")
 def schema(
-    ctx: typer.Context,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind of document.")] = "capsule",
-    version: Annotated[str | None, typer.Option(metavar="V", help="A version of it; else the newest.")] = None,
+    kind: str = argument("KIND", "The kind of document.", "capsule"),
+    version: str | None = option("--version V", "A version of it; else the newest."),
 ) -> None:
     """Print the JSON Schema of a kind of document."""
     from capsule.format.schema import text
 
     out_bytes(text(kind, version).encode())
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -9,23 +9,24 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
+from capsule_cli.asked import asked
 from capsule_cli.completion import complete_id
 from capsule_cli.ending import end_at_once
-from capsule_cli.opening import store_of
-from capsule_cli.options import Id, asked, usage
-from capsule_cli.output import in_terminal, one_line, out, out_json_line, out_rows, say
+from capsule_cli.opening import conversation, store_of
+from capsule_cli.options import Id, argument, flag, option, refuse
+from capsule_cli.output import answer, counted, in_terminal, one_line, out, out_json_line, out_rows, say
 
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.changes import Change
-    from capsule_cli.syncing import Committing
+    from capsule_cli.syncing import Waiting
 
 commands = typer.Typer()
 
@@ -35,81 +36,58 @@ ENVIRONMENT = 100_000
 
 @commands.command("watch")
 def watch(
-    ctx: typer.Context,
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ID", autocompletion=complete_id, help="These conversations only; none: all."),
-    ] = None,
-    cursor: Annotated[
-        str | None,
-        typer.Option(
-            "--cursor",
-            metavar="CURSOR",
-            help="Begin with what changed since: the `cursor` of a change, or what --print-cursor printed.",
-        ),
-    ] = None,
-    print_cursor: Annotated[bool, typer.Option("--print-cursor", help="Print the cursor of now, and end.")] = False,
-    exec_: Annotated[
-        str | None,
-        typer.Option(
-            "--exec",
-            metavar="CMD",
-            help="Run this in a shell for each change, one after the other. It finds the change as JSON in "
-            "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
-        ),
-    ] = None,
-    autocommit: Annotated[
-        int | None,
-        typer.Option(
-            "--autocommit",
-            min=1,
-            metavar="SECONDS",
-            help="Commit to git when nobody has written for so many seconds, as `capsule git autocommit` does.",
-        ),
-    ] = None,
+    ids: list[str] | None = argument("ID", "Watch these conversations only; none: all.", autocompletion=complete_id),
+    cursor: str | None = option(
+        "--cursor CURSOR", "Begin with what changed since: the `cursor` of a change, or what --print-cursor printed."
+    ),
+    print_cursor: bool = flag("--print-cursor", "Print the cursor of now, and end."),
+    exec_: str | None = option(
+        "--exec CMD",
+        "Run this in a shell for each change, one after the other. It finds the change as JSON in "
+        "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
+    ),
+    autocommit: int | None = option(
+        "--autocommit SECONDS",
+        "Commit to git when nobody has written for so many seconds, as `capsule git autocommit` does.",
+        min=1,
+    ),
 ) -> None:
-    """Tell what changes, a line a change, by whomever it was made, until Ctrl-C (exit code 130) or SIGTERM (143).
+    """Report changes as they happen, a line each, whoever makes them, until Ctrl-C (exit code 130) or SIGTERM (143).
 
-    A line has time, kind, conversation, and what of it; with --json it is a JSON object. Kinds: created, appended,
-    edited, head, locked, unlocked, deleted, restored, damaged, repaired.
+    A line has the time, the kind, the conversation and the details; with --json it is a JSON object. Kinds: created,
+    appended, edited, head, locked, unlocked, deleted, restored, damaged, repaired.
     """
-    if print_cursor and (cursor is not None or exec_ is not None or autocommit is not None):
-        raise usage("it prints a cursor and ends; give it alone", "--print-cursor")
+    alone = cursor is None and exec_ is None and autocommit is None
+    refuse(print_cursor and not alone, "it prints a cursor and ends; give it alone", "--print-cursor")
     if autocommit is None:
         end_at_once()
-    with store_of(ctx) as store:
+    else:
+        from capsule_cli.syncing import committing
+    with store_of() as store:
         if print_cursor:
             now = store.changes().cursor
-            out_json_line({"cursor": now}) if asked(ctx).json else out(now)
+            answer({"cursor": now}, now, line=True)
             return
         wanted = [store.resolve(id) for id in ids] if ids else None
-        with _committing(ctx, store, autocommit) as waiting:
+        with nullcontext() if autocommit is None else committing(store, autocommit, tells=say) as waiting:
             for change in followed(store, cursor, wanted, waiting):
-                _tell(change, as_json=asked(ctx).json)
+                _tell(change)
                 if exec_ is not None:
                     _run(exec_, change, store.root)
 
 
-def _committing(ctx: typer.Context, store: Store, after_s: int | None) -> AbstractContextManager[Committing | None]:
-    if after_s is None:
-        return nullcontext()
-    from capsule_cli.syncing import committing
-
-    return committing(ctx, store, after_s, tells=say)
-
-
 def followed(
-    store: Store, since: str | None, ids: list[str] | None, waiting: Committing | None = None
+    store: Store, since: str | None, ids: list[str] | None, waiting: Waiting | None = None
 ) -> Iterator[Change]:
     """The changes as they come, waited for with `waiting` where that is given."""
     while True:
-        found = waiting.changes(since, ids) if waiting else store.wait_for_changes(since, ids=ids)
+        found = waiting(since, ids) if waiting else store.wait_for_changes(since, ids=ids)
         yield from found.changes
         since = found.cursor
 
 
-def _tell(change: Change, *, as_json: bool) -> None:
-    if as_json:
+def _tell(change: Change) -> None:
+    if asked.json:
         out_json_line(change.as_json())
     elif in_terminal():
         at = f"{change.at[:10]} {change.at[11:19]}Z"
@@ -124,10 +102,10 @@ def _details(change: Change) -> str:
 
     said = []
     if change.kind in ("created", "appended", "restored"):
-        said.append(_many(len(change.messages) or change.count))
+        said.append(counted(len(change.messages) or change.count, "message"))
     elif change.kind == "edited":
-        said += [f"{_many(len(change.messages))} changed"] if change.messages else []
-        said += [f"{_many(len(change.removed))} taken out"] if change.removed else []
+        said += [f"{counted(len(change.messages), 'message')} changed"] if change.messages else []
+        said += [f"{counted(len(change.removed), 'message')} taken out"] if change.removed else []
     elif change.kind == "head":
         said.append(", ".join(change.fields))
     elif change.lock is not None:
@@ -137,10 +115,6 @@ def _details(change: Change) -> str:
     if change.source == "outside" and change.kind not in ("damaged", "deleted"):
         said.append("by hand")
     return ", ".join(said)
-
-
-def _many(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"
 
 
 def _run(command: str, change: Change, root: str) -> None:
@@ -166,28 +140,19 @@ def _run(command: str, change: Change, root: str) -> None:
 
 @commands.command("tail")
 def tail(
-    ctx: typer.Context,
     id: Id,
-    last: Annotated[
-        int, typer.Option("--last", "-n", min=0, metavar="N", help="How many messages to begin with.")
-    ] = 10,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Go on with what is appended or edited, by any process, until it is deleted."
-        ),
-    ] = False,
+    last: int = option("--last -n N", "Begin with N messages.", 10, min=0),
+    follow: bool = flag("--follow -f", "Go on with what any process appends or edits, until it is deleted."),
 ) -> None:
-    """Show the last messages of a conversation, and follow it. With --json: a JSON object a line.
+    """Print the last messages of a conversation, and follow it with -f. With --json: a JSON object a line.
 
-    Such an object has `kind`, and mostly `at` (the place in the history) and `message`. Kinds: message (to begin
+    An object has `kind`, and mostly `at` (the place in the history) and `message`. Kinds: message (to begin
     with), appended, edited, removed (`ids`), damaged (`damaged`), repaired, deleted.
     """
     if follow:
         end_at_once()
-    with store_of(ctx) as store:
-        id = store.resolve(id)
-        follower = _Follower(store, id, as_json=asked(ctx).json)
+    with conversation(id) as (store, id):
+        follower = _Follower(store, id)
         if not follow:
             follower.begin(last)
             return
@@ -196,7 +161,7 @@ def tail(
             follower.begin(last)
         except InvalidDocument as error:
             follower.damaged(error.message)
-        for change in followed(store, since, [id]):
+        for change in followed(store, since, [id], None):
             if not follower.heard(change):
                 return
 
@@ -207,13 +172,11 @@ class _Follower:
     Args:
         store: The store.
         id: The conversation.
-        as_json: Whether a program reads it.
     """
 
-    def __init__(self, store: Store, id: str, *, as_json: bool) -> None:
+    def __init__(self, store: Store, id: str) -> None:
         self._store = store
         self._id = id
-        self._as_json = as_json
         self._begun = 0
         self._first = True
         #: What the beginning showed, as the changes after its cursor may tell of it too.
@@ -241,7 +204,7 @@ class _Follower:
         elif change.kind == "repaired":
             self._note("repaired", "is repaired")
         if change.removed:
-            self._note("removed", f"{_many(len(change.removed))} taken out", ids=list(change.removed))
+            self._note("removed", f"{counted(len(change.removed), 'message')} taken out", ids=list(change.removed))
         kind = "edited" if change.kind == "edited" else "appended"
         for message in change.messages:
             if kind == "edited":
@@ -283,7 +246,7 @@ class _Follower:
     def _show(self, kind: str, at: int, entry: Mapping[str, Any]) -> None:
         from capsule_cli.showing import drawn
 
-        if self._as_json:
+        if asked.json:
             out_json_line({"kind": kind, "at": at, "message": entry})
             return
         if kind == "edited":
@@ -292,7 +255,7 @@ class _Follower:
         self._first = False
 
     def _note(self, kind: str, words: str, **more: Any) -> None:
-        if self._as_json:
+        if asked.json:
             out_json_line({"kind": kind, **more})
         else:
             say(f"conversation {self._id}: {words}" if kind == "removed" else f"conversation {self._id} {words}")

@@ -68,12 +68,7 @@ class Program:
 
     def start(self, *words: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
-        settings = {
-            "stdin": pipe,
-            "stdout": pipe,
-            "stderr": pipe,
-            "env": self.environment(),
-        } | settings
+        settings = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": self.environment()} | settings
         process = subprocess.Popen([sys.executable, "-m", "capsule_cli", *words], **settings)
         self.started.append(process)
         return process

@@ -23,10 +23,7 @@ def test_servers_are_switched_toggled_removed_and_listed(capsule: Any) -> None:
 def test_what_waits_for_the_next_conversation_is_named_next(capsule: Any) -> None:
     capsule("servers", "set", "@next", "git", "off")
     assert capsule("servers", "toggle", "@next", "web").stdout == "the next conversation: git off, web off\n"
-    assert capsule.json("servers", "remove", "@next", "web") == {
-        "id": None,
-        "mcpServers": {"git": {"enabled": False}},
-    }
+    assert capsule.json("servers", "remove", "@next", "web") == {"id": None, "mcpServers": {"git": {"enabled": False}}}
     id = capsule.new("Plan")
     assert capsule("servers", "list", id).stdout == "git\toff\n"
     assert capsule("servers", "list", "@next").stdout == ""

@@ -1,0 +1,32 @@
+"""What the options of every command ask for: they are the same wherever they stand, and one process runs one command.
+
+What must stay true: nothing of an earlier command is left when another one begins in the same process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Asked:
+    """The options of every command.
+
+    Attributes:
+        json: Whether to print JSON.
+        no_pager: Whether a person wants long output all at once.
+        store: The store's directory; None: to be discovered.
+        instance: The name of the instance, when one was given as an option.
+    """
+
+    json: bool = False
+    no_pager: bool = False
+    store: str | None = None
+    instance: str | None = None
+
+    def forget(self) -> None:
+        """Begin another command."""
+        self.json, self.no_pager, self.store, self.instance = False, False, None, None
+
+
+asked = Asked()
