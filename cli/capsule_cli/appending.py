@@ -35,11 +35,11 @@ _Line = tuple[int, dict[str, Any]]
 def append(
     id: Id,
     text: str | None = argument("TEXT", "The text; else --file, else standard input."),
-    role: Role = option("--role", "Who says it.", "user"),
+    role: Role = option("--role", "Say whose message it is.", "user"),
     from_: From = None,
     parent: str | None = option(
         "--parent MESSAGE",
-        "The message it answers: its id, @N or @last; none: a first one. Else the end of the active branch.",
+        "Answer this message: its id, @N or @last; none: begin a branch. Else the last of the active branch.",
     ),
     file: File = None,
     jsonl: bool = flag(
@@ -48,7 +48,7 @@ def append(
         'answered with a line {"id":..., "at":...} as soon as it is safe on the disk.',
     ),
 ) -> None:
-    """Append a message, and print its id. What is acknowledged is on the disk."""
+    """Add a message to a conversation and print its id. It is on the disk when its id is printed."""
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
     if jsonl:
         if text is not None or file is not None or parent is not None:

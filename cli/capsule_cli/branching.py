@@ -53,10 +53,10 @@ def regenerate(
         "the message to answer is printed, for: append --parent.",
     ),
     message: str | None = option(
-        "--which MESSAGE", "The answer there is: its id, @N or @last. Else the last of the active branch."
+        "--which MESSAGE", "Put it beside this answer: its id, @N or @last. Else beside the last of the active branch."
     ),
     from_: From = None,
-    model: str | None = option("--model MODEL", "The model that wrote it."),
+    model: str | None = option("--model MODEL", "Name the model that wrote it."),
     file: File = None,
 ) -> None:
     """Put another answer beside an answer of an assistant, and make it the active one."""
@@ -89,7 +89,7 @@ def fork(
     at: str | None = option(
         "--up-to MESSAGE", "Copy up to this message: its id, @N or @last. Else all of the active branch."
     ),
-    title: str | None = option("--title TITLE", "Its title; else Fork of ..."),
+    title: str | None = option("--title TITLE", "Give it this title; else: Fork of ..."),
     without_attachments: bool = flag("--without-attachments", "Leave out what is attached to the messages."),
 ) -> None:
     """Copy a branch, up to a message, into a new conversation and print its id."""

@@ -23,8 +23,10 @@ commands = typer.Typer()
 
 
 @commands.command("conflicts")
-def conflicts(id: str | None = argument("ID", "Only of this conversation.", autocompletion=complete_id)) -> None:
-    """List what two merged versions had changed differently, and a person has yet to settle."""
+def conflicts(
+    id: str | None = argument("ID", "List only those of this conversation.", autocompletion=complete_id),
+) -> None:
+    """List what two merged versions had changed differently, and nobody has settled yet."""
     with store_of() as store:
         found = store.conflicts(store.resolve(id) if id is not None else None)
     rows = [
@@ -47,11 +49,11 @@ def conflicts(id: str | None = argument("ID", "Only of this conversation.", auto
 @commands.command("resolve")
 def resolve(
     id: Id,
-    field: str | None = argument("FIELD", "The field; may be left out where there is one."),
+    field: str | None = argument("FIELD", "The field. It may be left out where only one is to be settled."),
     keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
-    value: str | None = option("--value TEXT", "Take this; as JSON, where the values aren't texts."),
+    value: str | None = option("--value TEXT", "Take this value; as JSON where the values aren't texts."),
 ) -> None:
-    """Settle what two merged versions had changed differently; at a terminal it asks."""
+    """Settle what two merged versions had changed differently. At a terminal, a person is asked."""
     refuse(keep is not None and value is not None, "give --keep or --value, not both", "--value")
     with conversation(id) as (store, id):
         settled = [

@@ -48,13 +48,14 @@ _OWN = ("conversations", "agents", ".capsule")
 _SHOWN = 20
 
 Project = Annotated[
-    str | None, typer.Option("--project", metavar="DIR", help="Where the project is now; else where it was captured.")
+    str | None,
+    typer.Option("--project", metavar="DIR", help="Compare with this directory; else with that of the capture."),
 ]
 
 
 @group.callback()
 def context() -> None:
-    """Give a conversation a snapshot of a project, and see whether the project has moved on."""
+    """Attach a snapshot of a project to a conversation, and see whether the project has moved on."""
 
 
 @commands.command("capture")
@@ -69,7 +70,7 @@ def capture(
     exclude: list[str] | None = option("--exclude GLOB", "Take no files that match, as in .gitignore. Repeatable."),
     budget: int | None = option(
         "--budget N",
-        "Fit the document into N tokens: README first, then what stands highest, the smallest first.",
+        "Fit the document into N tokens: README first, then the highest folders, the smallest files first.",
         min=100,
     ),
     max_file_bytes: int | None = option(
@@ -78,7 +79,7 @@ def capture(
     max_bytes: int | None = option(
         "--max-bytes N", "Take no more than N bytes in all, and leave the largest out. Else: 10^8.", min=1
     ),
-    allow_secrets: bool = flag("--allow-secrets", "Take files in which tokens were found, as they are."),
+    allow_secrets: bool = flag("--allow-secrets", "Take files as they are even if they hold what looks like a secret."),
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -151,7 +152,7 @@ def _tell_left_out(made: Capture, *, planned: bool) -> None:
 
 @commands.command("check")
 def check(
-    id: str | None = argument("ID", "The conversation; else --all.", autocompletion=complete_id),
+    id: str | None = argument("ID", "The conversation; else give --all.", autocompletion=complete_id),
     all_: bool = flag("--all", "Check every conversation that has a context."),
     project: Project = None,
 ) -> None:
@@ -205,7 +206,7 @@ def _tell_drift(id: str, found: Drift) -> None:
 
 @commands.command("show")
 def show(id: Id, files: bool = flag("--files", "List the files with their sizes instead.")) -> None:
-    """Print a conversation's context: its document, or with --json all of it."""
+    """Print the document of a conversation's context; with --json all of the context."""
     with conversation(id) as (store, id):
         found = _context_of(store, id)
     metadata = found.get("metadata") or {}

@@ -39,11 +39,11 @@ T = TypeVar("T")
 @commands.command("edit")
 def edit(
     id: Id,
-    text: str | None = argument("TEXT", "With --which: its new text; else standard input, or the editor."),
+    text: str | None = argument("TEXT", "With --which: the new text; else standard input, or the editor."),
     message: str | None = option("--which MESSAGE", "Edit one message: its id, @N (its place) or @last."),
-    beside: bool = flag("--beside", "With --which: leave it as it is, and put the new text beside it."),
+    beside: bool = flag("--beside", "With --which: keep the message, and put the new text beside it."),
 ) -> None:
-    """Open a conversation in $VISUAL or $EDITOR under its lock; it is saved when it is valid."""
+    """Open a conversation in $VISUAL or $EDITOR under its lock, and save it when it is valid."""
     with conversation(id) as (store, id):
         if message is not None:
             changed = _edit_message(store, id, message, text, beside=beside)

@@ -33,7 +33,7 @@ def git() -> None:
 
 @commands.command("setup")
 def setup(
-    everywhere: bool = flag("--global", "Put the programs into your own configuration, for all your clones."),
+    everywhere: bool = flag("--global", "Put the programs into your own configuration of git, for all your clones."),
 ) -> None:
     """Set this clone up for conversations: attributes, ignored files, git's configuration, a pre-commit hook.
 
@@ -49,8 +49,10 @@ def setup(
 
 
 @commands.command("teardown")
-def teardown(everywhere: bool = flag("--global", "Take the programs out of your own configuration, too.")) -> None:
-    """Take out what `setup` put in, and nothing else; says what it left, and why."""
+def teardown(
+    everywhere: bool = flag("--global", "Remove the programs from your own configuration of git too."),
+) -> None:
+    """Remove what `setup` put in, and nothing else. Report what it left, and why."""
     from capsule.git.setup import take_down
 
     with store_of() as store:
@@ -60,7 +62,8 @@ def teardown(everywhere: bool = flag("--global", "Take the programs out of your 
 
 @commands.command("status")
 def status() -> None:
-    """Say whether this clone is set up, what changed since the last commit, and what to do; exit 1 when there is."""
+    """Report whether this clone is set up, what changed since the last commit, and what to do; exit 1 when there is
+    something to do."""
     from capsule.git.state import look
 
     with store_of() as store:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Tags = Annotated[list[str], typer.Argument(metavar="TAG", autocompletion=complete_tag, help="The tags.")]
+Tags = Annotated[list[str], typer.Argument(metavar="TAG", autocompletion=complete_tag, help="The tags to add.")]
 
 
 @commands.command("rename")

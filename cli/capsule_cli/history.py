@@ -83,9 +83,9 @@ def diff(
     before: str = argument("REV", f"The earlier version: {_REVISION}.", ...),
     after: str | None = argument("REV", "The later version, likewise; else the conversation as it is."),
 ) -> None:
-    """Show what changed between two versions of a conversation that git has, as a chat.
+    """Print what changed between two versions of a conversation in git, in the form of a chat.
 
-    With --json: messages added, edited and removed, and the fields that changed.
+    With --json: the messages added, edited and removed, and the fields that changed.
     """
     from capsule.format.comparing import compare
     from capsule.git.past import past, resolve

@@ -30,7 +30,7 @@ def mcp(
     name: str | None = option(
         "--as NAME", "Name the agent that the client is, over stdin and stdout: its messages are from it."
     ),
-    read_only: bool = flag("--read-only", "Let clients read, and nothing else."),
+    read_only: bool = flag("--read-only", "Let clients read and do nothing else."),
     allow_host: list[str] | None = option(
         "--allow-host NAME",
         "Over HTTP: let clients call the server by this name too, as that of a proxy before it. Repeatable.",

@@ -91,7 +91,7 @@ def uninstall(
     dry_run: DryRun = False,
     force: Force = False,
 ) -> None:
-    """Take the entry `capsule` out of the settings of programs, and nothing else."""
+    """Remove the entry `capsule` from the settings of programs, and nothing else."""
     from capsule.mcp_server.clients import settings
 
     scope, places = _scope(project, user), _places()

@@ -56,12 +56,17 @@ Id = Annotated[
 ]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help="With this tag; repeated: with all."),
+    typer.Option(
+        "--tag",
+        metavar="TAG",
+        autocompletion=complete_tag,
+        help="Take those with this tag; repeated: with all.",
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 File = Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Read the text from a file.")]
-From = Annotated[str | None, typer.Option("--from", metavar="AGENT", help="The agent that says it, by id.")]
+From = Annotated[str | None, typer.Option("--from", metavar="AGENT", help="Name the agent that says it, by id.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show N at most.")]
 
 
@@ -76,7 +81,7 @@ def _everywhere(
     json: bool = flag("--json", "Print JSON, errors too.", callback=_ask, expose_value=False, is_eager=True),
     store: str | None = option(
         "--store DIR",
-        "The store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store.",
+        "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store.",
         callback=_ask,
         expose_value=False,
         is_eager=True,

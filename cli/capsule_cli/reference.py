@@ -112,7 +112,7 @@ def _argument(param: Any) -> tuple[str, str]:
 
 
 def _option(param: Any) -> tuple[str, str]:
-    names = ", ".join(f"`{name}`" for name in param.opts)
+    names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
     if param.is_flag:
         return names, _help(param)
     choices = choices_of(param)

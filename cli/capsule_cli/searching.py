@@ -44,9 +44,7 @@ _BAR = 40
 
 @commands.command("search")
 def search(
-    query: list[str] | None = argument(
-        "[QUERY]", 'Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'
-    ),
+    query: list[str] | None = argument("QUERY", 'Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'),
     role: list[str] | None = option(
         "--role ROLE", "Find messages of this role (user, assistant, system, tool). Repeatable."
     ),
@@ -65,12 +63,12 @@ def search(
         "--profile", "Choose how age counts: it halves the weight every 24 hours, every week, or never.", "balanced"
     ),
     limit: int = option("--limit -n N", "Show N at most.", 20, min=1),
-    cursor: str | None = option("--cursor CURSOR", "Go on where a search with the same options ended."),
+    cursor: str | None = option("--cursor CURSOR", "Go on where an earlier search with the same options ended."),
 ) -> None:
     """Find messages, and conversations by title and tags: the best first.
 
-    Where nothing has all the words, what has the most of them is found. Open a message where it stands with: capsule
-    show ID --around MESSAGE
+    When nothing has all the words, it finds what has the most of them. To open a message in its place: capsule show ID
+    --around MESSAGE
     """
     for name in role or ():
         refuse(name not in get_args(Role), f"{name!r} is no role; there are: {', '.join(get_args(Role))}", "--role")

@@ -36,9 +36,9 @@ Switch = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="
 
 @group.callback()
 def _servers() -> None:
-    """Switch MCP servers on or off for one conversation; one that isn't named is as by default.
+    """Switch MCP servers on or off for one conversation. A server that is not named keeps its default.
 
-    @next stands for the next conversation that is made: it gets what waits for it, and then nothing waits any more.
+    @next stands for the next new conversation. It takes over what was set for it, once.
     """
 
 
@@ -51,7 +51,7 @@ def set_(id: Which, server: Server, switch: Switch) -> None:
 
 @commands.command("toggle")
 def toggle(id: Which, server: Server) -> None:
-    """Switch an MCP server the other way; one without an override counts as on."""
+    """Switch an MCP server off when it is on, and on when it is off. Without an override it counts as on."""
     with _named(id) as (store, named):
         _tell(named, store.toggle_mcp_server(named, server))
 

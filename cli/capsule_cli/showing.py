@@ -68,7 +68,7 @@ def show(
     tree: bool = flag("--tree", "Print the tree of branches, a line a message."),
     at: str | None = option("--at REV", "Print it as it was in this commit, or at this date or time (UTC)."),
 ) -> None:
-    """Print the active branch of a conversation. 2/3 beside a message: it is the second of three in one place.
+    """Print the active branch of a conversation. 2/3 beside a message: it is the second of three alternatives.
 
     With --json: the capsule, and beside a summary what became of its source ("source"); with --last or --around a list
     of messages, with --tree a list of who answers whom.

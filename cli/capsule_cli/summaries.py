@@ -29,7 +29,7 @@ commands = typer.Typer()
 _FROM_A_PROGRAM = "what --command wrote"
 
 Budget = Annotated[
-    int | None, typer.Option("--budget", min=1, metavar="N", help="So many tokens at most, estimated; else all.")
+    int | None, typer.Option("--budget", min=1, metavar="N", help="Print N tokens at most, by an estimate; else all.")
 ]
 
 
@@ -44,9 +44,9 @@ def summarize(
         "input, as in --command 'llm -m MODEL -s \"Sum this up\"'.",
     ),
     title: str | None = option("--title TITLE", 'Its title; else "Summary: " and the other\'s.'),
-    up_to: str | None = option("--up-to MESSAGE", "The last message it sums up: its id, @N; else the last."),
+    up_to: str | None = option("--up-to MESSAGE", "Sum up to this message: its id or @N; else to the last."),
     budget: Budget = None,
-    context: bool = flag("--context", "With --command: the project context's beginning too."),
+    context: bool = flag("--context", "With --command: let it read the beginning of the project's context too."),
 ) -> None:
     """Make a conversation that sums up another one, and print its id. You give the text, or a program writes it."""
     ways = sum(way is not None for way in (text, file, command))
@@ -88,11 +88,11 @@ def _by_program(store: Store, id: str, command: str, title: str | None, budget: 
 def transcript(
     id: Id,
     budget: Budget = None,
-    context: bool = flag("--context", "The project context's beginning first, in a quarter of the budget."),
+    context: bool = flag("--context", "Print the project's context first, in a quarter of the budget."),
 ) -> None:
     """Print the active branch as plain text for a model: the newest messages, as many as fit into the budget.
 
-    A line that begins with === is a heading; such a line of a message has a > in front.
+    A line that begins with === is a heading. Such a line in a message gets a > in front.
     """
     with conversation(id) as (store, id):
         made = _transcript(store.document(id), budget, context=context)

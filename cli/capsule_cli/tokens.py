@@ -52,7 +52,7 @@ def add(
     ),
     expires: str | None = option("--expires DURATION", "Let it expire after that time, like 30d."),
 ) -> None:
-    """Make a token for an agent and print it: this once, only its hash is kept."""
+    """Make a token for an agent and print it. It is printed this once, as only its hash is kept."""
     expires_in_s = None if expires is None else seconds(expires, "--expires")
     token = _tokens().add(name, scope=scope, expires_in_s=expires_in_s)
     answer({"name": name, "token": token, "scope": scope}, token)
@@ -62,7 +62,7 @@ def add(
 
 @commands.command("list")
 def list_() -> None:
-    """List the agents that have a token, and what it allows."""
+    """List the agents that have a token, and what their tokens allow."""
     names = ("name", "scope", "createdAt", "expiresAt")
     rows = [(one.name, one.scope, one.created_at, one.expires_at) for one in _tokens().all()]
     listing(
@@ -76,6 +76,6 @@ def list_() -> None:
 
 @commands.command("revoke")
 def revoke(name: Name) -> None:
-    """Take an agent's token away; a running server refuses it from the next request on."""
+    """Revoke an agent's token. A running server refuses it from the next request on."""
     gone = _tokens().revoke(name)
     answer({"name": gone.name, "revoked": True}, f"{gone.name}: its token is revoked")

@@ -46,7 +46,7 @@ def delete(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Move conversations to the trash; with --which: messages of one."""
+    """Move conversations to the trash; with --which: messages of one conversation."""
     if message is not None:
         from capsule_cli.branching import delete_message
 
@@ -143,7 +143,7 @@ def restore(
         "--deleted TIME", "Restore what was deleted then, as capsule trash shows it; else what was deleted last."
     ),
 ) -> None:
-    """Bring back a conversation or messages from the trash. An earlier version from git: capsule git restore."""
+    """Bring back a conversation or messages from the trash. To bring back a version from git: capsule git restore."""
     with store_of() as store:
         item = _chosen(store, id, deleted)
         came: dict[str, Any] = {}
@@ -162,7 +162,7 @@ def purge(
     older_than: str = option("--older-than AGE", "Remove only what was deleted that long ago, like 30d.", "0s"),
     yes: Yes = False,
 ) -> None:
-    """Remove for good what is in the trash and in the quarantine, and every other trace of it in .capsule/."""
+    """Remove for good what is in the trash and the quarantine, and every trace of it in .capsule/."""
     age_s = seconds(older_than, "--older-than")
     with store_of() as store:
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())

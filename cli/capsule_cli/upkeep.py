@@ -35,8 +35,8 @@ _OVERRIDES = os.path.join("overrides", "next.json")
 
 
 @commands.command("init")
-def init(directory: str | None = argument("DIR", "Where; else --store, else here.")) -> None:
-    """Make a store; what is there stays as it is."""
+def init(directory: str | None = argument("DIR", "The directory; else that of --store, else the current one.")) -> None:
+    """Make a directory a store. What is there stays as it is."""
     from capsule import Store
 
     root = os.path.abspath(directory or asked.store or ".")
@@ -94,7 +94,7 @@ def _summary(many: int, found: int, left: int) -> str:
 def validate(
     paths: list[str] | None = argument("PATH", "Files, and directories with *.json in them; else the store's."),
 ) -> None:
-    """Check files against the format: `path:line:column: what` for each problem; works outside a store."""
+    """Check files against the format, also outside a store. Print `path:line:column: what` for each problem."""
     if paths:
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
@@ -154,7 +154,7 @@ def migrate(
     ),
     check: bool = flag("--check", "Change nothing; exit 1 when something would change."),
 ) -> None:
-    """Bring files to the current version of the format; paths work outside a store."""
+    """Update files to the current version of the format. Paths may lie outside a store."""
     told: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
     with ExitStack() as stack:
@@ -214,7 +214,7 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
 @commands.command("schema")
 def schema(
     kind: str = argument("KIND", "The kind of document.", "capsule"),
-    version: str | None = option("--version V", "A version of it; else the newest."),
+    version: str | None = option("--version V", "Print this version of it; else the newest."),
 ) -> None:
     """Print the JSON Schema of a kind of document."""
     from capsule.format.schema import text

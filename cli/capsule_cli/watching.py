@@ -38,17 +38,18 @@ ENVIRONMENT = 100_000
 def watch(
     ids: list[str] | None = argument("ID", "Watch these conversations only; none: all.", autocompletion=complete_id),
     cursor: str | None = option(
-        "--cursor CURSOR", "Begin with what changed since: the `cursor` of a change, or what --print-cursor printed."
+        "--cursor CURSOR",
+        "Begin with what changed since: the cursor of a change, or of --print-cursor.",
     ),
-    print_cursor: bool = flag("--print-cursor", "Print the cursor of now, and end."),
+    print_cursor: bool = flag("--print-cursor", "Print the present cursor, and end."),
     exec_: str | None = option(
         "--exec CMD",
-        "Run this in a shell for each change, one after the other. It finds the change as JSON in "
+        "Run this in a shell for each change, one after the other. The command finds the change as JSON in "
         "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
     ),
     autocommit: int | None = option(
         "--autocommit SECONDS",
-        "Commit to git when nobody has written for so many seconds, as `capsule git autocommit` does.",
+        "Commit to git when nobody has written for this long, as `capsule git autocommit` does.",
         min=1,
     ),
 ) -> None:
