@@ -37,7 +37,7 @@ def conflicts(
             str(number),
             _shown(value),
             at or "",
-            _mark(one, value),
+            "stands" if value == one.kept else "",
         )
         for one in found
         for number, (value, at) in enumerate(one.values, 1)
@@ -119,17 +119,12 @@ def _ask(dispute: Disputed) -> int:
         )
     say(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
     for number, (value, at) in enumerate(dispute.values, 1):
-        mark = _mark(dispute, value)
-        say(f"  {number}  {_shown(value)}" + (f"  ({at})" if at else "") + (f"  {mark}" if mark else ""))
+        say(f"  {number}  {_shown(value)}{f'  ({at})' if at else ''}{'  stands' if value == dispute.kept else ''}")
     answer = typer.prompt(f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True)
     if not str(answer).isdecimal():
         raise Stopped("nothing was changed")
     number = int(answer)
     return max(number, 1) if number <= len(dispute.values) else number
-
-
-def _mark(dispute: Disputed, value: Any) -> str:
-    return "stands" if value == dispute.kept else ""
 
 
 def _shown(value: Any) -> str:

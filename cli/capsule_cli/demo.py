@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,7 @@ class _Stream:
 
     def append(self, text: str) -> None:
         """Append one message, and wait until it is acknowledged."""
-        answer = _ask(self.process, {"content": text})
-        if answer:
-            self.ids.append(answer["id"])
+        self.ids += filter(None, [_ask(self.process, {"content": text}).get("id")])
 
     def write(self, edited: threading.Event) -> None:
         """Append the messages, the last third of them once the person has saved."""
@@ -140,10 +138,9 @@ class _Show:
         text = self._file(SAMPLE).read_text(encoding="utf-8")
         now = json.loads(text)
         _must(now["version"] == "2.1" and len(now["history"]) == 2, "it was not brought to version 2.1")
+        same = now["champInconnu"] == was["champInconnu"] and now["history"][0]["tokens"] == 17
+        _must(same and now["metadata"]["couleur"] == was["metadata"]["couleur"], "an unknown field was changed")
         _must(NUMBER in text, f"the number {NUMBER} was changed")
-        _must(now["champInconnu"] == was["champInconnu"], "an unknown field was changed")
-        _must(now["metadata"]["couleur"] == was["metadata"]["couleur"], "an unknown field was lost")
-        _must(now["history"][0]["tokens"] == 17, "an unknown field of a message was lost")
         _say("now version 2.1, and every unknown field is still there, to the last digit:")
         marks = (NUMBER, "couleur", "tokens")
         _say("\n".join(line for line in text.splitlines() if any(mark in line for mark in marks)))
@@ -332,11 +329,9 @@ class _Show:
 
     def _open_as_an_editor_does(self) -> dict[str, Any]:
         for _ in range(1000):
-            try:
+            with suppress(ValueError):  # read in the microseconds of a write; a person would load it again
                 found: dict[str, Any] = json.loads(self._file(self._team).read_bytes())
-            except ValueError:  # read in the microseconds of a write; a person would see that, and load it again
-                continue
-            return found
+                return found
         raise Stopped("the demo failed: the file can't be read beside its writers")
 
     def _file(self, id: str) -> Path:

@@ -6,7 +6,6 @@ What must stay true: a command that finds something wrong does not exit 0.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -115,22 +114,14 @@ def validate(
 
 def _files(path: str) -> Iterator[str]:
     """`path`, or the *.json under it; what begins with a dot there is left out."""
-    try:
-        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"{path}: there is no such file or directory", id=path) from None
-    except (OSError, ValueError):
-        is_directory = False
-    if not is_directory:
+    if not os.path.lexists(path):
+        raise NotFound(f"{path}: there is no such file or directory", id=path)
+    if not os.path.isdir(path):
         yield path
-        return
     for directory, names, files in os.walk(path):
         names[:] = sorted(name for name in names if not name.startswith("."))
-        yield from (
-            os.path.join(directory, name)
-            for name in sorted(files)
-            if name.endswith(".json") and not name.startswith(".")
-        )
+        found = sorted(name for name in files if name.endswith(".json") and not name.startswith("."))
+        yield from (os.path.join(directory, name) for name in found)
 
 
 def _problems(path: str) -> list[Problem]:

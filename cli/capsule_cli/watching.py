@@ -168,17 +168,11 @@ def tail(
 
 
 class _Follower:
-    """Shows a conversation's end as it changes.
-
-    Args:
-        store: The store.
-        id: The conversation.
-    """
+    """Shows a conversation's end as it changes."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store = store
         self._id = id
-        self._begun = 0
         self._first = True
         #: What the beginning showed, as the changes after its cursor may tell of it too.
         self._shown: set[str] = set()
