@@ -24,7 +24,7 @@ from capsule_cli.boundary import report_error
 from capsule_cli.inputs import decoded, message_text, read_file
 from capsule_cli.opening import conversation
 from capsule_cli.options import Id, argument, flag, option, usage
-from capsule_cli.output import Stopped, answer, out, out_json, say, shown
+from capsule_cli.output import Stopped, answer, out, out_json, say
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -130,7 +130,7 @@ def _copy(data: bytes, suffix: str) -> Iterator[str]:
         yield path
     except BaseException:
         if _differs(path, data):
-            say(shown(f"what you typed is kept in {path}"))
+            say(f"what you typed is kept in {path}")
         raise
     else:
         os.unlink(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -36,6 +37,14 @@ def test_conflicts_lists_what_awaits_a_decision(capsule: Any, disputed: str) -> 
         ["title", "2", "Ben's"],
     ]
     assert [row[6] for row in rows] == ["", "stands", "", "stands"]
+
+
+def test_conflicts_in_a_terminal_of_any_width_keeps_the_number_of_each_value(capsule: Any, disputed: str) -> None:
+    for columns in ("50", "200"):
+        screen = capsule.terminal("git", "conflicts", COLUMNS=columns)
+        rows = re.findall(rf"^{disputed[:8]}  (\S+) +(\d) .*?(\S+)$", screen, re.MULTILINE)
+        assert [row[1:] for row in rows] == [("1", "null"), ("2", "true"), ("1", "Anna's"), ("2", "Ben's")]
+        assert rows[2][0] == "title"
 
 
 def test_resolve_keeps_a_value_by_its_number_or_takes_another(capsule: Any, disputed: str) -> None:
