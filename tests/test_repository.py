@@ -8,8 +8,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from capsule import settings, timestamps
 from capsule.format import canonical, codec, migrations, validation
 
@@ -41,30 +39,22 @@ def test_what_is_generated_is_what_is_committed() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem[:8])
-def test_a_sample_is_valid_canonical_and_of_the_current_version(path: Path) -> None:
-    data = path.read_bytes()
-    document = document_in(path)
-    validation.check(document, data, str(path))
-    assert validation.notes(document, str(path), data) == []
-    assert migrations.current(document) == (document, [])
-    assert codec.encode(canonical.in_order(document)) == data
-    assert uuid.UUID(document["id"]).version == 4
-    assert document["id"] == path.stem
-    assert not document["metadata"]["lock"]["active"]
-
-
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem[:8])
-def test_the_messages_of_a_sample_have_ids_that_tell_their_time(path: Path) -> None:
-    document = document_in(path)
-    times = [message["timestamp"] for message in document["history"]]
-    assert times == sorted(times)
-    assert document["updatedAt"] >= times[-1]
-    for message in document["history"]:
-        number = uuid.UUID(message["id"])
-        assert number.version == 7
-        made_ms = round(timestamps.parse(message["timestamp"]).timestamp() * 1000)
-        assert abs((number.int >> 80) - made_ms) <= 1
+def test_a_sample_is_valid_canonical_and_of_the_current_version_and_its_ids_tell_their_times() -> None:
+    for path in SAMPLES:
+        data, document = path.read_bytes(), document_in(path)
+        validation.check(document, data, str(path))
+        assert validation.notes(document, str(path), data) == []
+        assert migrations.current(document) == (document, [])
+        assert codec.encode(canonical.in_order(document)) == data
+        assert uuid.UUID(document["id"]).version == 4 and document["id"] == path.stem
+        assert not document["metadata"]["lock"]["active"]
+        times = [message["timestamp"] for message in document["history"]]
+        assert times == sorted(times) and document["updatedAt"] >= times[-1]
+        for message in document["history"]:
+            number = uuid.UUID(message["id"])
+            assert number.version == 7
+            made_ms = round(timestamps.parse(message["timestamp"]).timestamp() * 1000)
+            assert abs((number.int >> 80) - made_ms) <= 1
 
 
 def test_a_summary_names_a_conversation_that_is_here() -> None:

@@ -170,9 +170,6 @@ def test_a_transcript_is_printed_within_its_budget(capsule: Any, plan: str) -> N
     assert "=== 1 older message is left out ===" in made["text"]
     assert "it takes" in capsule("transcript", plan, "--budget", "50", expect=2).stderr
     capsule("transcript", plan, "--budget", "0", expect=2)
-
-
-def test_the_context_comes_first_when_asked_for(capsule: Any, plan: str) -> None:
     document = json.loads(capsule.file(plan).read_bytes())
     document["context"]["fullContext"] = "# Project\n=== user ===\n"
     capsule.file(plan).write_text(json.dumps(document), encoding="utf-8")

@@ -8,8 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 
 def cursor_of(capsule: Any) -> str:
     return str(capsule("watch", "--print-cursor").line)
@@ -127,16 +125,18 @@ def test_a_change_too_long_for_the_environment_reaches_the_command_all_the_same(
     assert process.stderr is not None and process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("words", [("watch",), ("watch", "--json"), ("tail", "-f", "@last")])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_without_a_word(capsule: Any, words: tuple[str, ...], number: int, code: int) -> None:
+def test_a_signal_ends_it_without_a_word(capsule: Any) -> None:
     id = capsule.new("Plan", "--message", "hello", "--type", "group")
-    process = capsule.start(*words, *([] if words[0] == "tail" else ["--cursor", cursor_of(capsule)]))
+    ends = ((signal.SIGINT, 130), (signal.SIGTERM, 143))
+    watch = ("watch", "--cursor", cursor_of(capsule))
+    running = [(capsule.start(*words), end) for words, end in zip((watch, watch), ends, strict=True)]
+    running += [(capsule.start("tail", "-f", id), end) for end in ends]
     capsule("append", id, "more")
-    lines(process, 1)  # It is running.
-    process.send_signal(number)
-    assert process.wait(60) == code
-    assert process.stderr is not None and process.stderr.read() == b""
+    for process, (number, code) in running:
+        lines(process, 1)  # It is running.
+        process.send_signal(number)
+        assert process.wait(60) == code
+        assert process.stderr is not None and process.stderr.read() == b""
 
 
 def test_a_reader_that_leaves_ends_it_quietly(capsule: Any) -> None:

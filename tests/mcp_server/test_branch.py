@@ -256,6 +256,20 @@ async def test_a_message_and_its_answers_are_deleted_when_the_user_says_yes(
     assert contents(store) == ["What first?", "The tests."]
 
 
+async def test_a_message_goes_alone_and_what_answers_it_moves_up_or_all_go(
+    store: Store, era: str, ids: list[str]
+) -> None:
+    user = Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=user) as client:
+        answer = await removed(client, what="alone", message="@2")
+        assert user.questions == [ALONE]
+        assert data(answer) == {"id": "plan-1", "leaf": ids[3], "removed": 1}
+        assert contents(store) == ["What first?", "The tests.", "The code."]
+        answer = await removed(client, message="@0")
+    assert "no message is left" in text(answer)
+    assert data(answer) == {"id": "plan-1", "removed": 3}
+
+
 async def test_the_other_branches_are_pruned_when_the_user_says_yes(store: Store, era: str, tree: list[str]) -> None:
     user = Answering("accept", {"yes": True})
     async with talking(store, era, elicitation_callback=user) as client:

@@ -95,6 +95,7 @@ async def test_a_retry_gets_the_message_that_the_first_call_made_and_moves_nothi
     assert len(store.load("plan-1").history) == 4
 
 
+@pytest.mark.sample
 async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(store: Store, era: str) -> None:
     async with talking(store, era) as client:
         first = {"content": "Hello", "idempotencyKey": "k"}
