@@ -21,12 +21,8 @@ __all__ = ["SCOPES", "Access", "Scope", "access_of", "author", "needed_by", "wri
 Scope = Literal["read", "write", "admin"]
 #: From the narrowest to the widest; each holds those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-#: The calls that need `admin`: a tool, an argument, and its values that do; no argument: any call.
-_ADMIN: dict[str, tuple[str, frozenset[object]] | None] = {
-    "delete_conversation": None,
-    "delete_messages": None,
-    "unlock_conversation": ("force", frozenset({True})),
-}
+#: The tools that need `admin`; to unlock by force does too.
+_ADMIN = frozenset({"delete_conversation", "delete_messages"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +46,8 @@ def needed_by(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, 
     """The scope that a call needs; without arguments, the narrowest with which the tool is of use."""
     if hints is not None and hints.read_only_hint:
         return "read"
-    if tool in _ADMIN:
-        only = _ADMIN[tool]
-        if only is None or (arguments is not None and arguments.get(only[0]) in only[1]):
-            return "admin"
-    return "write"
+    forced = tool == "unlock_conversation" and bool((arguments or {}).get("force"))
+    return "admin" if tool in _ADMIN or forced else "write"
 
 
 def access_of(ctx: Context) -> Access:

@@ -79,21 +79,16 @@ def listen(address: Address) -> Listener:
     except OSError as error:
         raise InvalidInput(f"{address.host!r} is no host that is known here: {error.strerror}") from None
     # What a name stands for first in IPv4, as `localhost` does in both.
-    family, kind, protocol, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
-    taken = socket.socket(family, kind, protocol)
+    family, _, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
     try:
-        if os.name == "posix":
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(place)
-        taken.listen(128)
+        taken = socket.create_server(place[:2], family=family, backlog=128)
     except OSError as error:
-        taken.close()
         if error.errno == errno.EADDRINUSE:
             told = f"port {address.port} of {address.host} is taken by another program; choose another, or 0 for any"
             raise Refused(told, path=where) from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise InvalidInput(f"{address.host} is no address of this machine") from None
-        raise Refused(f"{where}: may not listen there: {error.strerror}", path=where) from None
+        raise Refused(f"{where}: may not listen there: {os.strerror(error.errno or 0)}", path=where) from None
     host, port = taken.getsockname()[:2]
     return Listener(taken, Address(host, port), ipaddress.ip_address(host.partition("%")[0]).is_loopback)
 

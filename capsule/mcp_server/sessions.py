@@ -25,6 +25,7 @@ import anyio.to_thread
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
+from capsule.mcp_server.stores import Stores
 from capsule.store import Store
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class _Opened:
         self.store.remember_own()
 
 
-class HttpStores:
+class HttpStores(Stores):
     """The stores behind a server over HTTP.
 
     Args:
@@ -67,17 +68,13 @@ class HttpStores:
     """
 
     def __init__(self, root: str, *, most: Scope = "admin", idle_s: float = 60.0) -> None:
+        super().__init__(Store.open(root, keep_locks=False))
         self._most = most
         self._idle_s = idle_s
         self._guard = threading.Lock()
         self._sessions: dict[str, _Opened] = {}
         self._holders: dict[str, _Opened] = {}
         self._is_over = False
-        self._main = Store.open(root, keep_locks=False)
-
-    def main(self) -> Store:
-        """The server's own store."""
-        return self._main
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
         """What the token of this request says."""

@@ -14,11 +14,13 @@ import math
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import anyio
 import anyio.to_thread
+import orjson
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -206,23 +208,16 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _parsed(line: bytes) -> Any:
-    """The value of a line.
-
-    Raises:
-        _Unacceptable: It is no JSON, or holds text that is no Unicode.
-    """
+    """The value of a line. Raises _Unacceptable: it is no JSON, or holds text that is no Unicode."""
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(line)
+    # A request in which only the text is wrong can be told by its id.
     try:
         value = json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise _Unacceptable(None, PARSE_ERROR, f"Parse error: {_short(error)}") from None
-    try:
-        line.decode()
-        if b"\\u" in line:
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeError:
-        told = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
-        raise _Unacceptable(_id(value), INVALID_PARAMS, told) from None
-    return value
+        raise _Unacceptable(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
+    told = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
+    raise _Unacceptable(_id(value), INVALID_PARAMS, told)
 
 
 def _no_number(name: str) -> Any:
@@ -230,28 +225,15 @@ def _no_number(name: str) -> Any:
 
 
 def _message(value: Any) -> JSONRPCMessage:
-    """The message that a value is.
-
-    Raises:
-        _Unacceptable: It is none.
-    """
+    """The message that a value is. Raises _Unacceptable: it is none."""
     try:
-        message: JSONRPCMessage = jsonrpc_message_adapter.validate_python(value, by_name=False)
+        message: JSONRPCMessage | None = jsonrpc_message_adapter.validate_python(value, by_name=False)
     except (ValidationError, RecursionError):
-        raise _Unacceptable(_id(value), INVALID_REQUEST, f"Invalid Request: {_fault(value)}") from None
-    if isinstance(message, JSONRPCNotification) and "id" in value:
-        raise _Unacceptable(_id(value), INVALID_REQUEST, "Invalid Request: id is a text or a whole number")
+        message = None
+    if message is None or (isinstance(message, JSONRPCNotification) and "id" in value):
+        told = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
+        raise _Unacceptable(_id(value), INVALID_REQUEST, f"Invalid Request: {told}")
     return message
-
-
-def _fault(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "a message is an object"
-    if value.get("jsonrpc") != "2.0":
-        return 'jsonrpc is "2.0"'
-    if not isinstance(value.get("method"), str):
-        return "method is a text"
-    return "params is an object, and id a text or a whole number"
 
 
 def _id(value: Any) -> Any:
@@ -267,7 +249,3 @@ def _id(value: Any) -> Any:
 def _error(id: Any, code: int, message: str) -> bytes:
     told = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
     return json.dumps(told, separators=(",", ":")).encode()
-
-
-def _short(error: Exception) -> str:
-    return str(error)[:200]

@@ -6,7 +6,7 @@ one client over stdio and many over HTTP, each of whom is an instance of its own
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from capsule.mcp_server.access import Access
 
@@ -16,24 +16,11 @@ if TYPE_CHECKING:
 
     from capsule.store import Store
 
-__all__ = ["OneStore", "Stores", "server_store", "store_of"]
+__all__ = ["Stores", "server_store", "store_of"]
 
 
-class Stores(Protocol):
-    """The stores of a server."""
-
-    def of(self, ctx: Context) -> Store:
-        """The store that stands for the client of this call: its locks are that client's."""
-
-    def main(self) -> Store:
-        """The store of the server itself: what resources read, and what is watched."""
-
-    def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
-        """What the client of this request may do, and as whom."""
-
-
-class OneStore:
-    """One store for all: the process is the instance, as over stdio, where it has one client.
+class Stores:
+    """The stores of a server: one for all, as over stdio, where the process is the instance and has one client.
 
     Args:
         store: The store. It stays the caller's to close.
@@ -41,20 +28,19 @@ class OneStore:
     """
 
     def __init__(self, store: Store, access: Access | None = None) -> None:
-        self._store = store
-        store.remember_own()
+        self._main = store
         self._access = access or Access()
 
     def of(self, ctx: Context) -> Store:
-        """The store."""
-        return self._store
+        """The store that stands for the client of this call: its locks are that client's."""
+        return self._main
 
     def main(self) -> Store:
-        """The store."""
-        return self._store
+        """The store of the server itself: what resources read, and what is watched."""
+        return self._main
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
-        """What the server was started with."""
+        """What the client of this request may do, and as whom."""
         return self._access
 
 

@@ -11,14 +11,13 @@ server busy.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import hmac
 import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +30,7 @@ from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
 from capsule.ids import is_id
 from capsule.mcp_server.access import SCOPES, Scope
-from capsule.storage.files import naming, sync_directory, write_new
+from capsule.storage.files import naming, pwrite_all, sync_directory, write_new
 from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Token", "Tokens"]
@@ -128,16 +127,14 @@ class Tokens:
         now = datetime.now(UTC)
         expires_at = None if expires_in_s is None else timestamps.from_ms(int((now.timestamp() + expires_in_s) * 1000))
 
-        def change(there: list[Token]) -> list[Token]:
-            there = [known for known in there if known.name != name or not known.is_over(now.timestamp())]
-            if any(known.name == name for known in there):
+        with self._changed() as tokens:
+            tokens[:] = [known for known in tokens if known.name != name or not known.is_over(now.timestamp())]
+            if any(known.name == name for known in tokens):
                 raise InvalidInput(
                     f"{name} has a token already; choose another name, or take that one away first: "
                     f"capsule tokens revoke {name}"
                 )
-            return [*there, Token(name, _hash(token), timestamps.now(), scope, expires_at)]
-
-        self._change(change)
+            tokens.append(Token(name, _hash(token), timestamps.now(), scope, expires_at))
         return token
 
     def revoke(self, name: str) -> Token:
@@ -146,15 +143,11 @@ class Tokens:
         Raises:
             NotFound: There is none.
         """
-        gone: list[Token] = []
-
-        def change(there: list[Token]) -> list[Token]:
-            gone.extend(known for known in there if known.name == name)
+        with self._changed() as tokens:
+            gone = [known for known in tokens if known.name == name]
             if not gone:
                 raise NotFound(f"{name[:130]!r} has no token; see who has one: capsule tokens list", id=name)
-            return [known for known in there if known.name != name]
-
-        self._change(change)
+            tokens.remove(gone[0])
         return gone[0]
 
     def holder_of(self, token: str) -> Token | None:
@@ -163,47 +156,33 @@ class Tokens:
         Every hash is compared, each in constant time: how long it takes tells nothing of what is stored.
         """
         given = _hash(token)
-        found: Token | None = None
-        for known in self.all():
-            if hmac.compare_digest(known.hash, given):
-                found = known
-        return None if found is None or found.is_over(time.time()) else found
-
-    def _change(self, change: Callable[[list[Token]], list[Token]]) -> None:
-        with naming(str(self.path), "write"), self._alone():
-            tokens = change(self.all())
-            value: dict[str, Any] = {
-                "version": _VERSION,
-                "store": self.root,
-                "tokens": [_written(token) for token in tokens],
-            }
-            data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            temporary = f"{self.path}.tmp"
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)  # Whoever holds the lock owns that name.
-            os.close(write_new(self._sys, temporary, 0o600, lambda fd: _write(fd, data)))
-            os.rename(temporary, self.path)
-            sync_directory(self._sys, str(self.path.parent))
+        found = [known for known in self.all() if hmac.compare_digest(known.hash, given)]
+        return found[0] if found and not found[0].is_over(time.time()) else None
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """No other process changes the file meanwhile."""
+    def _changed(self) -> Iterator[list[Token]]:
+        """The tokens, to be changed by the body; they are written when it ends. No other process writes meanwhile."""
         import portalocker
 
-        self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "rb") as file:
-            portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE)
-            yield
+        path = str(self.path)
+        with naming(path, "write"):
+            self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+            fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "rb") as lock:
+                portalocker.lock(lock, portalocker.LockFlags.EXCLUSIVE)
+                tokens = self.all()
+                yield tokens
+                value = {"version": _VERSION, "store": self.root, "tokens": list(map(_written, tokens))}
+                data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{path}.tmp")  # Whoever holds the lock owns that name.
+                os.close(write_new(self._sys, f"{path}.tmp", 0o600, lambda fd: pwrite_all(self._sys, fd, data, 0)))
+                os.rename(f"{path}.tmp", path)
+                sync_directory(self._sys, os.path.dirname(path))
 
 
 def _hash(token: str) -> str:
     return "sha256:" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _write(fd: int, data: bytes) -> None:
-    if os.write(fd, data) != len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _written(token: Token) -> dict[str, Any]:

@@ -67,10 +67,10 @@ def _over_stdio(name: str | None, read_only: bool) -> None:
     from capsule.mcp_server import stdio
     from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
-    from capsule.mcp_server.stores import OneStore
+    from capsule.mcp_server.stores import Stores
 
     access = Access(name, "read" if read_only else "admin")
-    server = build(OneStore(store, access), version=__version__)
+    server = build(Stores(store, access), version=__version__)
     _look_for_garbage()
     stdio.serve(server, store, stdin, stdout)
 

@@ -15,11 +15,11 @@ from mcp_types import CallToolResult, ElicitResult, TextContent
 from capsule import Store
 from capsule.mcp_server.forms import EXTENSION
 from capsule.mcp_server.server import CapsuleServer, build
-from capsule.mcp_server.stores import OneStore
+from capsule.mcp_server.stores import Stores
 
 
 def serving(store: Store) -> CapsuleServer:
-    return build(OneStore(store), version="1.2.3")
+    return build(Stores(store), version="1.2.3")
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from mcp import Client
 from capsule import Store
 from capsule.mcp_server.access import Access
 from capsule.mcp_server.server import build
-from capsule.mcp_server.stores import OneStore
+from capsule.mcp_server.stores import Stores
 from tests.mcp_server.talking import Answering, data, error, talking, text
 from tests.processes import Child
 
@@ -217,7 +217,7 @@ async def test_a_named_agent_edits_its_own_words_and_no_other_agents(store: Stor
     for name in ("reviewer", "builder"):
         store.append(plan, role="assistant", content="Yes.", **{"from": name})
     user = Answering("accept", {"yes": True})
-    server = build(OneStore(store, Access("reviewer")), version="1.2.3")
+    server = build(Stores(store, Access("reviewer")), version="1.2.3")
     async with Client(server, mode=era, elicitation_callback=user) as client:
         await client.call_tool("edit_message", {"id": plan, "message": "@0", "content": "No."})
         said = error(await client.call_tool("edit_message", {"id": plan, "message": "@1", "content": "No."}))

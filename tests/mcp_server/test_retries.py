@@ -22,7 +22,7 @@ import os, signal, sys
 sys.path[:0] = [{str(Path(__file__).resolve().parents[2])!r}]
 from capsule import Store
 from capsule.mcp_server.server import build
-from capsule.mcp_server.stores import OneStore
+from capsule.mcp_server.stores import Stores
 store = Store.open(sys.argv[1])
 append = store.append_once
 def dying(*args, **more):
@@ -30,7 +30,7 @@ def dying(*args, **more):
         append(*args, **more)
     os.kill(os.getpid(), signal.SIGKILL)
 store.append_once = dying
-build(OneStore(store), version="1").run()
+build(Stores(store), version="1").run()
 """
 
 

@@ -15,7 +15,7 @@ from capsule import Store
 from capsule.ids import keyed_message_id
 from capsule.mcp_server.budget import tokens
 from capsule.mcp_server.server import CapsuleServer
-from capsule.mcp_server.stores import OneStore
+from capsule.mcp_server.stores import Stores
 from tests.mcp_server.talking import data, error, serving, talking, text
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ async def test_which_tools_read_add_and_replace(store: Store) -> None:
 
 
 def test_two_tools_of_one_name_are_refused(store: Store) -> None:
-    server = CapsuleServer(OneStore(store), version="1")
+    server = CapsuleServer(Stores(store), version="1")
 
     def search() -> str:
         return ""
