@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capsule.head import Head
     from capsule.store import Store
 
-__all__ = ["Asked", "about_message", "page"]
+__all__ = ["Asked", "Branch", "End", "about_message", "page"]
 
 Entry = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Asked:
     forms: frozenset[str]
 
 
-class _Tail:
+class End:
     """The end of a file's messages, as much of it as was asked for; places count from the beginning."""
 
     def __init__(self, store: Store, id: str, n: int) -> None:
@@ -88,16 +88,18 @@ class _Tail:
         return find_message(self.entries, wanted, self._id)
 
 
-class _Branch:
+class Branch:
     """One branch, or the end of it; positions count along it, from its first message on.
 
     Attributes:
         total: How many messages it has.
+        begin: The position from which on they were read.
+        start: That of the message at the place it was made for; `total` when there was none.
         of: How many the conversation has.
         is_active: Whether it is the active branch.
     """
 
-    def __init__(self, store: Store, id: str, tail: _Tail, at: int | None, last: int) -> None:
+    def __init__(self, store: Store, id: str, tail: End, at: int | None, last: int) -> None:
         """The branch through the message at place `at`, with `last` messages before it; None: before the end.
 
         A message on the active branch stands for that; another one for the branch that a switch to it leads to.
@@ -120,6 +122,7 @@ class _Branch:
                     self._path, self.is_active = tree.path_to(tree.leaf_at(at)), False
             self._forks, self.of = tree.forks, len(tree)
         self.total = self.of if self._path is None else len(self._path)
+        self.begin = self._first if self._path is None else 0
         self.start = self.total if at is None else at if self._path is None else self._path.index(at)
 
     def place(self, position: int) -> int:
@@ -156,20 +159,20 @@ def _source(store: Store, head: Head) -> str | None:
 
 
 def _asked(store: Store, id: str, title: str, asked: Asked) -> Page:
-    tail = _Tail(store, id, asked.last + 1)
+    tail = End(store, id, asked.last + 1)
     if asked.offset:
         if not asked.message:
             raise InvalidInput("offset needs message: the id of the message to go on in")
-        return _page(_Branch(store, id, tail, tail.find(asked.message), 0), id, title, asked, only=True)
+        return _page(Branch(store, id, tail, tail.find(asked.message), 0), id, title, asked, only=True)
     if asked.cursor:
         way, at = _followed(tail, asked.cursor)
-        return _page(_Branch(store, id, tail, at, asked.last), id, title, asked, way=way)
+        return _page(Branch(store, id, tail, at, asked.last), id, title, asked, way=way)
     if asked.message:
-        return _page(_Branch(store, id, tail, tail.find(asked.message), asked.last), id, title, asked, only=False)
-    return _page(_Branch(store, id, tail, None, asked.last), id, title, asked, way="older")
+        return _page(Branch(store, id, tail, tail.find(asked.message), asked.last), id, title, asked, only=False)
+    return _page(Branch(store, id, tail, None, asked.last), id, title, asked, way="older")
 
 
-def _followed(tail: _Tail, cursor: str) -> tuple[str, int]:
+def _followed(tail: End, cursor: str) -> tuple[str, int]:
     """The direction and the place that a cursor stands for; the message it names may have moved since."""
     way, _, rest = cursor.partition(":")
     near, _, wanted = rest.partition(":")
@@ -181,7 +184,7 @@ def _followed(tail: _Tail, cursor: str) -> tuple[str, int]:
         raise InvalidInput("cursor: its message is gone; read the newest again, without a cursor") from None
 
 
-def _page(branch: _Branch, id: str, title: str, asked: Asked, *, way: str = "", only: bool | None = None) -> Page:
+def _page(branch: Branch, id: str, title: str, asked: Asked, *, way: str = "", only: bool | None = None) -> Page:
     """Fill a page, from where the branch starts to be read.
 
     Args:

@@ -14,13 +14,12 @@ import orjson
 from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
-from capsule.choosing import find_message
 from capsule.format import schema as schemas
 from capsule.mcp_server.fence import escaped, visible
+from capsule.mcp_server.pages import Branch, End
 from capsule.mcp_server.stores import Stores, server_store
 
 if TYPE_CHECKING:
-    from capsule.format.tree import Tree
     from capsule.head import Head
     from capsule.mcp_server.server import CapsuleServer
     from capsule.store import Store
@@ -69,55 +68,36 @@ def conversation(ctx: Context, id: str) -> str:
     standing = store.standing(head.id) if head.is_summary else None
     if standing is not None:
         told["source"] = standing.as_json()
-    count, older, entries = _branch(store, head.id)
-    left, start = _MOST_BYTES, len(entries)
-    while start and (left := left - len(orjson.dumps(entries[start - 1]))) > 0:
-        start -= 1
-    start = min(start, max(len(entries) - 1, 0))
-    return _json({**told, "messages": count, "omitted": older + start, "history": entries[start:]})
+    end = End(store, head.id, _PAGE)
+    while end.first and len(orjson.dumps(end.entries)) < _MOST_BYTES // 4:
+        end.reach(end.total - 4 * len(end.entries))
+    branch = Branch(store, head.id, end, None, 0)
+    history: list[dict[str, Any]] = []
+    left = _MOST_BYTES
+    for position in reversed(range(branch.begin, branch.total)):
+        left -= len(orjson.dumps(branch.entry(position)))
+        if left <= 0 and history:
+            break
+        history.append(_placed(branch, position))
+    omitted = branch.total - len(history)
+    return _json({**told, "messages": branch.of, "omitted": omitted, "history": history[::-1]})
 
 
-def _branch(store: Store, id: str) -> tuple[int, int, list[dict[str, Any]]]:
-    """How many messages a conversation has, and the end of its active branch, behind how many older messages.
-
-    Costs reading that end of the file; where somebody branched off, the file.
-    """
-    n = 100
-    first, entries = store.tail_entries(id, n)
-    while first and len(orjson.dumps(entries)) < _MOST_BYTES // 4:
-        n *= 4
-        first, entries = store.tail_entries(id, n)
-    if store.is_line(id, entries):
-        return first + len(entries), first, [_placed(entry, at) for at, entry in enumerate(entries, first)]
-    document = store.document(id)
-    history, tree = _tree(document)
-    path = tree.path(document["metadata"].get("currentNode"))
-    return len(history), 0, [_placed(history[at], at, tree) for at in path]
-
-
-def _tree(document: dict[str, Any]) -> tuple[list[dict[str, Any]], Tree]:
-    """Messages and their tree, of a whole document: what `Store.branches` gives has numbers as JSON libraries do."""
-    from capsule.format.tree import Tree
-
-    return document["history"], Tree(document["history"])
-
-
-def _placed(entry: dict[str, Any], at: int, tree: Tree | None = None) -> dict[str, Any]:
+def _placed(branch: Branch, position: int) -> dict[str, Any]:
     """A message with its place in the file (`at`), and which it is of several in one place (`sibling`, as 2/3)."""
-    number = tree.forks.get(at) if tree is not None else None
-    place: dict[str, Any] = {"at": at}
-    if number is not None:
-        place["sibling"] = f"{number[0]}/{number[1]}"
-    return place | entry | place
+    place: dict[str, Any] = {"at": branch.place(position)}
+    if sibling := branch.sibling(position):
+        place["sibling"] = sibling
+    return place | branch.entry(position) | place
 
 
 def message(ctx: Context, id: str, message: str) -> str:
     """One message, all of it; by its id, a prefix of it, @N or @last."""
     store = server_store(ctx)
     id = store.resolve(id)
-    history, tree = _tree(store.document(id))
-    at = find_message(history, message, id)
-    return _json(_placed(history[at], at, tree))
+    end = End(store, id, 1)
+    branch = Branch(store, id, end, end.find(message), 0)
+    return _json(_placed(branch, branch.start))
 
 
 def schema(ctx: Context, kind: str) -> str:

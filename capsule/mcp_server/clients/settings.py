@@ -112,14 +112,10 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
     for word in (launch.command, *launch.args):
         if _REPLACED.search(word):
             raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
-    file = _file_for(client, scope, places)
+    file = _files(client, scope, places)[0]
     entry = file.entry()
-    if entry is not None and not entry.ours and not force:
-        raise Refused(
-            f"{file.path}: {'.'.join(file.keys)} is there, and starts something else; "
-            "rename it, or replace it with: --force",
-            path=file.path,
-        )
+    if entry is not None:
+        file.ensure_ours(entry, force)
     wanted = client.entry(launch)
     value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
     if entry is not None and value == entry.value:
@@ -137,32 +133,21 @@ def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = Fal
     Args:
         force: Whether an entry of our name that starts something else is taken out too.
 
-    Raises:
-        InvalidInput: The program has no such scope.
-        InvalidDocument: A file can't be read as what it should be.
-        Refused: The entry of our name isn't ours.
+    Raises what `install` raises.
     """
-    plans = []
-    for file in _files(client, scope, places):
+    plans, files = [], _files(client, scope, places)
+    for file in files:
         entry = file.entry()
         if entry is None:
             continue
-        if not entry.ours and not force:
-            raise Refused(
-                f"{file.path}: the entry {NAME} starts something else, and is left alone; take it out with: --force",
-                path=file.path,
-            )
+        file.ensure_ours(entry, force)
         commands = client.removing(scope, places)
         plans.append(Plan(client, scope, file.path, commands) if commands else file.plan(scope, None))
-    return plans or [Plan(client, scope, _files(client, scope, places)[0].path)]
+    return plans or [Plan(client, scope, files[0].path)]
 
 
 def entries(client: Client, scope: Scope, places: Places) -> Iterator[Entry]:
-    """Our entries in a program's settings.
-
-    Raises:
-        InvalidDocument: A file can't be read as what it should be.
-    """
+    """Our entries in a program's settings. Raises InvalidDocument: a file can't be read as what it should be."""
     for path in client.files(scope, places):
         entry = _read(client, path).entry()
         if entry is not None:
@@ -243,16 +228,11 @@ def _text(path: str) -> str | None:
 
 
 def _files(client: Client, scope: Scope, places: Places) -> list[_File]:
-    found = client.files(scope, places)
+    """The files of a scope, the one for our entry first: it has the entry, or is there, or counts most."""
+    found = [_read(client, path) for path in client.files(scope, places)]
     if not found:
         raise InvalidInput(f"{client.title} has no settings of a project; leave --project away")
-    return [_read(client, path) for path in found]
-
-
-def _file_for(client: Client, scope: Scope, places: Places) -> _File:
-    """The file to put our entry into: the one that has it, else one that is there, else the one that counts most."""
-    found = _files(client, scope, places)
-    return max(found, key=lambda file: (file.entry() is not None, file.text is not None, -found.index(file)))
+    return sorted(found, key=lambda file: (file.entry() is None, file.text is None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +268,12 @@ class _File:
         value = held if isinstance(held, dict) else {}
         off = value.get("disabled") is True or value.get("enabled") is False
         return Entry(self.path, value, _launch(value), off)
+
+    def ensure_ours(self, entry: Entry, force: bool) -> None:
+        """Raise Refused when the entry of our name starts something else, unless that is to go."""
+        if not entry.ours and not force:
+            told = f"{self.path}: {'.'.join(self.keys)} starts something else and stays; it goes with: --force"
+            raise Refused(told, path=self.path)
 
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
         """The plan that has the entry say `value`, or that takes it out when that is None."""
@@ -347,11 +333,7 @@ def _is_exact(text: str) -> bool:
 
 
 def _read(client: Client, path: str) -> _File:
-    """Read a settings file, which need not be there.
-
-    Raises:
-        InvalidDocument: It can't be read as what it should be.
-    """
+    """Read a settings file, which need not be there. Raises InvalidDocument: it can't be read as what it should be."""
     text = _text(path)
     try:
         if path.endswith(".toml"):
@@ -363,13 +345,12 @@ def _read(client: Client, path: str) -> _File:
         line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
         what = f"{getattr(error, 'msg', error)}; nothing was changed: correct it first"
         raise InvalidDocument.of([Problem(path, line, column, "", what)]) from error
-    for keys in (client.servers[:n] for n in range(len(client.servers) + 1)):
-        table: Any = value
-        for key in keys:
-            table = table.get(key, {})
+    table: Any = value
+    for name in (*client.servers, ""):
         if not isinstance(table, dict):
-            named = ".".join(keys) or "it"
-            raise InvalidDocument.of([Problem(path, 0, 0, "", f"{named} is no table of names; correct it first")])
+            told = f"what holds {name or 'the servers'} is no table of names; correct it first"
+            raise InvalidDocument.of([Problem(path, 0, 0, "", told)])
+        table = table.get(name, {})
     return _File(client, path, text, value)
 
 
