@@ -60,6 +60,11 @@ def test_profiles_weigh_age_against_fit(store: Store) -> None:
     assert order(store, "plan", profile="recent") == [1, 0]
 
 
+def test_what_is_very_old_keeps_a_share_of_its_score(store: Store) -> None:
+    fill(store, ("plan", 24 * 900), ("a text of very many words in which there is a plan somewhere", 24 * 800))
+    assert order(store, "plan", profile="balanced") == [0, 1]
+
+
 def test_the_best_title_fits_as_well_as_the_best_message(store: Store) -> None:
     fill(store, ("the plan", 0), ("a longer text in which the plan is one of many words, and no more", 0))
     store.create(id="t", title="The plan", messages=[])

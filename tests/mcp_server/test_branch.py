@@ -80,6 +80,8 @@ async def test_another_branch_is_read_around_a_message_of_it_and_is_called_so(
 ) -> None:
     async with talking(store, era) as client:
         answer = await client.call_tool("read_conversation", {"id": "plan-1", "message": tree[2]})
+        rest = data(await client.call_tool("read_conversation", {"id": "plan-1", "message": tree[1], "offset": 4}))
+    assert [(message["text"], message["sibling"]) for message in rest["messages"]] == [("tests.", "1/2")]
     assert text(answer).startswith(
         'Conversation plan-1, "Plan": 5 messages in all, 4 of them on this branch, which is not the active one; '
         "messages @0 to @3.\n"

@@ -138,6 +138,11 @@ async def test_a_long_conversation_is_a_megabyte_at_most_and_says_what_is_left_o
         assert 100 <= len(found["history"]) < 120
         assert found["history"][-1]["content"].startswith("399 ")
         assert len((await read(client, "capsule://conversations/c2"))["history"]) == 1
+        store.append("c1", content="beside", parent=store.find_message("c1", "@0").id)
+        store.switch("c1", str(found["history"][-1]["id"]))
+        found = await read(client, "capsule://conversations/c1")
+        assert (found["messages"], found["omitted"]) == (401, 400 - len(found["history"]))
+        assert 100 <= len(found["history"]) < 120
 
 
 async def test_what_hides_in_a_resource_is_escaped_and_means_what_it_meant(store: Store) -> None:
