@@ -15,8 +15,8 @@ from capsule.settings import Settings
 from capsule.storage.engine import FileStorage
 
 ENGINES: dict[str, Callable[[str], Engine]] = {
-    "files": lambda root: FilesEngine(FileStorage(root, mutex_timeout_s=0.2)),
-    "memory": lambda root: MemoryEngine(timeout_s=0.2),
+    "files": lambda root: FilesEngine(FileStorage(root, mutex_timeout_s=2)),
+    "memory": lambda root: MemoryEngine(timeout_s=2),
 }
 
 
