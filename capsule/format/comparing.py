@@ -11,7 +11,7 @@ earlier version to show.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,7 +28,7 @@ Document = Mapping[str, Any]
 Message = Mapping[str, Any]
 
 #: What no version is told apart by.
-_UNCOUNTED = frozenset({"updatedAt", "metadata.lock"})
+_UNCOUNTED = frozenset({"updatedAt", "metadata.lock", "history"})
 #: What goes with a change that has words: who named it and when, and where the active branch goes.
 _WORDLESS = frozenset({"metadata.titleSetBy", "metadata.titleSetAt", "metadata.currentNode", "metadata.currentWanted"})
 _QUOTED = 60
@@ -139,11 +139,8 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
 
     Cost: a few microseconds a message.
     """
-    if before is None and after is None:
-        return Comparison()
     if before is None:
-        assert after is not None
-        return Comparison(created=True, added=tuple(_current(after)["history"]))
+        return Comparison() if after is None else Comparison(created=True, added=tuple(_current(after)["history"]))
     if after is None:
         return Comparison(deleted=True, removed=tuple(_current(before)["history"]))
     old, new = _current(before), _current(after)
@@ -217,7 +214,7 @@ def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequ
     typed = [not message.get("id") for message in before["history"]], [not m.get("id") for m in after["history"]]
     pairs: dict[int, int] = {}
     taken: set[int] = set()
-    for key in (_id, _said, _stamped):
+    for key in _KEYS:
         waiting: dict[Any, deque[int]] = {}
         for place, message in enumerate(old):
             if place not in taken:
@@ -226,22 +223,18 @@ def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequ
             break
         for place, message in enumerate(new):
             there = waiting.get(key(message)) if place not in pairs else None
-            if there and (key is _id or typed[0][there[0]] or typed[1][place]):
+            if there and (key is _KEYS[0] or typed[0][there[0]] or typed[1][place]):
                 pairs[place] = there.popleft()
                 taken.add(pairs[place])
     return sorted(((was, now) for now, was in pairs.items()), key=lambda pair: pair[1])
 
 
-def _id(message: Message) -> Any:
-    return message["id"]
-
-
-def _said(message: Message) -> Any:
-    return message["role"], message["content"]
-
-
-def _stamped(message: Message) -> Any:
-    return message["role"], message["timestamp"]
+#: By what a message is known again: by its id, and one that was typed also by its words, and by its time.
+_KEYS: tuple[Callable[[Message], Any], ...] = (
+    lambda message: message["id"],
+    lambda message: (message["role"], message["content"]),
+    lambda message: (message["role"], message["timestamp"]),
+)
 
 
 def _moved(
@@ -280,10 +273,7 @@ def _flat(document: Document) -> dict[str, Any]:
     """The fields of a head by their full names, those of `metadata` one by one."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
-        if name == "metadata":
-            flat |= {f"metadata.{inner}": field for inner, field in value.items()}
-        elif name != "history":
-            flat[name] = value
+        flat |= {f"metadata.{inner}": one for inner, one in value.items()} if name == "metadata" else {name: value}
     return {name: value for name, value in flat.items() if name not in _UNCOUNTED}
 
 

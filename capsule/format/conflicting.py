@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from capsule.format.merging_values import bytes_of
+from capsule.format.merging_values import ABSENT, bytes_of
 
 __all__ = ["Conflict", "Recorded", "field_name", "field_path", "settled"]
 
@@ -31,6 +31,12 @@ class Conflict:
     field: str
     values: tuple[Any, ...]
     kept: Any
+
+    @classmethod
+    def of(cls, where: Iterable[str], ours: Any, theirs: Any, kept: Any) -> Conflict:
+        """What both sides changed at `where`; a value is ABSENT where there is none."""
+        mine, yours, stands = (None if one is ABSENT else one for one in (*sorted((ours, theirs), key=bytes_of), kept))
+        return cls(field_name(where), (mine, yours), stands)
 
 
 def field_name(where: Iterable[str]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from capsule.format.cleaning import AGENTS, clean
 from capsule.format.codec import decode, encode
-from capsule.format.conflicting import Conflict, field_name
-from capsule.format.merging_values import ABSENT, bytes_of, merged, merged_object, rank, same
+from capsule.format.conflicting import Conflict
+from capsule.format.merging_values import ABSENT, bytes_of, merged, merged_object, same
 from capsule.format.migrations import parse_version
 from capsule.timestamps import from_ms, sortable
 
@@ -22,22 +22,14 @@ Document = dict[str, Any]
 _TIMES = ("at", "time", "timestamp", "readAt", "updatedAt")
 
 
-def merged_agents(
-    base: Document | None, ours: Document, theirs: Document
-) -> tuple[Document, tuple[Conflict, ...], tuple[str, ...]]:
-    """The document of both, what they changed differently, and what was decided besides; see `merge.merge_agents`."""
-    ours, theirs = _clean(ours), _clean(theirs)
-    base = None if base is None else _clean(base)
-    if same(ours, theirs) or (base is not None and same(theirs, base)):
-        return ours, (), ()
-    if base is not None and same(ours, base):
-        return theirs, (), ()
+def merged_agents(base: Document | None, ours: Document, theirs: Document) -> tuple[Document, tuple[Conflict, ...]]:
+    """The document of both, and what they changed differently; see `merge.merge_agents`."""
+    base, ours, theirs = None if base is None else _clean(base), _clean(ours), _clean(theirs)
     conflicts: list[Conflict] = []
 
     def clash(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
-        kept = max(mine, yours, key=rank)
-        values = tuple(None if one is ABSENT else one for one in sorted((mine, yours), key=rank))
-        conflicts.append(Conflict(field_name(where), values, None if kept is ABSENT else kept))
+        kept = max(mine, yours, key=bytes_of)
+        conflicts.append(Conflict.of(where, mine, yours, kept))
         return kept
 
     def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
@@ -49,11 +41,14 @@ def merged_agents(
             if name == "version":
                 return max(mine, yours, key=lambda one: (parse_version(one) or (0, 0), one))
         if name == "cursors" and isinstance(mine, dict) and isinstance(yours, dict):
-            return merged_object(was, mine, yours, lambda _, *cursors: _further(cursors[0], cursors[1], cursors[2]))
+            return merged_object(was, mine, yours, lambda _, *cursors: _further(*cursors))
         return merged(was, mine, yours, clash, (name,))
 
-    document = merged_object(base, ours, theirs, each)
-    return document, tuple(sorted(conflicts, key=lambda one: one.field)), ()
+    if same(ours, theirs) or (base is not None and same(theirs, base)):
+        return ours, ()
+    if base is not None and same(ours, base):
+        return theirs, ()
+    return merged_object(base, ours, theirs, each), tuple(sorted(conflicts, key=lambda one: one.field))
 
 
 def _clean(document: Document) -> Document:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from capsule.format.conflicting import Conflict, Recorded, field_name
+from capsule.format.conflicting import Conflict, Recorded
 from capsule.format.fields import names
-from capsule.format.merging_values import ABSENT, bytes_of, merged, merged_object, merged_set, rank, same
+from capsule.format.merging_values import ABSENT, bytes_of, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
 
@@ -97,13 +97,9 @@ class Heads:
 
     def _clash(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
         """Both changed a field, and no rule says which stands; until a person does, the value decides."""
-        kept = max(ours, theirs, key=rank)
-        self._conflict(field_name(where), ours, theirs, kept)
+        kept = max(ours, theirs, key=bytes_of)
+        self.conflicts.append(Conflict.of(where, ours, theirs, kept))
         return kept
-
-    def _conflict(self, name: str, ours: Any, theirs: Any, kept: Any) -> None:
-        values = tuple(None if one is ABSENT else one for one in sorted((ours, theirs), key=rank))
-        self.conflicts.append(Conflict(name, values, None if kept is ABSENT else kept))
 
     # -- The title -----------------------------------------------------------------------------------------------
 
@@ -125,7 +121,7 @@ class Heads:
         if _person(winner) and _person(loser):
             for side in (winner, loser):
                 self._times["title", bytes_of(side["title"])] = side.get("titleSetAt") or ""
-            self._conflict("title", mine["title"], yours["title"], winner["title"])
+            self.conflicts.append(Conflict.of(("title",), mine["title"], yours["title"], winner["title"]))
         return winner
 
     @staticmethod

@@ -9,7 +9,6 @@ and the answer is the same when the sides change places. No clock, no chance. Pu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 from capsule.format.canonical import order_message
@@ -27,31 +26,19 @@ Message = Mapping[str, Any]
 _KNOWN = frozenset(names("history"))
 
 
-@dataclass(slots=True)
 class Histories:
-    """The three versions, and what becomes of them.
+    """The three versions of a history, and what becomes of them.
 
-    Attributes:
+    Args:
         base: The common ancestor's; an empty one when there is none.
         ours: One side's.
         theirs: The other's.
         conversation: The conversation's id.
     """
 
-    base: Side
-    ours: Side
-    theirs: Side
-    conversation: str
-
-    def merged(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """The one history, and what was decided besides, in words; sorted, as neither side comes first."""
-        return _Merging(self).run()
-
-
-class _Merging:
-    def __init__(self, histories: Histories) -> None:
-        self.base, self.ours, self.theirs = histories.base, histories.ours, histories.theirs
-        self.conversation = histories.conversation
+    def __init__(self, base: Side, ours: Side, theirs: Side, conversation: str) -> None:
+        self.base, self.ours, self.theirs = base, ours, theirs
+        self.conversation = conversation
         self.kept: dict[str, Message] = {}
         self.parents: dict[str, Parent] = {}
         #: Versions that did not win, each with its id, by the message they are versions of.
@@ -60,23 +47,24 @@ class _Merging:
         self.answered: dict[str, str | None] = {}
         self.notes: list[str] = []
 
-    def run(self) -> tuple[list[dict[str, Any]], list[str]]:
-        entries, others = self.ours.entries, self.theirs.written
-        for id, written in self.ours.written.items():
-            message = entries[id] if others.get(id) == written else self._message(id)
+    def merged(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """The one history, and what was decided besides, in words; sorted, as neither side comes first."""
+        mine, yours = self.ours, self.theirs
+        for id in dict.fromkeys((*mine.ids, *yours.ids)):
+            written = mine.written.get(id)
+            message = mine.entries[id] if written and written == yours.written.get(id) else self._message(id)
             if message is not None:
                 self.kept[id] = message
-        for id in self.theirs.ids:
-            if id not in entries and (message := self._message(id)) is not None:
-                self.kept[id] = message
-        mine, yours = self.ours.parents, self.theirs.parents
         for id in self.kept:
-            parent = mine.get(id, ABSENT)
-            if parent != yours.get(id, ABSENT) or (parent is not LINE and parent not in self.kept):
+            parent = mine.parents.get(id, ABSENT)
+            if parent != yours.parents.get(id, ABSENT) or (parent is not LINE and parent not in self.kept):
                 parent = self._parent(id)
             self.parents[id] = parent
-        self._put_beside()
-        base, ours, theirs = (self._order(side) for side in (self.base, self.ours, self.theirs))
+        for id, versions in self.beside.items():
+            self.beside[id] = new = {beside: one for beside, one in versions.items() if beside not in self.kept}
+            self.kept |= new
+            self.parents |= dict.fromkeys(new, BESIDE)
+        base, ours, theirs = (self._order(side) for side in (self.base, mine, yours))
         order = in_one_order(
             base, ours, theirs, key=lambda id: (self.kept[id].get("timestamp") or "", id), parents=self.parents
         )
@@ -123,14 +111,6 @@ class _Merging:
         self.beside.setdefault(id, {})[beside] = order_message({**loser, "id": beside, "metadata": about})
         self.notes.append(f"message {_named(id)} was edited on both sides; both are kept, as branches")
         return order_message(combined)
-
-    def _put_beside(self) -> None:
-        for id, versions in self.beside.items():
-            new = {beside: message for beside, message in versions.items() if beside not in self.kept}
-            self.beside[id] = new
-            for beside, message in new.items():
-                self.kept[beside] = message
-                self.parents[beside] = BESIDE
 
     def _order(self, side: Side) -> list[str]:
         """The messages that stay, in the order of a side; a version that did not win stands before the one that did,

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-__all__ = ["ABSENT", "Clash", "Each", "bytes_of", "merged", "merged_object", "merged_set", "rank", "same"]
+__all__ = ["ABSENT", "Clash", "Each", "bytes_of", "merged", "merged_object", "merged_set", "same"]
 
 #: Stands for a field that isn't there.
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT", "__slots__": ()})()
@@ -24,18 +24,14 @@ Each = Callable[[str, Any, Any, Any], Any]
 
 
 def bytes_of(value: Any) -> bytes:
-    """What tells one value from another; nothing of a field that isn't there."""
+    """What tells one value from another, and decides where nothing else does: the greater stands, and anything before
+    a field that isn't there."""
     return b"" if value is ABSENT else orjson.dumps(value)
 
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are written alike."""
     return one is other or bytes_of(one) == bytes_of(other)
-
-
-def rank(value: Any) -> bytes:
-    """What decides where nothing else does: the greater stands, and anything before nothing."""
-    return bytes_of(value)
 
 
 def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ...] = ()) -> Any:

@@ -18,8 +18,8 @@ from typing import Any
 from capsule.errors import CapsuleError
 from capsule.format import codec
 from capsule.format.cleaning import clean
-from capsule.git.blobs import Blobs
 from capsule.git.history import versions_of
+from capsule.git.objects import Blobs
 from capsule.git.repository import Repository
 from capsule.reading import KIND
 

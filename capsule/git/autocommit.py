@@ -1,15 +1,15 @@
 """Committing by itself, once nobody has written for a while.
 
-What must stay true: who goes on writing without a pause is committed too, later; what can't be committed just now, as a
-person's git holds the index for example, is tried again and said once; and nothing runs while there is nothing to do.
+What must stay true: a store in which somebody writes without a pause is committed too, later; what can't be committed
+just now, as a person's git holds the index for example, is tried again and said once; and nothing runs while there is
+nothing to do.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from capsule.errors import CapsuleError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Autocommit"]
 
-#: Who never pauses is committed after as many times the pause.
+#: Changes without a pause are committed after so many times the pause.
 _AT_MOST = 20
 #: What failed is tried again after the pause, and after this many seconds at least.
 _AGAIN_S = 5.0
@@ -26,13 +26,8 @@ _AGAIN_S = 5.0
 _NO_CHANGE = frozenset({"locked", "unlocked"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """What is to be committed.
-
-    Attributes:
-        first, last: When the first and the last change was heard of, by the monotonic clock, in seconds.
-    """
+class _Due(NamedTuple):
+    """When the first and the last change that is to be committed was noticed, by the clock."""
 
     first: float
     last: float
@@ -43,8 +38,8 @@ class Autocommit:
 
     Args:
         after_s: How long nobody must have written, in seconds.
-        act: Commits; what it raises of Capsule's own errors is told, and it is called again later.
-        failed: Told what went wrong, when it is something else than the last time.
+        act: Commits; what it raises of Capsule's own errors goes to `failed`, and it is called again later.
+        failed: Called with what went wrong, when it is something else than the last time.
         every_s: Acts after this many seconds in any case, as there may be something to fetch; None: only when
             something changed.
         clock: The clock, in seconds.
@@ -59,14 +54,11 @@ class Autocommit:
         every_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._after_s = after_s
-        self._act = act
-        self._failed = failed
-        self._every_s = every_s
-        self._clock = clock
+        self._after_s, self._every_s = after_s, every_s
+        self._act, self._failed, self._clock = act, failed, clock
         self._acted = clock()
-        self._said = ""
-        # What changed while nobody was there is committed at once.
+        self._error = ""
+        # What changed before the start is committed at once.
         self._due: _Due | None = _Due(self._acted - after_s, self._acted - after_s)
 
     def heard(self, changes: Iterable[Change]) -> None:
@@ -86,8 +78,7 @@ class Autocommit:
 
     def act_if_due(self) -> None:
         """Commit, when it is time to."""
-        due_in_s = self.due_in_s()
-        if due_in_s is not None and due_in_s <= 0:
+        if self.due_in_s() == 0:
             self.act()
 
     def act(self) -> None:
@@ -95,16 +86,15 @@ class Autocommit:
         due, self._due = self._due, None
         try:
             self._act()
+            self._error = ""
         except CapsuleError as error:
-            if error.message != self._said:
-                self._said = error.message
+            if error.message != self._error:
+                self._error = error.message
                 self._failed(error)
             again = self._clock() + max(_AGAIN_S - self._after_s, 0.0)
             self._due = _Due(again, again)
         except BaseException:
             self._due = due
             raise
-        else:
-            self._said = ""
         finally:
             self._acted = self._clock()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from capsule.errors import InvalidDocument, Problem, Refused
 from capsule.storage import files
@@ -28,9 +28,8 @@ _MADE = b" (and the file)"
 _SHEBANG = b"#!/bin/sh\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Ours in a file: where it begins and ends, in bytes, what its first mark says, and its line ends."""
+class _Block(NamedTuple):
+    """Our lines in a file: where they begin and end, in bytes, and the first mark with its line end."""
 
     start: int
     end: int
@@ -40,7 +39,7 @@ class _Block:
 
 def has_block(data: bytes | None) -> bool:
     """Whether a file, or None for none, holds lines of ours."""
-    return data is not None and any(_bare(line).startswith(_BEGIN) for line in data.splitlines())
+    return data is not None and any(line.startswith(_BEGIN) for line in data.splitlines())
 
 
 def with_block(data: bytes | None, lines: Sequence[str], path: str, *, at_top: bool = False) -> bytes:
@@ -58,17 +57,17 @@ def with_block(data: bytes | None, lines: Sequence[str], path: str, *, at_top: b
     """
     if data is None:
         return (_SHEBANG if at_top else b"") + _joined(_BEGIN + _MADE, lines, b"\n")
-    newline = b"\r\n" if data.partition(b"\n")[0].endswith(b"\r") else b"\n"
     blocks = _blocks(data, path)
-    if not blocks:
-        at = data.find(b"\n") + 1 if at_top and b"\n" in data else len(data)
-        is_ended = at == 0 or data[at - 1 : at] == b"\n"
-        ours = _joined(_BEGIN if is_ended else _BEGIN + _ENDED, lines, newline)
-        return data[:at] + (b"" if is_ended else newline) + ours + data[at:]
-    first, *others = blocks
-    for block in reversed(others):
-        data = data[: block.start] + data[block.end :]
-    return data[: first.start] + _joined(first.mark, lines, newline) + data[first.end :]
+    if blocks:
+        for block in reversed(blocks[1:]):
+            data = data[: block.start] + data[block.end :]
+        return data[: blocks[0].start] + _joined(blocks[0].mark, lines, blocks[0].newline) + data[blocks[0].end :]
+    newline = b"\r\n" if data.partition(b"\n")[0].endswith(b"\r") else b"\n"
+    at = data.find(b"\n") + 1 if at_top and b"\n" in data else len(data)
+    ours = _joined(_BEGIN, lines, newline)
+    if data[:at] and not data[:at].endswith(b"\n"):
+        ours = newline + _joined(_BEGIN + _ENDED, lines, newline)
+    return data[:at] + ours + data[at:]
 
 
 def without_block(data: bytes, path: str) -> bytes | None:
@@ -88,25 +87,21 @@ def without_block(data: bytes, path: str) -> bytes | None:
 
 
 def _blocks(data: bytes, path: str) -> list[_Block]:
-    found: list[_Block] = []
-    begun: tuple[int, int, bytes, bytes] | None = None
+    blocks: list[_Block] = []
+    begun: tuple[int, _Block] | None = None
     at = 0
     for number, line in enumerate(data.splitlines(keepends=True), 1):
-        words = _bare(line)
+        words = line.rstrip(b"\r\n")
         if words.startswith(_BEGIN) and begun is None:
-            begun = number, at, words, line[len(words) :]
+            begun = number, _Block(at, at, words, line[len(words) :])
         at += len(line)
         if words == _END and begun is not None:
-            found.append(_Block(begun[1], at, *begun[2:]))
+            blocks.append(begun[1]._replace(end=at))
             begun = None
     if begun is not None:
         what = "the lines of `capsule git setup` begin here and never end; take them out, or end them with the line: "
         raise InvalidDocument.of([Problem(path, begun[0], 1, "", what + _END.decode())])
-    return found
-
-
-def _bare(line: bytes) -> bytes:
-    return line.rstrip(b"\r\n")
+    return blocks
 
 
 def _joined(mark: bytes, lines: Sequence[str], newline: bytes) -> bytes:
@@ -122,11 +117,11 @@ def read(path: str) -> bytes | None:
     """
     with files.naming(path, "read"):
         try:
-            found = os.lstat(path)
+            mode = os.lstat(path).st_mode
         except FileNotFoundError:
             return None
-        if not stat.S_ISREG(found.st_mode):
-            what = "is a symlink" if stat.S_ISLNK(found.st_mode) else "is no file"
+        if not stat.S_ISREG(mode):
+            what = "is a symlink" if stat.S_ISLNK(mode) else "is no file"
             raise Refused(f"{path}: {what}, and is left alone; put a file in its place", path=path)
         with open(path, "rb") as file:
             return file.read()
@@ -151,9 +146,9 @@ def replace(path: str, data: bytes | None, *, mode: int = 0o666) -> None:
         else:
             os.makedirs(folder, exist_ok=True)
             temporary = f"{path}.capsule-{os.getpid()}.tmp"
-            written = data
+            content = data
             like = os.path.realpath(path) if os.path.exists(path) else None
-            os.close(files.write_new(sys, temporary, mode, lambda fd: files.pwrite_all(sys, fd, written, 0), like=like))
+            os.close(files.write_new(sys, temporary, mode, lambda fd: files.pwrite_all(sys, fd, content, 0), like=like))
             try:
                 os.replace(temporary, path)
             except OSError:

@@ -2,27 +2,34 @@
 
 What must stay true: the attributes are the same on every machine, as they are committed; the commands are this
 machine's, as they name its Python, and stand in git's configuration. Each command survives the shell that git gives
-it to, whatever letters its path has.
+it to, whatever letters its path has. And what a person is told to type does the same wherever in the repository it is
+typed: git names a file from the repository's top, and starts its drivers and hooks there without saying where it was
+started itself (`git pull` hands on no GIT_PREFIX).
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 
-from capsule.git.repository import KINDS
+from capsule.format.cleaning import AGENTS, CONVERSATIONS
 
 __all__ = [
     "ATTRIBUTES",
     "CHECK",
     "CHECK_LINE",
     "DRIVER",
+    "KINDS",
     "attribute_lines",
     "check_config",
     "driver_config",
-    "shell_words",
+    "file_command",
+    "store_command",
 ]
 
+#: The documents that git is told of, by the names of their folders.
+KINDS = (CONVERSATIONS, AGENTS)
 #: The name under which git's attributes and its configuration find each other.
 DRIVER = "capsule"
 #: What the documents get. `-text`: git's line ends (`core.autocrlf`) are not for a file whose bytes are counted.
@@ -43,16 +50,15 @@ def attribute_lines() -> list[str]:
 def driver_config(program: Sequence[str]) -> dict[str, str]:
     """The settings that make the attributes do something.
 
+    Git runs each command in a shell, in the repository's top directory. The merge driver alone has placeholders, of
+    which git quotes `%P` itself, and the others have no letter that needs it (gitattributes(5), "Defining a custom
+    merge driver"). The filter says what to do when its program is gone (an exit code of the shell from 126 on): git
+    can't check a conversation out without it, and says little.
+
     Args:
         program: How the drivers are started: a program, as an absolute path, and its first arguments.
-
-    Returns:
-        The settings by name. Git runs each command in a shell, in the repository's top directory. The merge driver
-        alone has placeholders, of which git quotes `%P` itself, and the others have no letter that needs it
-        (gitattributes(5), "Defining a custom merge driver"). The filter says what to do when its program is gone (an
-        exit code of the shell from 126 on): git can't check a conversation out without it, and says little.
     """
-    command = shell_words(program)
+    command = shlex.join(program)
     words = (
         f"capsule: the filter of conversations is gone, as {program[0]} does not start; set it up anew "
         f"(capsule git setup) or do without (git config --remove-section filter.{DRIVER})"
@@ -74,21 +80,26 @@ def check_config(program: Sequence[str]) -> dict[str, str]:
     When the program is gone from the machine, a commit that changes no conversation goes through: a repository must
     not become unusable. One that does is refused, as nobody can say whether a lock or half a file is in it, and told
     the ways out.
-
-    Args:
-        program: How the drivers are started, as in `driver_config`.
     """
-    command = shell_words(program)
+    command = shlex.join(program)
     words = (
         f"capsule: the check of staged conversations is gone, as {program[0]} does not start it; commits of "
         "conversations are refused until it is set up anew (capsule git setup) or taken out "
         f"(git config --unset {CHECK})"
     )
-    paths = shell_words([f":(top,glob)**/{kind}/*" for kind in KINDS])
+    paths = shlex.join([f":(top,glob)**/{kind}/*" for kind in KINDS])
     otherwise = f"echo {shlex.quote(words)} >&2; git diff --cached --quiet --diff-filter=d -- {paths}"
     return {CHECK: f"{command} pre-commit || if {command} version >/dev/null 2>&1; then false; else {otherwise}; fi"}
 
 
-def shell_words(words: Sequence[str]) -> str:
-    """`words` as a shell reads them."""
-    return " ".join(shlex.quote(word) for word in words)
+def file_command(words: str, path: str) -> str:
+    """A command of git, `git add` for example, on one file, whose path begins at the repository's top."""
+    # `:/` is short for `:(top)` (gitglossary(7), pathspec), and takes signs that follow for more of its kind.
+    top = ":/" if path[:1].isalnum() else ":(top)"
+    return f"{words} -- {shlex.quote(top + path)}"
+
+
+def store_command(words: str, top: str, path: str) -> str:
+    """A command of Capsule, `capsule git setup` for example, in the store of the document at `path` below `top`."""
+    folder = os.path.dirname(os.path.dirname(path))
+    return f"{words} --store {shlex.quote(os.path.join(top, folder))}" if folder else words

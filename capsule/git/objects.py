@@ -1,4 +1,4 @@
-"""Contents into git, and entries into its index, without git reading a file of the working tree.
+"""Contents out of git and into it, and entries of its index, without git reading a file of the working tree.
 
 What must stay true: what enters is what was given, byte for byte, whatever attributes and filters say; and one process
 of git serves any number of contents.
@@ -6,15 +6,20 @@ of git serves any number of contents.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
+from capsule.errors import GitFailed
 from capsule.git.program import Git
 
 __all__ = [
     "FILE",
+    "REGULAR",
+    "Blobs",
     "Entry",
     "Raw",
+    "attributes",
     "blob_name",
     "changes",
     "empty_tree",
@@ -24,9 +29,54 @@ __all__ = [
     "write_blobs",
 ]
 
-#: A regular file that can't be executed, in git's words.
+#: A regular file that can't be executed, in git's words; and all regular files.
 FILE = "100644"
+REGULAR = frozenset({FILE, "100755"})
 _ABSENT = "000000"
+
+
+class Blobs:
+    """The contents of a repository, read one after another from one `git cat-file --batch`, within a `with` block."""
+
+    def __init__(self, git: Git) -> None:
+        self._git = git
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def read(self, name: str) -> bytes | None:
+        """The content of the blob `name`, a hash or `REVISION:path`; None when there is none.
+
+        Raises:
+            GitFailed: Git ended.
+            Refused: There is no program `git`.
+        """
+        if "\n" in name:
+            return None
+        process = self._process = self._process or self._git.start("cat-file", "--batch", errors=subprocess.DEVNULL)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(name.encode("utf-8", "surrogateescape") + b"\n")
+            process.stdin.flush()
+            header = process.stdout.readline()
+        except BrokenPipeError:
+            header = b""
+        if not header.endswith(b"\n"):
+            what = f"git cat-file ended in {self._git.directory}"
+            raise GitFailed(what, command=["cat-file", "--batch"], words="")
+        # git-cat-file(1), "BATCH OUTPUT": the name, the kind, the size; else "missing" or "ambiguous".
+        _, kind, size = (*header[:-1].rsplit(b" ", 2), b"", b"")[:3]
+        if not size.isdigit():
+            return None
+        data = process.stdout.read(int(size) + 1)[:-1]
+        return data if kind == b"blob" else None
 
 
 class Raw(NamedTuple):
@@ -34,8 +84,7 @@ class Raw(NamedTuple):
 
     Attributes:
         old_mode, new_mode: In octal; empty when there is nothing on that side.
-        old, new: Names of the contents; zeros where there is none, or where it wasn't looked at.
-        status: A letter.
+        old, new: Names of the contents; zeros where there is none, or where git didn't look at it.
         path: Relative to the top directory.
     """
 
@@ -43,8 +92,12 @@ class Raw(NamedTuple):
     new_mode: str
     old: str
     new: str
-    status: str
     path: str
+
+    @property
+    def entry(self) -> Entry:
+        """The entry that an index has after this difference."""
+        return Entry(self.path, self.new_mode, self.new if self.new_mode else self.old)
 
 
 class Entry(NamedTuple):
@@ -56,16 +109,24 @@ class Entry(NamedTuple):
 
 
 def changes(git: Git, *command: str) -> list[Raw]:
-    """What a `git diff-files`, `diff-index` or `diff-tree` tells, which is given `-z --raw --no-renames` here."""
-    fields = iter(git.run(command[0], "-z", "--raw", "--no-renames", "--ignore-submodules=dirty", *command[1:]).fields)
-    found = []
-    for told in fields:
-        if not told.startswith(":"):
+    """The differences by a `git diff-files`, `diff-index` or `diff-tree`, which is given `-z --raw --no-renames`."""
+    options = ("-z", "--raw", "--no-renames", "--ignore-submodules=dirty")
+    fields = iter(git.run(command[0], *options, *command[1:]).fields)
+    differences = []
+    for line in fields:
+        if not line.startswith(":"):
             continue  # The name of a commit, which `diff-tree` puts first for one alone.
-        old_mode, new_mode, old, new, status = told[1:].split(" ")
+        old_mode, new_mode, old, new, _ = line[1:].split(" ")
         modes = ["" if mode == _ABSENT else mode for mode in (old_mode, new_mode)]
-        found.append(Raw(modes[0], modes[1], old, new, status, next(fields)))
-    return found
+        differences.append(Raw(modes[0], modes[1], old, new, next(fields)))
+    return differences
+
+
+def attributes(git: Git, paths: Iterable[str], *names: str) -> list[tuple[str, str, str]]:
+    """Path, attribute and value for each of the paths and of these attributes (git-check-attr(1))."""
+    asked = sorted(paths)
+    fields = git.run("check-attr", "-z", "--stdin", *names, input=asked).fields if asked else []
+    return list(zip(fields[::3], fields[1::3], fields[2::3], strict=True))
 
 
 def object_format(git: Git) -> str:
@@ -74,12 +135,7 @@ def object_format(git: Git) -> str:
 
 
 def blob_name(data: bytes, hashing: str) -> str:
-    """The name that git gives to a content (gitformat of objects: git-hash-object(1)).
-
-    Args:
-        data: The content.
-        hashing: As `object_format` gives it.
-    """
+    """The name that git gives to a content (git-hash-object(1)), in an `object_format`."""
     import hashlib
 
     return hashlib.new(hashing, b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
@@ -94,14 +150,9 @@ def write_blobs(git: Git, contents: Iterable[bytes]) -> None:
 
 def set_entries(git: Git, entries: Iterable[Entry]) -> None:
     """Set entries of the index, or take them out (git-update-index(1), `--index-info`)."""
-    told = b"".join(
-        f"{entry.mode or 0} {entry.name if entry.mode else '0' * len(entry.name)}\t{entry.path}\0".encode(
-            "utf-8", "surrogateescape"
-        )
-        for entry in entries
-    )
-    if told:
-        git.run("update-index", "-z", "--index-info", input=told)
+    lines = [f"{mode or 0} {name if mode else '0' * len(name)}\t{path}" for path, mode, name in entries]
+    if lines:
+        git.run("update-index", "-z", "--index-info", input=lines)
 
 
 def refresh(git: Git) -> None:

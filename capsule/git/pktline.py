@@ -2,8 +2,7 @@
 
 A packet is four hexadecimal digits with its length, themselves included, and what it carries; `0000` is the flush
 packet, which ends a list or a content (git's Documentation/technical/protocol-common.txt). What must stay true: a
-stream that ends, wherever it does, is told apart from one that holds no packets; nothing is read beyond what is asked
-for.
+stream that ends is told apart from one that holds no packets; nothing is read beyond what is asked for.
 """
 
 from __future__ import annotations
@@ -24,17 +23,12 @@ class Ended(Exception):
 
 
 def packets(stream: IO[bytes]) -> list[bytes]:
-    """What the packets up to the next flush packet carry.
-
-    Raises:
-        Ended: The stream ends before.
-        InvalidInput: What it holds is no packets.
-    """
-    found: list[bytes] = []
+    """What the packets up to the next flush packet carry. Raises Ended; InvalidInput when these are no packets."""
+    contents: list[bytes] = []
     while True:
         header = stream.read(4)
         if header == FLUSH:
-            return found
+            return contents
         if len(header) < 4:
             raise Ended
         try:
@@ -43,26 +37,25 @@ def packets(stream: IO[bytes]) -> list[bytes]:
             size = -1
         if not 0 <= size <= _MOST:
             raise InvalidInput(f"{header!r} begins no packet of git's; this program is started by git itself")
-        carried = stream.read(size)
-        if len(carried) < size:
+        contents.append(stream.read(size))
+        if len(contents[-1]) < size:
             raise Ended
-        found.append(carried)
 
 
 def text(packet: bytes) -> str:
-    """A packet that carries a line of text, a path among it; bytes that are no UTF-8 survive as a path's do."""
+    """A packet that carries a line of text, for example a path; bytes that are no UTF-8 survive as a path's do."""
     return packet.removesuffix(b"\n").decode("utf-8", "surrogateescape")
 
 
 def packed(*lines: str) -> bytes:
     """A list of lines, with its flush packet."""
-    carried = [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines]
-    return b"".join(b"%04x%b" % (len(line) + 4, line) for line in carried) + FLUSH
+    return b"".join(map(_packet, (f"{line}\n".encode("utf-8", "surrogateescape") for line in lines))) + FLUSH
 
 
 def content(data: bytes) -> bytes:
     """A content of any size, with its flush packet."""
-    if len(data) <= _MOST:
-        return b"%04x%b%b" % (len(data) + 4, data, FLUSH) if data else FLUSH
-    pieces = (data[at : at + _MOST] for at in range(0, len(data), _MOST))
-    return b"".join(b"%04x%b" % (len(piece) + 4, piece) for piece in pieces) + FLUSH
+    return b"".join(_packet(data[at : at + _MOST]) for at in range(0, len(data), _MOST)) + FLUSH
+
+
+def _packet(carried: bytes) -> bytes:
+    return b"%04x%b" % (len(carried) + 4, carried)

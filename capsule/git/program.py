@@ -9,6 +9,7 @@ conversation.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,56 +19,39 @@ from capsule.errors import GitFailed, Refused
 
 __all__ = ["Answer", "Git", "hook_variables", "outside_hooks"]
 
-#: What any call gets: paths as they are, and no program that pages, watches files or checks signatures.
+#: What every call gets: paths as they are, a history that doesn't depend on a person's settings, and no program that
+#: pages, watches files or checks signatures.
 _ALWAYS = (
     "--no-pager",
-    *("-c", "core.quotePath=false", "-c", "advice.detachedHead=false"),
-    *("-c", "core.fsmonitor=false", "-c", "log.showSignature=false"),
+    *("-c", "core.quotePath=false", "-c", "advice.detachedHead=false", "-c", "core.fsmonitor=false"),
+    *("-c", "log.showSignature=false", "-c", "log.showRoot=true", "-c", "log.follow=false"),
 )
 #: Hooks are looked for where there are none.
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
-#: No object is fetched that a partial clone lacks, nobody is asked for a password, and no index is written by a command
-#: that only reads.
-_READS = {
-    "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_OPTIONAL_LOCKS": "0",
-}
+#: No object is fetched that a partial clone lacks, nobody is asked for a password, and a command that only reads writes
+#: no index.
+_READS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
 #: The transports that git allows by itself, whatever a repository allows.
 _PROTOCOLS = "file:git:http:https:ssh"
 #: The settings of a filter, and the values that turn it off.
 _FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 #: What git tells its hooks and drivers of their repository: `git rev-parse --local-env-vars` (git 2.39). The settings
 #: of `git -c` (GIT_CONFIG_*) pass, as they are the caller's.
-_OF_HOOKS = frozenset(
-    {
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_COMMON_DIR",
-        "GIT_DIR",
-        "GIT_GRAFT_FILE",
-        "GIT_IMPLICIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_INTERNAL_SUPER_PREFIX",
-        "GIT_NO_REPLACE_OBJECTS",
-        "GIT_OBJECT_DIRECTORY",
-        "GIT_PREFIX",
-        "GIT_REPLACE_REF_BASE",
-        "GIT_SHALLOW_FILE",
-        "GIT_WORK_TREE",
-    }
+_OF_HOOKS = re.compile(
+    "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|DIR|GRAFT_FILE|IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|"
+    "NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|PREFIX|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE)"
 )
 
 
 def outside_hooks() -> dict[str, str]:
     """This process's environment without what a hook's git put there, and with git's messages in English."""
-    kept = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
+    kept = {name: value for name, value in os.environ.items() if not _OF_HOOKS.fullmatch(name)}
     return {**kept, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
 def hook_variables() -> dict[str, str]:
     """What git has told the hook or driver that this process is."""
-    return {name: value for name, value in os.environ.items() if name in _OF_HOOKS}
+    return {name: value for name, value in os.environ.items() if _OF_HOOKS.fullmatch(name)}
 
 
 class Answer(NamedTuple):
@@ -85,12 +69,12 @@ class Answer(NamedTuple):
     @property
     def fields(self) -> list[str]:
         """Standard output as the NUL-ended texts of a command that was given `-z`."""
-        found = self.out.decode("utf-8", "surrogateescape").split("\0")
-        return found[:-1] if found and not found[-1] else found
+        fields = self.out.decode("utf-8", "surrogateescape").split("\0")
+        return fields if fields[-1] else fields[:-1]
 
     @property
     def words(self) -> str:
-        """What git said on standard error, or else on standard output."""
+        """What git wrote on standard error, or else on standard output."""
         return (self.err or self.out).decode("utf-8", "replace").strip()
 
 
@@ -111,48 +95,42 @@ class Git:
     trusting: bool = False
 
     def start(self, *arguments: str, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        """Start one command, with pipes to its streams.
-
-        Args:
-            arguments: The command and its arguments.
-            errors: What its standard error is.
-
-        Raises:
-            Refused: There is no program `git`.
-        """
-        given = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
+        """Start a command, with pipes to its streams; `errors` is its standard error. Raises Refused without git."""
+        config = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
         hooks = () if self.trusting else _NO_HOOKS
-        own = {**outside_hooks(), **self.variables}
-        own = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, **own} if self.trusting else {**own, **_READS}
+        env = {**outside_hooks(), **self.variables}
+        env = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, **env} if self.trusting else {**env, **_READS}
         pipe = subprocess.PIPE
-        command = ["git", *_ALWAYS, *hooks, *given, *arguments]
+        command = ["git", *_ALWAYS, *hooks, *config, *arguments]
         try:
-            return subprocess.Popen(command, cwd=self.directory, env=own, stdin=pipe, stdout=pipe, stderr=errors)
+            return subprocess.Popen(command, cwd=self.directory, env=env, stdin=pipe, stdout=pipe, stderr=errors)
         except FileNotFoundError as error:
             raise Refused("there is no program git here; install it, and try again", path=self.directory) from error
 
     def run(
         self,
         *arguments: str,
-        input: bytes | None = None,
+        input: bytes | Iterable[str] = b"",
         fine: Iterable[int] = (0,),
         timeout_s: float | None = None,
     ) -> Answer:
         """Run one command, and wait for its end.
 
         Args:
-            arguments: The command, `status` for example, and its arguments.
-            input: What it reads from standard input; None: nothing.
+            arguments: The command and its arguments.
+            input: What it reads from standard input; texts are each ended by NUL.
             fine: The exit codes that are no failure.
-            timeout_s: Seconds after which it is ended; None: it may take as long as it takes.
+            timeout_s: Seconds after which it is ended.
 
         Raises:
-            GitFailed: It ended with another exit code, or in too long a time.
+            GitFailed: It ended with another exit code, or took too long.
             Refused: There is no program `git`.
         """
+        if not isinstance(input, bytes):
+            input = "".join(f"{text}\0" for text in input).encode("utf-8", "surrogateescape")
         with self.start(*arguments) as process:
             try:
-                out, err = process.communicate(b"" if input is None else input, timeout_s)
+                out, err = process.communicate(input, timeout_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
                 what = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was ended"
@@ -166,6 +144,10 @@ class Git:
             raise GitFailed(what, command=list(arguments), words=answer.words)
         return answer
 
+    def head(self) -> str | None:
+        """The commit that HEAD names; None before the first one."""
+        return self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", fine=(0, 1, 128)).text or None
+
     def with_config(self, config: Mapping[str, str]) -> Git:
         """The same, with these settings besides."""
         return replace(self, config={**self.config, **config})
@@ -177,8 +159,8 @@ class Git:
             GitFailed: The configuration can't be read.
             Refused: A filter has a name that can't be turned off.
         """
-        named = self.run("config", "-z", "--name-only", "--get-regexp", r"^filter\.", fine=(0, 1)).fields
-        drivers = {name.rpartition(".")[0] for name in named}
+        names = self.run("config", "-z", "--name-only", "--get-regexp", r"^filter\.", fine=(0, 1)).fields
+        drivers = {name.rpartition(".")[0] for name in names}
         for driver in drivers:
             if "=" in driver:
                 raise Refused(f"git's configuration has {driver!r}, which can't be turned off", path=self.directory)

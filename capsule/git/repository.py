@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from capsule.errors import GitFailed, NotFound
 from capsule.format.copynames import original_of
+from capsule.git.drivers import KINDS
 from capsule.git.program import Git
 from capsule.ids import is_id
 
-__all__ = ["KINDS", "Repository", "underway"]
+__all__ = ["Repository", "document_in"]
 
-#: The documents that git is told of, by the names of their folders.
-KINDS = ("conversations", "agents")
 #: What a person may be in the midst of, by what git leaves in its directory (gitrepository-layout(5), and what
 #: `git status` looks for), and how they end it.
 _UNDER_WAY = {
@@ -51,13 +50,10 @@ class Repository:
     def around(cls, root: str) -> Repository:
         """The repository in which the store at `root` lies.
 
-        Args:
-            root: The store's directory.
-
         Raises:
             NotFound: The store lies in no repository.
             Refused: There is no program `git`, or a filter that can't be turned off.
-            GitFailed: Git will not say, for example as somebody else owns the directory.
+            GitFailed: Git refuses, for example because somebody else owns the directory.
         """
         git = Git(root)
         try:
@@ -77,23 +73,27 @@ class Repository:
 
     def document_at(self, path: str) -> tuple[str, str] | None:
         """Kind and id of the store's document at `path`; None: it is none, or a file synchronizer's conflict copy."""
-        if not path.startswith(self.prefix) or not path.endswith(".json"):
-            return None
-        kind, _, name = path[len(self.prefix) :].partition("/")
-        id = name.removesuffix(".json")
-        return (kind, id) if kind in KINDS and is_id(id) and original_of(id) is None else None
+        place = document_in(path)
+        return place[1:] if place and place[0] == self.prefix and original_of(place[2]) is None else None
 
     def pathspecs(self, *names: str) -> list[str]:
-        """What git takes for paths of the store, wherever it runs: all documents, or those of the given kinds."""
-        return [f":(top,glob){_literal(self.prefix)}{kind}/*.json" for kind in names or KINDS]
+        """The pathspecs of the store's documents, wherever git runs: of all, or of the given kinds."""
+        prefix = "".join(f"\\{letter}" if letter in "*?[\\" else letter for letter in self.prefix)
+        return [f":(top,glob){prefix}{kind}/*.json" for kind in names or KINDS]
+
+    def under_way(self) -> tuple[str, str] | None:
+        """What a person has begun with git and not ended in this worktree, and how they end it; None: nothing."""
+        names = (name for name in _UNDER_WAY if os.path.exists(os.path.join(self.directory, name)))
+        return next((_UNDER_WAY[name] for name in names), None)
+
+    def short(self, hash: str) -> str:
+        """A hash as this repository shortens it."""
+        return self.git.run("rev-parse", "--short", hash).text
 
 
-def _literal(path: str) -> str:
-    """`path` with what a glob would read as more than itself escaped."""
-    return "".join(f"\\{letter}" if letter in "*?[\\" else letter for letter in path)
-
-
-def underway(repository: Repository) -> tuple[str, str] | None:
-    """What a person has begun with git and not ended in this worktree, and how they end it; None: nothing."""
-    found = (told for name, told in _UNDER_WAY.items() if os.path.exists(os.path.join(repository.directory, name)))
-    return next(found, None)
+def document_in(path: str) -> tuple[str, str, str] | None:
+    """Of a path that may be a document of any store in the repository: that store's folder, kind and id."""
+    folder, _, name = path.rpartition("/")
+    prefix, _, kind = folder.rpartition("/")
+    id = name.removesuffix(".json")
+    return (f"{prefix}/" if prefix else "", kind, id) if kind in KINDS and name != id and is_id(id) else None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from capsule.errors import CapsuleError, GitFailed, NotFound
-from capsule.git import blocks, hooks
-from capsule.git.drivers import ATTRIBUTES, CHECK, CHECK_LINE, DRIVER, attribute_lines, check_config, driver_config
+from capsule.git import blocks, drivers, hook
+from capsule.git.drivers import DRIVER, KINDS
 from capsule.git.program import Git
-from capsule.git.repository import KINDS, Repository
+from capsule.git.repository import Repository
 
 __all__ = ["Step", "ignore_lines", "set_up", "take_down"]
 
@@ -41,14 +41,14 @@ class Step:
     todo: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("kind", "where", "what", "changed", "todo")}
+        return asdict(self)
 
 
 def ignore_lines() -> list[str]:
     """What a store makes that is of this machine alone; `.capsule/` ignores itself.
 
-    Versions that are being written (`Layout.temporary`), and what waits for the next new conversation: that would be
-    taken by the first one in every clone.
+    Versions that are being written (`Layout.temporary`), and what waits for the next new conversation: the first one
+    in every clone would take that.
     """
     return [*(f"{kind}/.*.tmp" for kind in KINDS), "/overrides/"]
 
@@ -68,7 +68,7 @@ def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> li
         Refused: A file may not be written, or something else lies in its place.
         GitFailed: Git refused; what was done before stays, and doing it again goes on from there.
     """
-    wanted = driver_config(program) | check_config(program)
+    wanted = drivers.driver_config(program) | drivers.check_config(program)
     try:
         repository = Repository.around(root)
     except NotFound:
@@ -76,7 +76,7 @@ def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> li
             raise
         return [_configure(Git(root), wanted, everywhere=True)]
     steps = [
-        _add(os.path.join(root, _ATTRIBUTES), "attributes", attribute_lines()),
+        _add(os.path.join(root, _ATTRIBUTES), "attributes", drivers.attribute_lines()),
         _add(os.path.join(root, _IGNORE), "ignore", ignore_lines()),
         _configure(repository.git, wanted, everywhere=everywhere),
     ]
@@ -110,9 +110,9 @@ def take_down(root: str, *, everywhere: bool = False) -> list[Step]:
         steps += [Step(kind, where, why, False) for kind, where in (("config", "repository"), ("hook", "pre-commit"))]
     else:
         steps += _unconfigure(repository.git, "--local")
-        done, left = hooks.unchain(repository, everywhere=everywhere)
+        done, left = hook.unchain(repository, everywhere=everywhere)
         steps += [Step("hook", path, "taken out", True) for path in done]
-        steps += [Step("hook", path, f"left: {why}", False, f"take out {CHECK_LINE}") for path, why in left]
+        steps += [Step("hook", path, f"left: {why}", False, f"take out {drivers.CHECK_LINE}") for path, why in left]
     if everywhere:
         steps += _unconfigure(repository.git, "--global")
     elif _ours(repository.git, "--global"):
@@ -123,10 +123,8 @@ def take_down(root: str, *, everywhere: bool = False) -> list[Step]:
 
 def _add(path: str, kind: str, lines: Sequence[str]) -> Step:
     data = blocks.read(path)
-    if not blocks.has_block(data):
-        there = {line.strip() for line in (data or b"").decode("utf-8", "replace").splitlines()}
-        if there.issuperset(lines):
-            return Step(kind, path, "has the lines already", False)
+    if not blocks.has_block(data) and set(_stripped(data)).issuperset(lines):
+        return Step(kind, path, "has the lines already", False)
     after = blocks.with_block(data, lines, path)
     if after == data:
         return Step(kind, path, "is as it should be", False)
@@ -136,17 +134,19 @@ def _add(path: str, kind: str, lines: Sequence[str]) -> Step:
 
 def _remove(path: str, kind: str) -> Iterator[Step]:
     data = blocks.read(path)
-    if data is None or not blocks.has_block(data):
-        left = [line for line in (data or b"").decode("utf-8", "replace").splitlines() if line.strip() in _LINES]
-        if left:
-            yield Step(kind, path, "left: the lines there were put in by hand", False, f"take out {'; '.join(left)}")
-        return
-    after = blocks.without_block(data, path)
-    blocks.replace(path, after)
-    yield Step(kind, path, "is removed" if after is None else "is without the lines", True)
+    if data is not None and blocks.has_block(data):
+        after = blocks.without_block(data, path)
+        blocks.replace(path, after)
+        yield Step(kind, path, "is removed" if after is None else "is without the lines", True)
+    elif left := [line for line in _stripped(data) if line in _LINES]:
+        yield Step(kind, path, "left: the lines there were put in by hand", False, f"take out {'; '.join(left)}")
 
 
-_LINES = frozenset((*attribute_lines(), *ignore_lines()))
+def _stripped(data: bytes | None) -> list[str]:
+    return [line.strip() for line in (data or b"").decode("utf-8", "replace").splitlines()]
+
+
+_LINES = frozenset((*drivers.attribute_lines(), *ignore_lines()))
 _WHOSE = {"--local": "repository", "--global": "yours"}
 
 
@@ -162,7 +162,7 @@ def _configure(git: Git, wanted: Mapping[str, str], *, everywhere: bool) -> Step
 
 def _unconfigure(git: Git, scope: str) -> Iterator[Step]:
     there = _ours(git, scope)
-    known = {*driver_config([""]), CHECK}
+    known = {*drivers.driver_config([""]), drivers.CHECK}
     for name in there:
         if name in known:
             git.run("config", scope, "--unset-all", name)
@@ -190,47 +190,35 @@ def _ours(git: Git, scope: str) -> dict[str, list[str]]:
 
 
 def _hook(repository: Repository, everywhere: bool) -> Step:
-    hook = hooks.find(repository, everywhere=everywhere)
-    if hook.runs and (hook.obstacle or not blocks.has_block(hook.data)):
-        return Step("hook", hook.runs, "has the check run", False)
-    if hook.obstacle:
-        return Step("hook", hook.path, f"left alone: {hook.obstacle}", False, hook.way_out)
-    made = hook.data is None
-    if not hooks.chain(hook):
-        return Step("hook", hook.path, "is as it should be", False)
-    return Step("hook", hook.path, "is made" if made else "has the check now", True)
+    there = hook.find(repository, everywhere=everywhere)
+    if there.runs and (there.obstacle or not blocks.has_block(there.data)):
+        return Step("hook", there.runs, "has the check run", False)
+    if there.obstacle:
+        return Step("hook", there.path, f"left alone: {there.obstacle}", False, there.way_out)
+    if not hook.chain(there):
+        return Step("hook", there.path, "is as it should be", False)
+    return Step("hook", there.path, "is made" if there.data is None else "has the check now", True)
 
 
 def _users(repository: Repository) -> set[str]:
     """The attributes that go on using the drivers: of other stores, and of other worktrees of this repository."""
-    found = set()
-    everyones = os.path.join(repository.common, "info", "attributes")
-    if _names_drivers(everyones):
-        found.add(everyones)
-    for top in _worktrees(repository):
-        git = Git(top)
-        paths = ("-c", "-o", "--exclude-standard", "--", f":(top,glob)**/{_ATTRIBUTES}")
+    paths = [os.path.join(repository.common, "info", "attributes")]
+    for line in repository.git.run("worktree", "list", "--porcelain").text.split("\n"):
+        top = line.removeprefix("worktree ")
+        if top == line or not os.path.isdir(top):
+            continue
+        listing = ("ls-files", "-z", "-c", "-o", "--exclude-standard", "--", f":(top,glob)**/{_ATTRIBUTES}")
         try:
-            names = git.run("ls-files", "-z", *paths).fields
+            paths += [os.path.join(top, name) for name in Git(top).run(*listing).fields]
         except CapsuleError:
             continue  # Its directory is gone.
-        found |= {path for path in (os.path.join(top, name) for name in names) if _names_drivers(path)}
-    return found
+    return {path for path in paths if _names_drivers(path)}
 
 
 def _names_drivers(path: str) -> bool:
     try:
-        data = blocks.read(path) or b""
+        lines = _stripped(blocks.read(path))
     except CapsuleError:
         return False
-    return any(_uses(line) for line in data.decode("utf-8", "replace").splitlines())
-
-
-def _uses(line: str) -> bool:
-    return not line.lstrip().startswith("#") and bool(set(ATTRIBUTES.split()[:3]) & set(line.split()[1:]))
-
-
-def _worktrees(repository: Repository) -> list[str]:
-    told = repository.git.run("worktree", "list", "--porcelain").text.split("\n")
-    listed = [line.removeprefix("worktree ") for line in told if line.startswith("worktree ")]
-    return list(dict.fromkeys((repository.top, *(path for path in listed if os.path.isdir(path)))))
+    ours = set(drivers.ATTRIBUTES.split()[:3])
+    return any(ours & set(line.split()[1:]) for line in lines if not line.startswith("#"))

@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _filter(arguments: list[str]) -> int:
-    from capsule.git.filtering import cleaner, serve
+    from capsule.git.filter import cleaner, serve
 
     serve(sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _tell), _tell)
     return 0
@@ -70,7 +70,7 @@ def _textconv(arguments: list[str]) -> int:
 
 
 def _merge(arguments: list[str]) -> int:
-    from capsule.git.merging import Sides, merge_files
+    from capsule.git.merge_driver import Sides, merge_files
 
     # %L came later than the rest, and whoever leaves it out gets git's usual length of markers.
     *files, path = arguments or [""]
@@ -85,8 +85,8 @@ def _merge(arguments: list[str]) -> int:
 
 
 def _pre_commit(arguments: list[str]) -> int:
+    from capsule.git.precommit import problems
     from capsule.git.program import Git, hook_variables
-    from capsule.git.staged import problems
 
     found = problems(Git(os.getcwd(), variables=hook_variables()))
     for line in found:

@@ -19,7 +19,7 @@ from capsule_cli.surroundings import driver_program
 
 if TYPE_CHECKING:
     from capsule.git.setup import Step
-    from capsule.git.state import State
+    from capsule.git.status import State
 
 
 group = typer.Typer(no_args_is_help=True)
@@ -64,7 +64,7 @@ def teardown(
 def status() -> None:
     """Report whether this clone is set up, what changed since the last commit, and what to do; exit 1 when there is
     something to do."""
-    from capsule.git.state import look
+    from capsule.git.status import look
 
     with store_of() as store:
         state = look(store.root, driver_program(), store.conflicts())

@@ -32,8 +32,8 @@ from capsule_cli.pager import paged
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.git.history import Step
-    from capsule.git.past import Past
     from capsule.git.repository import Repository
+    from capsule.git.versions import PastVersion
 
 commands = typer.Typer()
 
@@ -44,7 +44,7 @@ _REVISION = "a commit as git names it, or a date or time (UTC) like 2025-01-31: 
 def log(id: Id, limit: Limit = None) -> None:
     """List who changed what in a conversation, commit by commit, the latest first."""
     from capsule.git.history import history
-    from capsule.git.past import resolve, short
+    from capsule.git.versions import resolve
 
     with store_of() as store:
         repository = _repository(store)
@@ -56,7 +56,7 @@ def log(id: Id, limit: Limit = None) -> None:
             said = "; ".join(step.words) + (f": {step.damaged}" if step.damaged else "")
             if step.commit is None:
                 return ("", "", "not committed yet", said)
-            length = length or len(short(repository, step.commit.hash))
+            length = length or len(repository.short(step.commit.hash))
             return (step.commit.hash[:length], _when(step.commit.at), step.commit.author, said)
 
         with closing(history(store, repository, id, limit=limit)) as steps:
@@ -88,25 +88,25 @@ def diff(
     With --json: the messages added, edited and removed, and the fields that changed.
     """
     from capsule.format.comparing import compare
-    from capsule.git.past import past, resolve
+    from capsule.git.versions import past_version, resolve
 
     with store_of() as store:
         repository = _repository(store)
         id = resolve(store, repository, id)
-        old = past(repository, id, before)
-        new = past(repository, id, after) if after is not None else None
+        old = past_version(repository, id, before)
+        new = past_version(repository, id, after) if after is not None else None
         one = old.document(id)
         other = new.document(id) if new is not None else store.document(id)
         if asked.json:
             told = {"id": id, "from": old.commit.hash, "to": new.commit.hash if new else None}
             out_json(told | compare(one, other).as_json(messages=True))
             return
-        from capsule.git.differing import difference
+        from capsule.git.versions import text_difference
 
         names = [found.path.partition(":")[0] if found else "now" for found in (old, new)]
         texts = [(name, _readable(document)) for name, document in zip(names, (one, other), strict=True)]
         with paged():
-            out_bytes(difference(repository, f"{id}.txt", *texts, coloured=styled("x", 1) != "x"))
+            out_bytes(text_difference(repository, f"{id}.txt", *texts, coloured=styled("x", 1) != "x"))
 
 
 def _readable(document: dict[str, Any]) -> bytes:
@@ -115,18 +115,18 @@ def _readable(document: dict[str, Any]) -> bytes:
     return "".join(f"{shown(line)}\n" for line in readable(document)).encode("utf-8", "backslashreplace")
 
 
-def past_of(store: Store, id: str, at: str, *, tell: bool) -> Past:
+def past_of(store: Store, id: str, at: str, *, tell: bool) -> PastVersion:
     """A past version of a conversation, which may be gone by now; with `tell`, on stderr which one it is."""
-    from capsule.git.past import past, resolve
+    from capsule.git.versions import past_version, resolve
 
     repository = _repository(store)
-    found = past(repository, resolve(store, repository, id), at)
+    found = past_version(repository, resolve(store, repository, id), at)
     if tell:
         say(one_line(_as_of(found)))
     return found
 
 
-def _as_of(found: Past) -> str:
+def _as_of(found: PastVersion) -> str:
     return f"as of commit {found.path.partition(':')[0]}, {found.commit.at}, by {found.commit.author}"
 
 
@@ -138,11 +138,11 @@ def restore(
 ) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
     from capsule.format.comparing import compare
-    from capsule.git.past import past, resolve
+    from capsule.git.versions import past_version, resolve
 
     with store_of() as store:
         repository = _repository(store)
-        found = past(repository, resolve(store, repository, id), at)
+        found = past_version(repository, resolve(store, repository, id), at)
         id, document = found.id, found.document(found.id)
         now, damaged = _now(store, id)
         changes = ["a damaged file replaced"] if damaged else compare(now, document).words()

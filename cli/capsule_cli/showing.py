@@ -32,13 +32,13 @@ from capsule_cli.pager import paged
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.format.tree import Tree
-    from capsule.git.past import Past
+    from capsule.git.versions import PastVersion
     from capsule.head import Head
 
 commands = typer.Typer()
 
 #: Where a conversation is read: the store, or one past version of it.
-Source = Union["Store", "Past"]
+Source = Union["Store", "PastVersion"]
 
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, dict[str, Any]]

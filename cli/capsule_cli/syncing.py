@@ -23,9 +23,9 @@ from capsule_cli.surroundings import driver_program
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.changes import Changes
-    from capsule.git.committing import Committed
-    from capsule.git.syncing import Synced
-    from capsule.git.turns import Turn
+    from capsule.git.commit import Committed
+    from capsule.git.operation import Operation
+    from capsule.git.sync import Synced
 
 
 commands = typer.Typer()
@@ -52,11 +52,11 @@ def commit(message: Message = None) -> None:
     The commit holds no half-written message and no lock. What you staged of other files stays staged. The message says
     what changed. A file that doesn't parse is named and left out (exit code 5); the rest is committed.
     """
-    from capsule.git.committing import commit
+    from capsule.git.commit import commit
 
     with store_of() as store:
-        with Ending() as ending, _turn(store, ending) as turn:
-            done = commit(turn, _subject(message))
+        with Ending() as ending, _operation(store, ending) as running:
+            done = commit(running, _subject(message))
         answer(done.as_json(), "\n".join(_of_commit(done)) or "nothing to commit")
     _leave(done)
 
@@ -75,11 +75,11 @@ def sync(
     (exit code 9). Where clones changed the same, a person settles it: the exit code is 1 until then, see: capsule git
     conflicts
     """
-    from capsule.git.syncing import sync
+    from capsule.git.sync import sync
 
     with store_of() as store:
-        with Ending() as ending, _turn(store, ending) as turn:
-            done = sync(turn, _subject(message), unrelated=unrelated)
+        with Ending() as ending, _operation(store, ending) as running:
+            done = sync(running, _subject(message), unrelated=unrelated)
         disputed = store.conflicts()
         answer(
             done.as_json() | {"conflicts": [one.as_json() for one in disputed]},
@@ -124,9 +124,9 @@ def committing(
         tells: Told what was done, a line each; None: it goes to stdout, as JSON where that was asked for.
     """
     from capsule.git.autocommit import Autocommit
-    from capsule.git.committing import commit
+    from capsule.git.commit import commit
     from capsule.git.repository import Repository
-    from capsule.git.syncing import Synced, sync
+    from capsule.git.sync import Synced, sync
 
     named: set[str] = set()
     #: Whether the remote could not be reached the last time, and which it was: each change of that is said once.
@@ -135,8 +135,8 @@ def committing(
     Repository.around(store.root)  # What no wait will mend is said at once.
 
     def act() -> None:
-        with _turn(store, None if last else ending, asks=False) as turn:
-            done = sync(turn) if syncs and not last else commit(turn)
+        with _operation(store, None if last else ending, asks=False) as running:
+            done = sync(running) if syncs and not last else commit(running)
         lines = _of_sync(done) if isinstance(done, Synced) else _of_commit(done)
         if asked.json and lines and tells is None:
             out_json_line(done.as_json())
@@ -182,26 +182,25 @@ def committing(
 
 
 @contextmanager
-def _turn(store: Store, ending: Ending | None, *, asks: bool = True) -> Iterator[Turn]:
-    """A turn, with a bar for what takes long.
+def _operation(store: Store, ending: Ending | None, *, asks: bool = True) -> Iterator[Operation]:
+    """A commit or sync under way, with a bar for what takes long.
 
     Args:
         ending: What ends it between steps; None: nothing does.
         asks: Whether git may ask for a password.
     """
     from capsule.git.drivers import driver_config
-    from capsule.git.turns import a_turn
 
     with progress("documents", after_s=1.0) as bar:
 
-        def told(step: str, done: int, total: int) -> None:
+        def show(step: str, done: int, total: int) -> None:
             if ending is not None:
                 ending.step(step)
             if bar is not None and total:
                 bar(done, total)
 
-        with a_turn(store, driver_config(driver_program()), told, asks=asks) as turn:
-            yield turn
+        with a_operation(store, driver_config(driver_program()), told, asks=asks) as running:
+            yield running
     if ending is not None:
         ending.rest()
 

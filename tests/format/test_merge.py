@@ -442,11 +442,7 @@ def test_times_and_versions_are_the_earliest_and_the_latest() -> None:
     a |= {"updatedAt": "2026-03-01T00:00:00.000Z", "version": "2.3"}
     b |= {"createdAt": "2025-01-01T00:00:00.000Z", "updatedAt": "2026-02-01T00:00:00.000Z"}
     merged = merge(base, a, b).document
-    assert (merged["createdAt"], merged["updatedAt"], merged["version"]) == (
-        b["createdAt"],
-        a["updatedAt"],
-        "2.3",
-    )
+    assert (merged["createdAt"], merged["updatedAt"], merged["version"]) == (b["createdAt"], a["updatedAt"], "2.3")
 
 
 def test_of_two_contexts_the_newer_capture_is_kept_with_the_digest_of_the_other() -> None:

@@ -13,8 +13,8 @@ from capsule import Store
 from capsule.errors import GitFailed, InvalidDocument, Refused, StoreBusy
 from capsule.format import codec
 from capsule.format.cleaning import clean
-from capsule.git import turns
-from capsule.git.describing import Described, message_of
+from capsule.git import operation
+from capsule.git.commit_message import DocumentChange, commit_message
 from capsule.git.drivers import driver_config
 from tests.git.repositories import PROGRAM, Clone, new, worktree
 from tests.git.turning import committed, staged, status
@@ -338,14 +338,14 @@ def test_an_index_that_another_git_holds_is_waited_for(
         if len(waited) == 3:
             lock.unlink()
 
-    monkeypatch.setattr(turns.time, "sleep", sleep)
+    monkeypatch.setattr(operation.time, "sleep", sleep)
     with repo.store() as store:
         assert committed(store).commit
     assert len(waited) == 3
 
 
 def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(operation, "_PATIENCE_S", 0.0)
     (Path(repo.repository.directory) / "index.lock").touch()
     with repo.store() as store:
         store.create(title="Plan", type="group")
@@ -355,8 +355,8 @@ def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.Monk
 
 def test_one_works_in_a_worktree_at_a_time(repo: Clone) -> None:
     drivers = driver_config(PROGRAM)
-    with repo.store() as store, turns.a_turn(store, drivers):
-        second = turns.a_turn(store, drivers, timeout_s=0.01)
+    with repo.store() as store, operation.operation(store, drivers):
+        second = operation.operation(store, drivers, timeout_s=0.01)
         with pytest.raises(StoreBusy, match=f"process {os.getpid()}"), second:
             pass
 
@@ -372,18 +372,18 @@ def test_inside_a_hook_of_another_repository_it_works_on_its_own(repo: Clone, mo
 
 
 def test_a_subject_takes_one_line_and_counts_the_rest() -> None:
-    many = [Described("conversations", f"id{n}", f"Title number {n}", ("3 messages added",)) for n in range(100)]
-    lines = message_of(many, 900, ["capsule.toml"]).splitlines()
+    many = [DocumentChange("conversations", f"id{n}", f"Title number {n}", ("3 messages added",)) for n in range(100)]
+    lines = commit_message(many, 900, ["capsule.toml"]).splitlines()
     assert lines[0] == "3 messages in 'Title number 0', 3 messages in 'Title number 1' and 999 more"
     assert lines[1] == "" and len(lines) == 2 + 100 + 2
     assert lines[-2:] == ["and 900 more", "capsule.toml changed"]
-    long = Described("conversations", "id", "T" * 300, ("a message edited",))
-    assert message_of([long], 0, []).splitlines()[0] == f"'{'T' * 39}…': a message edited"
+    long = DocumentChange("conversations", "id", "T" * 300, ("a message edited",))
+    assert commit_message([long], 0, []).splitlines()[0] == f"'{'T' * 39}…': a message edited"
 
 
 def test_a_title_can_not_forge_a_line_of_the_message() -> None:
-    odd = Described("conversations", "id", "x\nSigned-off-by: somebody", ("created",))
-    assert [line for line in message_of([odd], 0, []).splitlines() if line.startswith("Signed")] == []
+    odd = DocumentChange("conversations", "id", "x\nSigned-off-by: somebody", ("created",))
+    assert [line for line in commit_message([odd], 0, []).splitlines() if line.startswith("Signed")] == []
 
 
 def test_what_can_not_be_read_says_so(repo: Clone) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from capsule.format.cleaning import CONVERSATIONS, clean
 from capsule.git import pktline
-from capsule.git.filtering import cleaner, serve
+from capsule.git.filter import cleaner, serve
 from capsule.storage.engine import FileStorage
 from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published
 
@@ -282,11 +282,11 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
 #: A filter that tells when it is at a file, and waits there until it may go on, or dies there.
 HALFWAY = """
 import os, signal, sys
-from capsule.git import filtering
+from capsule.git import filter
 from capsule_cli import drivers
 
 way, at, ready, go = sys.argv[1:]
-whole = filtering.cleaner
+whole = filter.cleaner
 def cleaner(top, compares):
     clean_form, left = whole(top, compares), [int(at)]
     def one(data, path):
@@ -299,7 +299,7 @@ def cleaner(top, compares):
                     pass
         return clean_form(data, path)
     return one
-filtering.cleaner = cleaner
+filter.cleaner = cleaner
 sys.argv[1:] = ["filter"]
 sys.exit(drivers.main())
 """

@@ -10,9 +10,10 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound
-from capsule.git.blobs import Blobs
 from capsule.git.history import Step, history
-from capsule.git.past import commit_at, past, resolve
+from capsule.git.log import commit_at
+from capsule.git.objects import Blobs
+from capsule.git.versions import past_version, resolve
 from tests.git.repositories import Clone, Ran, new, published, run
 
 pytestmark = pytest.mark.slow
@@ -173,7 +174,7 @@ def test_the_history_goes_on_where_the_store_lay_before(monorepo: Clone) -> None
     ]
     assert len(words(moved, limit=3)) == 3
     first = steps(moved)[-1].commit
-    assert first and past(moved.repository, ID, first.hash).head(ID).title == "Plan"
+    assert first and past_version(moved.repository, ID, first.hash).head(ID).title == "Plan"
 
 
 def test_a_file_of_the_same_name_in_another_store_is_another_conversation(monorepo: Clone) -> None:
@@ -199,7 +200,7 @@ def test_a_repository_with_longer_hashes(tmp_path: Path) -> None:
     first = made(repo, "one")
     said(repo, "two")
     assert words(repo) == ["a message added", "created with a message"] and len(first) == 64
-    assert past(repo.repository, ID, first[:12]).commit.hash == first
+    assert past_version(repo.repository, ID, first[:12]).commit.hash == first
 
 
 def test_line_ends_that_git_changes_are_no_difference(repo: Clone) -> None:
@@ -282,7 +283,7 @@ def test_a_time_means_what_this_branch_had_then(repo: Clone) -> None:
 
 def test_a_past_version_is_read_as_the_store_reads_its_own(dated: tuple[Clone, list[str]]) -> None:
     clone, hashes = dated
-    version = past(clone.repository, ID, hashes[1])
+    version = past_version(clone.repository, ID, hashes[1])
     assert [message["content"] for message in version.document(ID)["history"]] == ["zero", "2026-01-10", "2026-01-11"]
     assert version.head(ID).title == "Plan" and version.read(ID) == clone.at(hashes[1], ID)
     assert version.tail_of_path(ID, 1)[0][0][0] == 2
@@ -292,9 +293,9 @@ def test_a_commit_without_it_names_the_first_that_has_it(repo: Clone) -> None:
     before = repo.git("rev-parse", "HEAD")
     first = made(repo, "one")
     with pytest.raises(NotFound, match=f"first that has it is {first[:7]}"):
-        past(repo.repository, ID, before)
+        past_version(repo.repository, ID, before)
     with pytest.raises(NotFound, match="nor was it ever committed"):
-        past(repo.repository, "plan-9", "HEAD")
+        past_version(repo.repository, "plan-9", "HEAD")
 
 
 def test_a_deleted_one_is_meant_by_a_beginning_too(repo: Clone) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule.git import hooks
+from capsule.git import hook
 from capsule.git.drivers import CHECK, CHECK_LINE, DRIVER
 from capsule.git.setup import Step, set_up, take_down
 from tests.git.repositories import PROGRAM, ROOT, Clone, new, run, worktree
@@ -264,7 +264,7 @@ def test_a_framework_that_is_told_of_the_check_runs_it_itself(plain: Clone, thei
     assert (step.where, step.what) == (str(config), "has the check run")
     assert not Path(f"{theirs}.legacy").exists()
     config.write_text("repos:\n- repo: local\n  hooks:\n  - id: capsules-of-another-kind\n")
-    assert hooks.find(plain.repository).runs == ""
+    assert hook.find(plain.repository).runs == ""
 
 
 def test_what_the_framework_is_told_names_the_check_and_the_files_it_is_for() -> None:

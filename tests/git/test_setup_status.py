@@ -14,7 +14,7 @@ import pytest
 from capsule import Store
 from capsule.git.drivers import CHECK, CHECK_LINE
 from capsule.git.setup import set_up
-from capsule.git.state import State, look
+from capsule.git.status import State, look
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, worktree
 
 pytestmark = pytest.mark.slow

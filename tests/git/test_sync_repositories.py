@@ -11,8 +11,8 @@ from capsule import Store
 from capsule.errors import GitFailed, InvalidDocument, Refused
 from capsule.format import codec
 from capsule.git.drivers import driver_config
-from capsule.git.syncing import sync
-from capsule.git.turns import a_turn
+from capsule.git.operation import operation
+from capsule.git.sync import sync
 from tests.git.repositories import PROGRAM, Clone, environment, run, worktree
 from tests.git.talking import Two, assert_at_rest, code, contents, conversation, delete, rename, say, shared
 from tests.git.turning import status, sync_of, synced
@@ -289,7 +289,7 @@ def test_a_driver_that_can_not_be_run_costs_nobody_their_words(clones: Two, driv
     say(ben, id, "from ben")
     sync_of(anna)
     drivers = driver_config(PROGRAM) | {"merge.capsule.driver": driver}
-    with ben.store() as store, a_turn(store, drivers) as turn:
+    with ben.store() as store, operation(store, drivers) as turn:
         sync(turn)
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
 

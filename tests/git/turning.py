@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from capsule import Store
-from capsule.git.committing import Committed, commit
+from capsule.git.commit import Committed, commit
 from capsule.git.drivers import driver_config
-from capsule.git.syncing import Synced, sync
-from capsule.git.turns import a_turn, nobody
+from capsule.git.operation import no_progress, operation
+from capsule.git.sync import Synced, sync
 from tests.git.repositories import PROGRAM, Clone
 
 Told = Callable[[str, int, int], None]
 
 
-def committed(store: Store, message: str | None = None, told: Told = nobody) -> Committed:
-    with a_turn(store, driver_config(PROGRAM), told) as turn:
+def committed(store: Store, message: str | None = None, told: Told = no_progress) -> Committed:
+    with operation(store, driver_config(PROGRAM), told) as turn:
         return commit(turn, message)
 
 
-def synced(store: Store, told: Told = nobody, *, unrelated: bool = False) -> Synced:
-    with a_turn(store, driver_config(PROGRAM), told) as turn:
+def synced(store: Store, told: Told = no_progress, *, unrelated: bool = False) -> Synced:
+    with operation(store, driver_config(PROGRAM), told) as turn:
         return sync(turn, unrelated=unrelated)
 
 
-def sync_of(clone: Clone, told: Told = nobody) -> Synced:
+def sync_of(clone: Clone, told: Told = no_progress) -> Synced:
     """A sync by a store that is opened for it, as the program does."""
     with Store.open(clone.root, keep_locks=False) as store:
         return synced(store, told)

@@ -29,8 +29,6 @@ _OVERTAKEN = re.compile(
     r"|incorrect old value|remote ref updated since checkout",
     re.IGNORECASE,
 )
-
-
 #: What git runs to reach a remote. Named by a repository alone, it may have come with an archive.
 _HELPERS = r"^(core\.(sshcommand|gitproxy|askpass)|credential\.(.*\.)?helper|remote\..*\.(uploadpack|receivepack|vcs))$"
 
@@ -44,11 +42,7 @@ class Rejected(Exception):
 
 
 def branch_of(git: Git) -> str:
-    """The branch that is checked out.
-
-    Raises:
-        GitFailed: There is none (a detached HEAD).
-    """
+    """The branch that is checked out. Raises GitFailed when there is none (a detached HEAD)."""
     answer = git.run("symbolic-ref", "--quiet", "--short", "HEAD", fine=(0, 1))
     if answer.code:
         what = f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
@@ -63,8 +57,9 @@ def remote_of(git: Git, branch: str) -> Remote | None:
         Refused: There are several, and it follows none; or the repository names programs of its own for them.
     """
     _ensure_own_helpers(git)
-    name = _setting(git, f"branch.{branch}.remote")
-    merge = _setting(git, f"branch.{branch}.merge")
+    name, merge = (
+        git.run("config", "--get", f"branch.{branch}.{what}", fine=(0, 1)).text for what in ("remote", "merge")
+    )
     if name and merge and name != ".":
         return Remote(git, name, branch, merge, follows=True)
     there = git.run("remote").text.splitlines()
@@ -81,8 +76,8 @@ def remote_of(git: Git, branch: str) -> Remote | None:
 
 def _ensure_own_helpers(git: Git) -> None:
     """Raise Refused when the repository's own configuration names what git is to reach a remote with."""
-    told = git.run("config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, fine=(0, 1)).fields
-    own = [name for scope, name in zip(told[::2], told[1::2], strict=True) if scope in ("local", "worktree")]
+    fields = git.run("config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, fine=(0, 1)).fields
+    own = [name for scope, name in zip(fields[::2], fields[1::2], strict=True) if scope in ("local", "worktree")]
     if own:
         raise Refused(
             f"the repository's own configuration names a program for reaching remotes ({', '.join(own)}), which "
@@ -90,10 +85,6 @@ def _ensure_own_helpers(git: Git) -> None:
             "exchange with git pull and git push",
             path=git.directory,
         )
-
-
-def _setting(git: Git, name: str) -> str:
-    return git.run("config", "--get", name, fine=(0, 1)).text
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +114,10 @@ class Remote:
         Raises:
             Offline, GitFailed.
         """
-        told = self._asked("ls-remote", "--quiet", self.name, self.ref)
-        lines = (line.split("\t") for line in told.splitlines())
-        tip = next((name for name, ref in lines if ref == self.ref), None)
+        lines = self._ask("ls-remote", "--quiet", self.name, self.ref).splitlines()
+        tip = next((line.split("\t")[0] for line in lines if line.endswith(f"\t{self.ref}")), None)
         if tip is not None and not self._has(tip):
-            self._asked("fetch", "--quiet", self.name, self.ref)
+            self._ask("fetch", "--quiet", self.name, self.ref)
             if not self._has(tip):  # Thrown away there, in between.
                 return self.tip()
         return tip
@@ -138,11 +128,9 @@ class Remote:
         Raises:
             Rejected, Offline, GitFailed.
         """
-        # Its own settings, as for what its person pushes: hooks, signatures, submodules.
         follow = () if self.follows else ("--set-upstream",)
-        what = f"refs/heads/{self.branch}:{self.ref}"
         try:
-            self._asked("push", "--quiet", "--porcelain", *follow, self.name, what)
+            self._ask("push", "--quiet", "--porcelain", *follow, self.name, f"refs/heads/{self.branch}:{self.ref}")
         except GitFailed as error:
             if _OVERTAKEN.search(error.words):
                 raise Rejected from error
@@ -151,7 +139,7 @@ class Remote:
     def _has(self, commit: str) -> bool:
         return self.git.run("cat-file", "-e", f"{commit}^{{commit}}", fine=(0, 1, 128)).code == 0
 
-    def _asked(self, *command: str) -> str:
+    def _ask(self, *command: str) -> str:
         answer = self.git.run(*command, fine=range(256))
         if answer.code == 0:
             return answer.text

@@ -7,7 +7,7 @@ as the repository does. What is merged and how is `capsule/format/merge.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,13 +17,12 @@ from capsule.format import codec, validation
 from capsule.format.cleaning import AGENTS, clean
 from capsule.format.merge import Merged, merge, merge_agents
 from capsule.format.shown import one_line
-from capsule.git.commands import in_store, on_file
-from capsule.git.filtering import kind_of
+from capsule.git.drivers import file_command, store_command
+from capsule.git.filter import kind_of
 
-__all__ = ["Sides", "merge_files"]
+__all__ = ["Sides", "merge_files", "merged_version"]
 
-#: Exit codes of `git merge-file`: how many conflicts it left; 255, and ours as it was, for what it takes for no text.
-_CONFLICTS = range(256)
+Document = dict[str, Any]
 #: Values are shown up to so many characters.
 _CUT = 60
 
@@ -34,6 +33,14 @@ class Sides(NamedTuple):
     base: str
     ours: str
     theirs: str
+
+
+def merged_version(
+    base: Document | None, ours: Document, theirs: Document, path: str, kind: str
+) -> tuple[bytes, Merged]:
+    """Two versions merged, in the clean form. Raises InvalidDocument."""
+    merged = merge_agents(base, ours, theirs) if kind == AGENTS else merge(base, ours, theirs, path)
+    return clean(codec.encode(merged.document), path, kind), merged
 
 
 def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tuple[bool, list[str]]:
@@ -51,36 +58,31 @@ def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tu
     Raises:
         Refused: A file can't be read or written.
         GitFailed: Git could not do its own merge, where a side can't be read.
-
-    Cost: a parse of the three, and the merge.
     """
-    kind, contents = kind_of(path), _contents(sides)
+    kind, contents = kind_of(path), [_read(file) for file in sides]
     try:
-        base, ours, theirs = (_document(content, path, side, kind) for content, side in contents)
+        names = ("the common ancestor", "ours", "theirs")
+        base, ours, theirs = (
+            _document(content, path, name, kind) for content, name in zip(contents, names, strict=True)
+        )
         if ours is None or theirs is None:
             raise InvalidDocument.of([Problem(path, 0, 0, "", "one side is an empty file")])
-        _check_ids(base, ours, theirs, path)
-        merged = merge_agents(base, ours, theirs) if kind == AGENTS else merge(base, ours, theirs, path)
-        # What stands in the index has gone through the filter, but for this.
-        data = clean(codec.encode(merged.document), path, kind)
+        _ensure_one_document([side for side in (base, ours, theirs) if side is not None], path)
+        data, merged = merged_version(base, ours, theirs, path, kind)
     except CapsuleError as error:
         _merge_as_text(sides, marker_size, directory)
         words = error.message.split("\n")
         return False, [*words, f"{path}: not merged; git's own merge, line by line, is left there to be settled"]
-    _write(sides.ours, data)
-    return not merged.conflicts, list(_words(merged, path, kind, directory))
+    try:
+        with open(sides.ours, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise Refused(f"{sides.ours}: can't be written: {error.strerror}", path=sides.ours) from error
+    return not merged.conflicts, _words(merged, path, kind, directory)
 
 
-def _contents(sides: Sides) -> list[tuple[bytes, str]]:
-    return [(_read(path), side) for path, side in zip(sides, ("the common ancestor", "ours", "theirs"), strict=True)]
-
-
-def _document(content: bytes, path: str, side: str, kind: str) -> dict[str, Any] | None:
-    """A side's document; None when git has none, and gives an empty file.
-
-    Raises:
-        InvalidDocument: It is none, with the place in that side.
-    """
+def _document(content: bytes, path: str, side: str, kind: str) -> Document | None:
+    """A side's document; None when git has none, and gives an empty file. Raises InvalidDocument, naming the side."""
     if not content:
         return None
     try:
@@ -89,25 +91,21 @@ def _document(content: bytes, path: str, side: str, kind: str) -> dict[str, Any]
             validation.check(document, content, path)
         return document
     except InvalidDocument as error:
-        problems = [
-            Problem(one.path, one.line, one.column, one.where, f"{one.what} (in {side})") for one in error.problems
-        ]
-        raise InvalidDocument.of(problems) from None
+        raise InvalidDocument.of([replace(one, what=f"{one.what} (in {side})") for one in error.problems]) from None
 
 
-def _check_ids(base: Mapping[str, Any] | None, ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
+def _ensure_one_document(sides: list[Document], path: str) -> None:
     """Make sure that the sides are versions of one document: git takes what is alike for what was renamed.
 
     A fork is alike, when its source was deleted. (The strategy `ort` of git 2.39 does so with `no-renames`, too.)
     """
-    if ours.get("id") == theirs.get("id") and (base is None or base.get("id") == ours.get("id")):
-        return
-    ids = [one_line(str(side.get("id"))) for side in (base, ours, theirs) if side is not None]
-    what = (
-        f"these are different documents ({', '.join(dict.fromkeys(ids))}), of which git took one for another renamed; "
-        "undo it with: git merge --abort, and merge again with: git merge -X find-renames=100%"
-    )
-    raise InvalidDocument.of([Problem(path, 0, 0, "", what)])
+    ids = dict.fromkeys(str(side.get("id")) for side in sides)
+    if len(ids) > 1:
+        what = (
+            f"these are different documents ({', '.join(map(one_line, ids))}), of which git took one for another "
+            "renamed; undo it with: git merge --abort, and merge again with: git merge -X find-renames=100%"
+        )
+        raise InvalidDocument.of([Problem(path, 0, 0, "", what)])
 
 
 def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
@@ -118,9 +116,9 @@ def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
         field, values = one_line(conflict.field), " and ".join(map(_short, conflict.values))
         words.append(f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for now")
     if merged.conflicts:
-        settling = in_store(f"capsule git resolve {id}", directory, path)
-        how = "settle it by hand" if kind == AGENTS else f"settle it with: {settling}"
-        words.append(f"{path}: {how}, then: {on_file('git add', path)}")
+        command = store_command(f"capsule git resolve {id}", directory, path)
+        how = "settle it by hand" if kind == AGENTS else f"settle it with: {command}"
+        words.append(f"{path}: {how}, then: {file_command('git add', path)}")
     return words
 
 
@@ -139,7 +137,8 @@ def _merge_as_text(sides: Sides, marker_size: int, directory: str) -> None:
 
     labels = [part for label in ("ours", "base", "theirs") for part in ("-L", label)]
     files = (sides.ours, sides.base, sides.theirs)
-    Git(directory).run("merge-file", f"--marker-size={marker_size}", *labels, "--", *files, fine=_CONFLICTS)
+    # The exit code is the number of conflicts; 255, and ours as it was, for what git takes for no text.
+    Git(directory).run("merge-file", f"--marker-size={marker_size}", *labels, "--", *files, fine=range(256))
 
 
 def _read(path: str) -> bytes:
@@ -148,11 +147,3 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise Refused(f"{path}: can't be read: {error.strerror}", path=path) from error
-
-
-def _write(path: str, data: bytes) -> None:
-    try:
-        with open(path, "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise Refused(f"{path}: can't be written: {error.strerror}", path=path) from error

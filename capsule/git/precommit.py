@@ -1,8 +1,8 @@
 """The check before a commit: whether what is staged below a store may become history.
 
-The filter has refused most of what is found here; this is for a clone without it, for what was staged before it was
-set up, and for `git add --patch`, which writes into the index past every filter. What must stay true: what is looked
-at is the index that this commit is made of, never the files; each complaint names the file and the way out.
+The filter has refused most of this; the check is for a clone without it, for what was staged before it was set up, and
+for `git add --patch`, which writes into the index past every filter. What must stay true: what is looked at is the
+index that this commit is made of, never the files; each complaint names the file and the way out.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from typing import Any
 
 from capsule.errors import InvalidDocument
 from capsule.format import codec, migrations, validation
-from capsule.format.cleaning import AGENTS, CONVERSATIONS
-from capsule.git.blobs import Blobs
-from capsule.git.commands import in_store, on_file
+from capsule.format.cleaning import CONVERSATIONS
+from capsule.git.drivers import KINDS, file_command, store_command
+from capsule.git.objects import REGULAR, Blobs
 from capsule.git.program import Git
 
 __all__ = ["problems"]
 
-_SETTINGS = "capsule.toml"
 _DERIVED = ".capsule"
-_FILE_MODES = ("100644", "100755")
 
 
 def problems(git: Git) -> list[str]:
@@ -37,30 +35,29 @@ def problems(git: Git) -> list[str]:
     Cost: a strict parse of each staged document.
     """
     top = git.run("rev-parse", "--show-toplevel").text
-    found = []
+    lines: list[str] = []
+    raw = ("--raw", "--no-abbrev", "--no-renames", "--diff-filter=d")
+    fields = iter(git.run("diff", "--cached", "-z", *raw).fields)
     with Blobs(git) as blobs:
-        for mode, blob, path in _staged(git):
+        for about in fields:
+            _, mode, _, blob, _ = about.split(" ")
+            path = next(fields)
             kind, name = _place(top, path)
-            if kind == _DERIVED or (kind and name.startswith(".") and name.endswith(".tmp")):
-                what = "is derived from the conversations" if kind == _DERIVED else "is a file that is being written"
-                found.append(f"{path}: {what}, and not to be committed: {on_file('git rm --cached', path)}")
+            what = ""
+            if kind == _DERIVED:
+                what = "is derived from the conversations, and not to be committed"
+            elif kind and name.startswith(".") and name.endswith(".tmp"):
+                what = "is a file that is being written, and not to be committed"
             elif kind and name.endswith(".json"):
-                if mode not in _FILE_MODES:
-                    what = "is no file; a store takes no links in a document's place"
-                    found.append(f"{path}: {what}: {on_file('git rm --cached', path)}")
+                if mode in REGULAR:
+                    lines += _faults(blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json"))
                 else:
-                    found += _wrong(blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json"))
-    if found:
-        found.append("nothing was committed; what is staged can be committed as it is with: git commit --no-verify")
-    return found
-
-
-def _staged(git: Git) -> Iterator[tuple[str, str, str]]:
-    """Mode, blob and path of each file that this commit adds or changes."""
-    fields = iter(git.run("diff", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z", "--diff-filter=d").fields)
-    for about in fields:
-        _, mode, _, blob, _ = about.split(" ")
-        yield mode, blob, next(fields)
+                    what = "is no file; a store takes no links in a document's place"
+            if what:
+                lines.append(f"{path}: {what}: {file_command('git rm --cached', path)}")
+    if lines:
+        lines.append("nothing was committed; what is staged can be committed as it is with: git commit --no-verify")
+    return lines
 
 
 def _place(top: str, path: str) -> tuple[str, str]:
@@ -68,16 +65,15 @@ def _place(top: str, path: str) -> tuple[str, str]:
     parts = path.split("/")
     for at in range(len(parts) - 1, 0, -1):
         folder = parts[at - 1]
-        if folder == _DERIVED or (folder in (CONVERSATIONS, AGENTS) and at == len(parts) - 1):
-            store = os.path.join(top, *parts[: at - 1])
-            if os.path.isfile(os.path.join(store, _SETTINGS)):
-                return folder, parts[-1]
+        is_ours = folder == _DERIVED or (folder in KINDS and at == len(parts) - 1)
+        if is_ours and os.path.isfile(os.path.join(top, *parts[: at - 1], "capsule.toml")):
+            return folder, parts[-1]
     return "", ""
 
 
-def _wrong(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str]:
+def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str]:
     """What is wrong with one document."""
-    again = f"mend it, and then: {on_file('git add', path)}"
+    again = f"mend it, and then: {file_command('git add', path)}"
     try:
         document = codec.decode(data, path)
         version = migrations.parse_version(document.get("version", "1.0"))
@@ -94,7 +90,7 @@ def _wrong(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str
     if holder:
         yield (
             f"{path}: is staged with the lock of {holder}, which other clones would take for theirs; "
-            f"run: {in_store('capsule git setup', top, path)}, and then: {on_file('git add', path)}"
+            f"run: {store_command('capsule git setup', top, path)}, and then: {file_command('git add', path)}"
         )
 
 

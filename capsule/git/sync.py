@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from capsule.errors import GitFailed
-from capsule.git.applying import Applied, apply
-from capsule.git.committing import Committed, commit, head_of
-from capsule.git.joining import Joined, join
-from capsule.git.remotes import Offline, Rejected, Remote, branch_of, remote_of
-from capsule.git.turns import Turn
+from capsule.git.commit import Committed, commit
+from capsule.git.commit_merge import CommitMerge, merge_commits
+from capsule.git.operation import Operation
+from capsule.git.remote import Offline, Rejected, Remote, branch_of, remote_of
+from capsule.git.worktree import Applied, apply
 
 __all__ = ["Synced", "sync"]
 
@@ -57,25 +57,17 @@ class Synced:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return {
-            "committed": self.committed.as_json(),
-            "remote": self.remote or None,
-            "offline": self.offline or None,
-            "received": self.received,
-            "merged": self.merged or None,
-            "applied": [applied.as_json() for applied in self.applied],
-            "kept": self.kept,
-            "notes": self.notes,
-            "pushed": self.pushed,
-            "tries": self.tries,
-        }
+        plain = {name: getattr(self, name) for name in ("received", "kept", "notes", "pushed", "tries")}
+        texts = {name: getattr(self, name) or None for name in ("remote", "offline", "merged")}
+        applied = [applied.as_json() for applied in self.applied]
+        return {"committed": self.committed.as_json(), **texts, **plain, "applied": applied}
 
 
-def sync(turn: Turn, message: str | None = None, *, unrelated: bool = False) -> Synced:
+def sync(operation: Operation, message: str | None = None, *, unrelated: bool = False) -> Synced:
     """Commit, merge what the remote has, and push, again if somebody else pushed first.
 
     Args:
-        turn: The turn.
+        operation: The operation.
         message: As `commit` takes it.
         unrelated: Whether the remote's history may have nothing in common with the one here.
 
@@ -84,14 +76,14 @@ def sync(turn: Turn, message: str | None = None, *, unrelated: bool = False) -> 
             says. What was committed stays committed, and nothing else was changed.
         InvalidDocument, Refused, StoreBusy, StorageFailed: As `commit` and `apply`.
     """
-    branch = branch_of(turn.git)
-    synced = Synced(commit(turn, message))
-    remote = remote_of(turn.git, branch)
+    branch = branch_of(operation.git)
+    synced = Synced(commit(operation, message))
+    remote = remote_of(operation.git, branch)
     if remote is None:
         return synced
     synced.remote = str(remote)
     try:
-        while not _exchanged(turn, remote, synced, unrelated=unrelated):
+        while not _exchange(operation, remote, synced, unrelated=unrelated):
             wait_s = min(_FIRST_WAIT_S * 2**synced.tries, _LONGEST_WAIT_S)
             time.sleep(wait_s * random.random())
     except Offline as error:
@@ -99,18 +91,17 @@ def sync(turn: Turn, message: str | None = None, *, unrelated: bool = False) -> 
     return synced
 
 
-def _exchanged(turn: Turn, remote: Remote, synced: Synced, *, unrelated: bool) -> bool:
+def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated: bool) -> bool:
     """Take what is there and give what is here; False when somebody else pushed meanwhile."""
-    git = turn.git
+    git = operation.git
     synced.tries += 1
-    turn.told("fetch", 0, 0)
-    theirs, ours = remote.tip(), head_of(turn)
-    if theirs is not None and not (ours and _is_in(turn, theirs, ours)):
-        ours = _taken(turn, remote, ours, theirs, synced, unrelated=unrelated)
+    operation.progress("fetch", 0, 0)
+    theirs, ours = remote.tip(), git.head()
+    if theirs is not None and not (ours and _is_in(operation, theirs, ours)):
+        ours = _receive(operation, remote, ours, theirs, synced, unrelated=unrelated)
     if ours is None or ours == theirs:
         return True
-    turn.told("push", 0, 0)
-    beyond = [ours] if theirs is None else [f"{theirs}..{ours}"]
+    operation.progress("push", 0, 0)
     try:
         remote.push()
     except Rejected as error:
@@ -118,44 +109,49 @@ def _exchanged(turn: Turn, remote: Remote, synced: Synced, *, unrelated: bool) -
             return False
         what = f"others kept pushing to {remote} first, {_TRIES} times; what is here is committed; sync again"
         raise GitFailed(what, command=["push"], words=str(error.__cause__)) from error
-    synced.pushed += int(git.run("rev-list", "--count", *beyond).text)
+    synced.pushed += _count(operation, ours, theirs)
     return True
 
 
-def _taken(turn: Turn, remote: Remote, ours: str | None, theirs: str, synced: Synced, *, unrelated: bool) -> str:
+def _receive(
+    operation: Operation, remote: Remote, ours: str | None, theirs: str, synced: Synced, *, unrelated: bool
+) -> str:
     """Bring what is there into the worktree, merged with what is here; the commit that HEAD then names."""
-    git = turn.git
-    new, why = theirs, f"capsule sync: {remote}"
-    received = int(git.run("rev-list", "--count", theirs, *([f"^{ours}"] if ours else [])).text)
-    joined = None
-    if ours is not None and not _is_in(turn, ours, theirs):
-        turn.told("merge", 0, 0)
+    received = _count(operation, theirs, ours)
+    new, merge = theirs, None
+    if ours is not None and not _is_in(operation, ours, theirs):
+        operation.progress("merge", 0, 0)
         there = remote.ref.removeprefix("refs/heads/")
-        by_hand = f"git -C {turn.repository.top} pull --no-rebase {remote.name} {there}"
-        joined = join(turn, ours, theirs, by_hand, unrelated=unrelated)
-        new = _commit_of(turn, remote, joined, ours, theirs)
-    applied = apply(turn, ours, new, why)
+        by_hand = f"git -C {operation.repository.top} pull --no-rebase {remote.name} {there}"
+        merge = merge_commits(operation, ours, theirs, by_hand, unrelated=unrelated)
+        new = _commit_of(operation, remote, merge, ours, theirs)
+    applied = apply(operation, ours, new, f"capsule sync: {remote}")
     synced.received += received
     synced.applied.append(applied)
-    if joined is not None:
+    if merge is not None:
         synced.merged = new
-        synced.kept += joined.kept
-        synced.notes += joined.notes
+        synced.kept += merge.kept
+        synced.notes += merge.notes
     return new
 
 
-def _commit_of(turn: Turn, remote: Remote, joined: Joined, ours: str, theirs: str) -> str:
+def _commit_of(operation: Operation, remote: Remote, merge: CommitMerge, ours: str, theirs: str) -> str:
     """The commit of a merge; signed where its person signs commits. It runs no hook, as nobody wrote anything."""
-    git = turn.git
-    said = [f"Merge {remote}", ""]
-    said += [f"{path}: both sides changed the same, see: capsule git conflicts" for path in joined.disputed]
-    said += [f"{path} was deleted on one side and changed on the other, and is kept" for path in joined.kept]
+    git = operation.git
+    lines = [f"Merge {remote}", ""]
+    lines += [f"{path}: both sides changed the same, see: capsule git conflicts" for path in merge.disputed]
+    lines += [f"{path} was deleted on one side and changed on the other, and is kept" for path in merge.kept]
     signs = git.run("config", "--type=bool", "--get", "commit.gpgSign", fine=(0, 1)).text == "true"
-    text = ("\n".join(said).strip() + "\n").encode("utf-8", "surrogateescape")
+    text = ("\n".join(lines).strip() + "\n").encode("utf-8", "surrogateescape")
     signing = ("-S",) if signs else ()
-    return git.run("commit-tree", *signing, "-p", ours, "-p", theirs, joined.tree, input=text).text
+    return git.run("commit-tree", *signing, "-p", ours, "-p", theirs, merge.tree, input=text).text
 
 
-def _is_in(turn: Turn, commit: str, other: str) -> bool:
+def _is_in(operation: Operation, commit: str, other: str) -> bool:
     """Whether a commit is another one, or an ancestor of it."""
-    return turn.git.run("merge-base", "--is-ancestor", commit, other, fine=(0, 1)).code == 0
+    return operation.git.run("merge-base", "--is-ancestor", commit, other, fine=(0, 1)).code == 0
+
+
+def _count(operation: Operation, commit: str, without: str | None) -> int:
+    """How many commits one has that another hasn't."""
+    return int(operation.git.run("rev-list", "--count", commit, *([f"^{without}"] if without else [])).text)

@@ -4,12 +4,12 @@ Git starts one for a whole command and speaks version 2 of its filter protocol w
 Filter Process"). What must stay true: git's end, however it comes, is the end here; and nothing here waits long for
 anybody, as whoever called git may hold what would be waited for.
 
-A file that does not parse passes as it is, and is named with line and column. The filter isn't told whether git is to
+A file that does not parse passes as it is, and is named with line and column. The filter doesn't know whether git is to
 add it or to compare it, and `git status` and `git checkout` must go on with a file that is being mended. The check
-before a commit refuses it (`staged.py`).
+before a commit refuses it (`precommit.py`).
 
-On the way out of the index nothing is changed. The filter takes part in it nevertheless, as git has it that a filter
-without which nothing may enter (`required`) is one without which nothing may leave.
+On the way out of the index nothing is changed. The filter takes part in it nevertheless, because git applies `required`
+to both ways.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Cleaner", "cleaner", "kind_of", "serve"]
 #: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
 Cleaner = Callable[[bytes, str], bytes]
 
-#: How long one waits for a writer whose append may have been met half written, in seconds. An append takes a
-#: thousandth of that. Who called git may hold the mutex itself, and then nothing is half written.
+#: Seconds to wait for a writer whose append may have been met half written. An append takes a thousandth of that. The
+#: caller of git may hold the mutex itself, and then nothing is half written.
 _PATIENCE_S = 0.25
 #: What marks a store; the storage layer's own word for it is not loaded for every file.
 _SETTINGS = "capsule.toml"
@@ -40,13 +40,7 @@ _CAPABILITIES = ("capability=clean", "capability=smudge")
 
 
 def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: Callable[[str], None]) -> None:
-    """Answer git until it closes its end.
-
-    Args:
-        incoming: What git writes.
-        outgoing: What git reads; flushed after each answer.
-        clean_form: What answers a `clean`.
-        tell: Is given the words of each error, which git's protocol has no place for.
+    """Answer git until it closes its end; `tell` gets the words of errors, which git's protocol has no place for.
 
     Raises:
         InvalidInput: It isn't git who writes, or one that speaks another version.
@@ -55,9 +49,9 @@ def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: C
     try:
         _shake_hands(incoming, outgoing)
         while True:
-            asked = dict(pktline.text(line).partition("=")[::2] for line in pktline.packets(incoming))
-            given = b"".join(pktline.packets(incoming))
-            outgoing.write(_answer(asked, given, clean_form, tell))
+            request = dict(pktline.text(line).partition("=")[::2] for line in pktline.packets(incoming))
+            data = b"".join(pktline.packets(incoming))
+            outgoing.write(_answer(request, data, clean_form, tell))
             outgoing.flush()
     except pktline.Ended:
         return
@@ -69,32 +63,27 @@ def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         raise InvalidInput("this program speaks version 2 of git's filter protocol, and is started by git itself")
     outgoing.write(pktline.packed("git-filter-server", _VERSION))
     outgoing.flush()
-    known = list(map(pktline.text, pktline.packets(incoming)))
-    outgoing.write(pktline.packed(*(one for one in _CAPABILITIES if one in known)))
+    offered = list(map(pktline.text, pktline.packets(incoming)))
+    outgoing.write(pktline.packed(*(one for one in _CAPABILITIES if one in offered)))
     outgoing.flush()
 
 
-def _answer(asked: dict[str, str], given: bytes, clean_form: Cleaner, tell: Callable[[str], None]) -> bytes:
-    path = asked.get("pathname", "")
+def _answer(request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Callable[[str], None]) -> bytes:
+    path = request.get("pathname", "")
     try:
-        if asked.get("command") == "clean":
-            given = clean_form(given, path)
-        elif asked.get("command") != "smudge":
-            raise InvalidInput(f"{path}: git asks for {asked.get('command')!r}, which was not offered")
+        if request.get("command") == "clean":
+            data = clean_form(data, path)
+        elif request.get("command") != "smudge":
+            raise InvalidInput(f"{path}: git asks for {request.get('command')!r}, which was not offered")
     except CapsuleError as error:
         tell(f"{error.message}\n{path}: not taken in")
         return pktline.packed("status=error")
     # The second list may change the status, once the content is through; it doesn't.
-    return pktline.packed("status=success") + pktline.content(given) + pktline.FLUSH
+    return pktline.packed("status=success") + pktline.content(data) + pktline.FLUSH
 
 
 def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
-    """What cleans the documents of one repository.
-
-    Args:
-        top: Its top directory, in which git's paths begin.
-        tell: Is given the words about each document that does not parse.
-    """
+    """What cleans the documents of the repository at `top`; `tell` gets the words about each that does not parse."""
 
     def clean_form(data: bytes, path: str) -> bytes:
         kind = kind_of(path)
@@ -103,7 +92,7 @@ def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
         except InvalidDocument as error:
             if data.startswith(_READABLE):
                 return data
-            whole = _once_written(os.path.join(top, path), kind)
+            whole = _between_writes(os.path.join(top, path), kind)
             if whole is not None and whole != data:
                 return clean_form(whole, path)
             tell(
@@ -119,8 +108,8 @@ def kind_of(path: str) -> str:
     return AGENTS if path.split("/")[-2:-1] == [AGENTS] else CONVERSATIONS
 
 
-def _once_written(path: str, kind: str) -> bytes | None:
-    """The document at a path when no writer of the store is at it; None: that can't be had, or it is in no store.
+def _between_writes(path: str, kind: str) -> bytes | None:
+    """The document at a path, read under its mutex; None when no store writes it, or the mutex isn't free.
 
     Git reads without the mutex, and so may have met an append half way.
     """
@@ -135,8 +124,8 @@ def _once_written(path: str, kind: str) -> bytes | None:
         if not storage.remembers(kind, id):
             return None  # The store never wrote it, so nobody is writing it: and no trace is left of this look.
         with storage.mutex(kind, id, _PATIENCE_S) as held:
-            got = held.read()
-        return got[0] if got else None
+            content = held.read()
+        return content[0] if content else None
     except CapsuleError:
         return None
     finally:

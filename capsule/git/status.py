@@ -8,29 +8,27 @@ should be comes with what to do about it.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument
 from capsule.format.cleaning import clean
-from capsule.git import hooks
-from capsule.git.drivers import DRIVER, check_config, driver_config
-from capsule.git.objects import blob_name, object_format
+from capsule.git import hook
+from capsule.git.commit_merge import merge_version
+from capsule.git.drivers import DRIVER, KINDS, check_config, driver_config
+from capsule.git.objects import attributes, blob_name, object_format
 from capsule.git.program import Git
-from capsule.git.repository import KINDS, Repository, underway
+from capsule.git.repository import Repository
 
 if TYPE_CHECKING:
     from capsule.conflicts import Disputed
 
 __all__ = ["Finding", "State", "look"]
 
-#: What needs a newer git than the rest, and from which version on it is there.
-_NEEDS = (((2, 38), "capsule git sync, where it merges other files than conversations"),)
 _SET_UP = "run: capsule git setup"
 _ANY_ID = "00000000-0000-4000-8000-000000000000"
 _ATTRIBUTE = {"merge": DRIVER, "diff": DRIVER, "filter": DRIVER, "text": "unset"}
@@ -58,16 +56,14 @@ class Finding:
 
 @dataclass(slots=True)
 class State:
-    """What `look` saw. The counts and names are None where git would not say.
+    """How a clone stands. The counts and names are None where git would not say.
 
     Attributes:
         top: The repository's working tree.
         folder: The store's folder in it; empty: it is the store.
         git: Git's version, as it says it.
-        branch: The branch; None: none.
-        upstream: What it follows; None: nothing.
-        ahead: How many commits it has that the upstream hasn't.
-        behind: The other way round.
+        branch, upstream: The branch, and what it follows; None: none.
+        ahead, behind: How many commits the branch has that the upstream hasn't, and the other way round.
         changed: The documents, `kind/id`, that are not as in the last commit.
         unmerged: Those that wait for a person in a merge.
         hook: Where the check before a commit is run from; empty: nowhere.
@@ -91,9 +87,8 @@ class State:
         return not any(finding.is_trouble for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        names = ("top", "folder", "git", "branch", "upstream", "ahead", "behind", "changed", "unmerged", "hook")
-        told = {name: getattr(self, name) for name in names}
-        return {**told, "fine": self.is_fine, "findings": [finding.as_json() for finding in self.findings]}
+        findings = [finding.as_json() for finding in self.findings]
+        return {**asdict(self), "fine": self.is_fine, "findings": findings}
 
 
 def look(root: str, program: Sequence[str], conflicts: Iterable[Disputed] = ()) -> State:
@@ -115,11 +110,11 @@ def look(root: str, program: Sequence[str], conflicts: Iterable[Disputed] = ()) 
     state.findings += _files(repository)
     state.findings += _hook(repository, state)
     state.findings += _version(repository, state)
-    state.findings += _standing(repository, state)
-    waiting = list(_underway(repository, state))
-    if waiting:  # What goes on in any clone waits: `commit` and `sync` are refused until that is ended.
+    state.findings += _tree(repository, state)
+    under_way = list(_under_way(repository, state))
+    if under_way:  # What goes on in any clone waits: `commit` and `sync` are refused until that is ended.
         state.findings = [finding for finding in state.findings if finding.is_trouble]
-    state.findings += waiting
+    state.findings += under_way
     for id, disputes in groupby(conflicts, lambda one: one.id):
         disputed = list(disputes)
         fields = ", ".join(one.field for one in disputed)
@@ -133,11 +128,10 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding
     """Attributes and configuration, of which one without the other is the usual trap."""
     missing = _missing_attributes(repository)
     wanted = driver_config(program) | check_config(program)
+    pattern = rf"^((merge|diff|filter)\.)?{DRIVER}\."
     # Not `repository.git`, for which the filters are off.
-    answer = Git(repository.top).run(
-        "config", "-z", "--get-regexp", rf"^((merge|diff|filter)\.)?{DRIVER}\.", fine=(0, 1)
-    )
-    there = {name: value for name, _, value in (entry.partition("\n") for entry in answer.fields)}
+    entries = Git(repository.top).run("config", "-z", "--get-regexp", pattern, fine=(0, 1)).fields
+    there = {name: value for name, _, value in (entry.partition("\n") for entry in entries)}
     absent = [name for name in wanted if name not in there]
     if absent:
         if missing:
@@ -158,13 +152,12 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding
 
 def _missing_attributes(repository: Repository) -> list[str]:
     """What git would not do with a document, each with the attribute as it stands."""
-    paths = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
-    told = repository.git.run("check-attr", "-z", *_ATTRIBUTE, "--", *paths).fields
-    found: dict[str, list[str]] = {}
-    for path, name, value in zip(told[::3], told[1::3], told[2::3], strict=True):
+    missing: dict[str, list[str]] = {}
+    paths = {repository.path_of(kind, _ANY_ID): kind for kind in KINDS}
+    for path, name, value in attributes(repository.git, paths, *_ATTRIBUTE):
         if value != _ATTRIBUTE[name]:
-            found.setdefault(path.removeprefix(repository.prefix).partition("/")[0], []).append(f"{name} is {value}")
-    return [f"{kind}/*.json ({', '.join(words)})" for kind, words in found.items()]
+            missing.setdefault(paths[path], []).append(f"{name} is {value}")
+    return [f"{kind}/*.json ({', '.join(words)})" for kind, words in missing.items()]
 
 
 def _programs(repository: Repository, there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
@@ -193,8 +186,8 @@ def _files(repository: Repository) -> Iterator[Finding]:
     git, prefix = repository.git, repository.prefix
     documents = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
     passing = [f"{prefix}{kind}/.{_ANY_ID}.tmp" for kind in KINDS]
-    asked = "\0".join((*documents, *passing)).encode("utf-8", "surrogateescape")
-    ignored = set(git.run("check-ignore", "--no-index", "-z", "--stdin", input=asked, fine=(0, 1)).fields)
+    asking = ("check-ignore", "--no-index", "-z", "--stdin")
+    ignored = set(git.run(*asking, input=[*documents, *passing], fine=(0, 1)).fields)
     if not ignored.issuperset(passing):
         yield Finding("ignore", "files that are just being written could be added", _SET_UP)
     for path in documents:
@@ -217,30 +210,27 @@ def _files(repository: Repository) -> Iterator[Finding]:
 
 
 def _hook(repository: Repository, state: State) -> Iterator[Finding]:
-    hook = hooks.find(repository)
-    state.hook = hook.runs
-    if hook.runs:
+    there = hook.find(repository)
+    state.hook = there.runs
+    if there.runs:
         return
-    if hook.obstacle:
-        what = f"nothing checks what is committed: {hook.path} can't be given the check, as {hook.obstacle}"
-        yield Finding("hook", what, hook.way_out)
+    if there.obstacle:
+        what = f"nothing checks what is committed: {there.path} can't be given the check, as {there.obstacle}"
+        yield Finding("hook", what, there.way_out)
     else:
         yield Finding("hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP)
 
 
 def _version(repository: Repository, state: State) -> Iterator[Finding]:
-    state.git = repository.git.run("version").text.removeprefix("git version ")
-    numbers = re.match(r"(\d+)\.(\d+)", state.git)
-    found = tuple(map(int, numbers.groups())) if numbers else (0, 0)
-    for needed, what in _NEEDS:
-        if found < needed:
-            wanted = ".".join(map(str, needed))
-            yield Finding(
-                "git", f"git {state.git} lacks what this needs: {what}", f"install git {wanted} or newer", False
-            )
+    state.git, is_enough = merge_version(repository.git)
+    if not is_enough:
+        what = (
+            f"git {state.git} lacks what this needs: capsule git sync, where it merges other files than conversations"
+        )
+        yield Finding("git", what, "install git 2.38 or newer", False)
 
 
-def _standing(repository: Repository, state: State) -> Iterator[Finding]:
+def _tree(repository: Repository, state: State) -> Iterator[Finding]:
     """Branch and upstream, and the documents that are not as in the last commit."""
     shape = ("--porcelain=v2", "-z", "--branch", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
     fields = repository.git.run("status", *shape, "--", *repository.pathspecs()).fields
@@ -283,9 +273,9 @@ def _read_branch(words: str, state: State) -> None:
         state.ahead, state.behind = int(ahead), -int(behind)
 
 
-def _underway(repository: Repository, state: State) -> Iterator[Finding]:
+def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
     """What git has begun and not ended, in this worktree."""
-    if found := underway(repository):
+    if found := repository.under_way():
         what, end = found
         files = f"; to be settled: {', '.join(state.unmerged)}" if state.unmerged else ""
         first = "settle what is open, git add it, and then: " if state.unmerged else "end it with: "
