@@ -205,8 +205,8 @@ class _Merges:
         if is_enough:
             return f"git merge-tree failed in {self._operation.repository.top}: {words}; nothing was merged"
         return (
-            f"merging files that are no conversations needs git 2.38, and this is git version {version}; nothing was merged. "
-            f"Merge by hand: {self._by_hand}"
+            f"merging files that are no conversations needs git 2.38, and this is git version {version}; nothing was "
+            f"merged. Merge by hand: {self._by_hand}"
         )
 
 

@@ -190,6 +190,7 @@ def _operation(store: Store, ending: Ending | None, *, asks: bool = True) -> Ite
         asks: Whether git may ask for a password.
     """
     from capsule.git.drivers import driver_config
+    from capsule.git.operation import operation
 
     with progress("documents", after_s=1.0) as bar:
 
@@ -199,7 +200,7 @@ def _operation(store: Store, ending: Ending | None, *, asks: bool = True) -> Ite
             if bar is not None and total:
                 bar(done, total)
 
-        with a_operation(store, driver_config(driver_program()), told, asks=asks) as running:
+        with operation(store, driver_config(driver_program()), show, asks=asks) as running:
             yield running
     if ending is not None:
         ending.rest()
