@@ -77,8 +77,8 @@ class Comparison:
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
-        told = (self.added, self.edited, self.removed, self.moved, self.fields)
-        return self.created or self.deleted or self.reordered or self.switched or any(told)
+        parts = (self.added, self.edited, self.removed, self.moved, self.fields)
+        return self.created or self.deleted or self.reordered or self.switched or any(parts)
 
     def words(self) -> list[str]:
         """What changed, in a few words each: `2 messages added`, `renamed to 'X'`; empty when nothing did.
@@ -89,22 +89,22 @@ class Comparison:
             return ["deleted"]
         if self.created:
             return [f"created with {_count(len(self.added))}" if self.added else "created"]
-        told = [
+        words = [
             f"{_count(len(messages))} {what}"
             for messages, what in ((self.added, "added"), (self.edited, "edited"), (self.removed, "removed"))
             if messages
         ]
         if self.moved:
-            told.append(f"{_count(len(self.moved))} moved to another branch")
+            words.append(f"{_count(len(self.moved))} moved to another branch")
         if self.reordered:
-            told.append("messages put in another order")
+            words.append("messages put in another order")
         if self.switched:
-            told.append("switched to another branch")
+            words.append("switched to another branch")
         for field in self.fields:
-            told += _words_of(field)
-        if self.fields and not told:
-            told.append(", ".join(_plain(field.name.removeprefix("metadata.")) for field in self.fields) + " changed")
-        return told
+            words += _words_of(field)
+        if self.fields and not words:
+            words.append(", ".join(_plain(field.name.removeprefix("metadata.")) for field in self.fields) + " changed")
+        return words
 
     def as_json(self, *, messages: bool = False) -> dict[str, Any]:
         """What `--json` prints: what is empty is left out.
@@ -112,19 +112,19 @@ class Comparison:
         Args:
             messages: Whether messages are given whole, the edited ones as they were and as they are; else their ids.
         """
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             name: True for name in ("created", "deleted", "reordered", "switched") if getattr(self, name)
         }
         for name in ("added", "removed", "moved"):
-            if found := getattr(self, name):
-                told[name] = [message if messages else message["id"] for message in found]
+            if messages_of := getattr(self, name):
+                result[name] = [message if messages else message["id"] for message in messages_of]
         if self.edited:
-            told["edited"] = [
+            result["edited"] = [
                 {"before": before, "after": after} if messages else after["id"] for before, after in self.edited
             ]
         if self.fields:
-            told["fields"] = {field.name: {"before": field.before, "after": field.after} for field in self.fields}
-        return told
+            result["fields"] = {field.name: {"before": field.before, "after": field.after} for field in self.fields}
+        return result
 
 
 def compare(before: Document | None, after: Document | None) -> Comparison:
@@ -171,16 +171,16 @@ def in_all(comparisons: Sequence[Comparison]) -> Comparison:
     """
     first, rest = comparisons[0], comparisons[1:]
 
-    def told(name: str) -> tuple[Any, ...]:
+    def common(name: str) -> tuple[Any, ...]:
         keys = [{_key(one) for one in getattr(comparison, name)} for comparison in rest]
-        return tuple(one for one in getattr(first, name) if all(_key(one) in found for found in keys))
+        return tuple(one for one in getattr(first, name) if all(_key(one) in other for other in keys))
 
     return Comparison(
         created=all(comparison.created for comparison in comparisons),
         deleted=all(comparison.deleted for comparison in comparisons),
         reordered=all(comparison.reordered for comparison in comparisons),
         switched=all(comparison.switched for comparison in comparisons),
-        **{name: told(name) for name in ("added", "edited", "removed", "moved", "fields")},
+        **{name: common(name) for name in ("added", "edited", "removed", "moved", "fields")},
     )
 
 

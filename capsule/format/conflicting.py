@@ -13,7 +13,7 @@ from typing import Any
 
 from capsule.format.merging_values import ABSENT, bytes_of
 
-__all__ = ["Conflict", "Recorded", "field_name", "field_path", "settled"]
+__all__ = ["Conflict", "Merged", "Recorded", "field_name", "field_path", "settled"]
 
 _Values = dict[bytes, dict[str, Any]]
 
@@ -37,6 +37,21 @@ class Conflict:
         """What both sides changed at `where`; a value is ABSENT where there is none."""
         mine, yours, stands = (None if one is ABSENT else one for one in (*sorted((ours, theirs), key=bytes_of), kept))
         return cls(field_name(where), (mine, yours), stands)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge made.
+
+    Attributes:
+        document: The document; of a capsule in its clean form.
+        conflicts: What both sides changed and a person has to settle; only what this merge found.
+        notes: What was decided besides, in words.
+    """
+
+    document: dict[str, Any]
+    conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def field_name(where: Iterable[str]) -> str:

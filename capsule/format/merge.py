@@ -30,7 +30,6 @@ file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
@@ -40,7 +39,8 @@ import orjson
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.canonical import in_order
 from capsule.format.cleaning import cleaned, is_clean_message
-from capsule.format.conflicting import Conflict
+from capsule.format.conflicting import Conflict, Merged
+from capsule.format.merging_agents import merge_agents
 from capsule.format.merging_head import Heads
 from capsule.format.merging_history import Histories
 from capsule.format.merging_node import merged_current
@@ -54,21 +54,6 @@ __all__ = ["Conflict", "Merged", "merge", "merge_agents"]
 Document = dict[str, Any]
 _TEXTS = frozenset({str})
 _EMPTY: Document = {"metadata": {}, "context": {}, "history": []}
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """What a merge made.
-
-    Attributes:
-        document: The document; of a capsule in its clean form.
-        conflicts: What both sides changed and a person has to settle; only what this merge found.
-        notes: What was decided besides, in words.
-    """
-
-    document: Document
-    conflicts: tuple[Conflict, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def merge(base: Document | None, ours: Document, theirs: Document, path: str = "") -> Merged:
@@ -165,16 +150,3 @@ def _check_ids(base: Document | None, ours: Document, theirs: Document, path: st
     if len(ids) > 1:
         what = f"these are versions of different conversations: {', '.join(map(one_line, ids))}"
         raise InvalidDocument.of([Problem(path, 0, 0, "id", what)])
-
-
-def merge_agents(base: Document | None, ours: Document, theirs: Document) -> Merged:
-    """Merge two versions of an agent's document; as `merge`, and a read cursor never goes back.
-
-    Args:
-        base: The version that both began from; None: there is none.
-        ours: One version.
-        theirs: The other.
-    """
-    from capsule.format.merging_agents import merged_agents
-
-    return Merged(*merged_agents(base, ours, theirs))

@@ -11,19 +11,19 @@ from typing import Any
 
 from capsule.format.cleaning import AGENTS, clean
 from capsule.format.codec import decode, encode
-from capsule.format.conflicting import Conflict
+from capsule.format.conflicting import Conflict, Merged
 from capsule.format.merging_values import ABSENT, bytes_of, merged, merged_object, same
 from capsule.format.migrations import parse_version
 from capsule.timestamps import from_ms, sortable
 
-__all__ = ["merged_agents"]
+__all__ = ["merge_agents"]
 
 Document = dict[str, Any]
 _TIMES = ("at", "time", "timestamp", "readAt", "updatedAt")
 
 
-def merged_agents(base: Document | None, ours: Document, theirs: Document) -> tuple[Document, tuple[Conflict, ...]]:
-    """The document of both, and what they changed differently; see `merge.merge_agents`."""
+def merge_agents(base: Document | None, ours: Document, theirs: Document) -> Merged:
+    """Merge two versions of an agent's document. `base` is the version that both began from; None: there is none."""
     base, ours, theirs = None if base is None else _clean(base), _clean(ours), _clean(theirs)
     conflicts: list[Conflict] = []
 
@@ -45,10 +45,11 @@ def merged_agents(base: Document | None, ours: Document, theirs: Document) -> tu
         return merged(was, mine, yours, clash, (name,))
 
     if same(ours, theirs) or (base is not None and same(theirs, base)):
-        return ours, ()
+        return Merged(ours)
     if base is not None and same(ours, base):
-        return theirs, ()
-    return merged_object(base, ours, theirs, each), tuple(sorted(conflicts, key=lambda one: one.field))
+        return Merged(theirs)
+    document = merged_object(base, ours, theirs, each)
+    return Merged(document, tuple(sorted(conflicts, key=lambda one: one.field)))
 
 
 def _clean(document: Document) -> Document:

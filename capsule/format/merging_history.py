@@ -175,14 +175,14 @@ class Histories:
 
     def _latest_parent(self, id: str) -> Parent:
         """Both sides had it answer others: the later of the two."""
-        found = {self._there(id, side.parents[id], side) for side in (self.ours, self.theirs)}
+        candidates = {self._there(id, side.parents[id], side) for side in (self.ours, self.theirs)}
 
         def lateness(parent: Parent) -> tuple[bool, str, str]:
             if not isinstance(parent, str):
                 return parent is LINE, "", ""
             return True, self.kept[parent].get("timestamp") or "", parent
 
-        return max(found, key=lateness)
+        return max(candidates, key=lateness)
 
     def _there(self, id: str, parent: Parent, side: Side, *, is_new: bool = False) -> Parent:
         """A parent that stays: the nearest above, where it doesn't."""
@@ -294,12 +294,12 @@ class Histories:
 
 def _circle(parents: Mapping[str, str | None], start: str) -> Set[str]:
     """The messages from this one up, when they lead back to it; else none."""
-    found: set[str] = set()
+    circle: set[str] = set()
     at: str | None = start
-    while at is not None and at not in found:
-        found.add(at)
+    while at is not None and at not in circle:
+        circle.add(at)
         at = parents.get(at)
-    return found if at == start else set()
+    return circle if at == start else set()
 
 
 def _lateness(message: Message) -> tuple[str, bytes]:

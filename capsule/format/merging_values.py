@@ -106,5 +106,5 @@ def merged_set(base: Any, ours: Any, theirs: Any) -> Any:
 
 
 def _items(value: Any) -> dict[bytes, Any]:
-    found: Iterable[Any] = value if isinstance(value, list) else ()
-    return {bytes_of(item): item for item in found}
+    items: Iterable[Any] = value if isinstance(value, list) else ()
+    return {bytes_of(item): item for item in items}

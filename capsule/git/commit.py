@@ -19,20 +19,9 @@ from typing import Any
 
 from capsule.errors import InvalidDocument, Refused
 from capsule.format.cleaning import clean
+from capsule.git import objects
 from capsule.git.commit_message import DocumentChange, commit_message, document_changes
-from capsule.git.objects import (
-    FILE,
-    Entry,
-    Raw,
-    attributes,
-    blob_name,
-    changes,
-    empty_tree,
-    object_format,
-    refresh,
-    set_entries,
-    write_blobs,
-)
+from capsule.git.objects import Entry, Raw
 from capsule.git.operation import Operation, retried
 
 __all__ = ["Committed", "commit", "ensure_attributes"]
@@ -89,7 +78,7 @@ def commit(operation: Operation, message: str | None = None) -> Committed:
     """
     git, repository = operation.git, operation.repository
     operation.progress("look", 0, 0)
-    base = git.head() or empty_tree(git)
+    base = git.head() or objects.empty_tree(git)
     indexed = _changed(operation, base)
     documents = sorted(path for path in indexed if repository.document_at(path))
     ensure_attributes(operation, documents)
@@ -100,7 +89,7 @@ def commit(operation: Operation, message: str | None = None) -> Committed:
         retried(lambda: git.run("add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul", input=specs))
     ours: list[Raw] = []
     others: list[Raw] = []
-    for raw in changes(git, "diff-index", "--cached", base):
+    for raw in objects.changes(git, "diff-index", "--cached", base):
         (ours if raw.path in indexed and raw.path not in invalid else others).append(raw)
     if not ours:
         return Committed(invalid=tuple(invalid.values()))
@@ -113,9 +102,9 @@ def _changed(operation: Operation, base: str) -> dict[str, Entry | None]:
     files = {repository.prefix + name for name in FILES}
     specs = [*repository.pathspecs(), *(f":(top,literal){path}" for path in sorted(files))]
     indexed: dict[str, Entry | None] = {}
-    for raw in changes(git, "diff-index", "--cached", base, "--", *specs):
+    for raw in objects.changes(git, "diff-index", "--cached", base, "--", *specs):
         indexed[raw.path] = raw.entry if raw.new_mode else None
-    for raw in changes(git, "diff-files", "--", *specs):
+    for raw in objects.changes(git, "diff-files", "--", *specs):
         indexed[raw.path] = Entry(raw.path, raw.old_mode, raw.old)
     for path in git.run("ls-files", "-z", "--full-name", "--others", "--exclude-standard", "--", *specs).fields:
         indexed.setdefault(path, None)
@@ -124,7 +113,7 @@ def _changed(operation: Operation, base: str) -> dict[str, Entry | None]:
 
 def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
     """Raise Refused unless git would treat these documents as what they are."""
-    for path, attribute, value in attributes(operation.git, paths, "filter", "merge"):
+    for path, attribute, value in objects.attributes(operation.git, paths, "filter", "merge"):
         if value != "capsule":
             raise Refused(
                 f"git isn't told that {path} is a conversation: its attribute {attribute} is {value}, not capsule, so "
@@ -139,13 +128,13 @@ def _stage(
     """Give the index the documents' versions of now; what does not parse is left as it is there, and returned."""
     git, store = operation.git, operation.store
     invalid: dict[str, InvalidDocument] = {}
-    hashing = object_format(git)
+    hashing = objects.object_format(git)
     contents: dict[str, bytes] = {}
     entries: list[Entry] = []
 
     def give() -> None:
-        write_blobs(git, contents.values())
-        retried(lambda: set_entries(git, entries))
+        objects.write_blobs(git, contents.values())
+        retried(lambda: objects.set_entries(git, entries))
         contents.clear()
         entries.clear()
 
@@ -164,7 +153,7 @@ def _stage(
                 entries.append(before._replace(mode=""))
             continue
         # Also where it is what the index has: git is to look again at a file that was locked when it looked last.
-        entry = Entry(path, FILE, blob_name(data, hashing))
+        entry = Entry(path, objects.FILE, objects.blob_name(data, hashing))
         entries.append(entry)
         if entry != before:
             contents[entry.name] = data
@@ -187,11 +176,11 @@ def _commit(
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     # Most files are clean as they are, which git then sees without starting the filter.
-    retried(lambda: refresh(git))
+    retried(lambda: objects.refresh(git))
     drivers = {**operation.drivers, **({"filter.capsule.required": "false"} if invalid else {})}
     with operation.other_index() if others else nullcontext(git) as index:
         # A person's own staged changes are, in the copy, as HEAD has them.
-        set_entries(index, [Entry(raw.path, raw.old_mode, raw.old) for raw in others])
+        objects.set_entries(index, [Entry(raw.path, raw.old_mode, raw.old) for raw in others])
         operation.progress("commit", 0, 0)
         committing = index.with_config(drivers)
         retried(lambda: committing.run("commit", "--quiet", "--cleanup=whitespace", "--file", path))

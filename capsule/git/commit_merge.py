@@ -20,22 +20,11 @@ from typing import Any
 from capsule.errors import CapsuleError, GitFailed
 from capsule.format import codec
 from capsule.format.cleaning import clean
+from capsule.git import objects
 from capsule.git.commit import ensure_attributes
 from capsule.git.drivers import KINDS
 from capsule.git.merge_driver import merged_version
-from capsule.git.objects import (
-    FILE,
-    REGULAR,
-    Blobs,
-    Entry,
-    Raw,
-    attributes,
-    blob_name,
-    changes,
-    empty_tree,
-    object_format,
-    write_blobs,
-)
+from capsule.git.objects import Blobs, Entry, Raw
 from capsule.git.operation import Operation
 from capsule.git.program import Git
 from capsule.git.repository import document_in
@@ -110,7 +99,7 @@ class _Merges:
         self._git = operation.git
         self._blobs = blobs
         self._by_hand = by_hand
-        self._hashing = object_format(operation.git)
+        self._hashing = objects.object_format(operation.git)
 
     def bases(self, ours: str, theirs: str) -> list[str]:
         """The best common ancestors of two commits."""
@@ -120,21 +109,20 @@ class _Merges:
         base = ""
         for one in self.bases(ours, theirs):
             base = self._commit_of(self.of_commits(base, one).tree, base, one) if base else one
-        return self._of_trees(base or empty_tree(self._git), ours, theirs)
+        return self._of_trees(base or objects.empty_tree(self._git), ours, theirs)
 
     def _of_trees(self, base: str, ours: str, theirs: str) -> CommitMerge:
-        sides = [
-            {raw.path: raw for raw in changes(self._git, "diff-tree", "-r", base, side)} for side in (ours, theirs)
-        ]
+        differences = (objects.changes(self._git, "diff-tree", "-r", base, side) for side in (ours, theirs))
+        sides = [{raw.path: raw for raw in side} for side in differences]
         paths = (path for path in {**sides[0], **sides[1]} if document_in(path))
-        documents = [path for path, _, value in attributes(self._git, paths, "merge") if value == "capsule"]
+        documents = [path for path, _, value in objects.attributes(self._git, paths, "merge") if value == "capsule"]
         merge = CommitMerge()
         contents: list[bytes] = []
         entries = []
         for number, path in enumerate(documents):
             self._operation.progress("join", number, len(documents))
             entries.append(self._document(path, sides[0].get(path), sides[1].get(path), merge, contents))
-        write_blobs(self._git, contents)
+        objects.write_blobs(self._git, contents)
         others = [bool(side.keys() - set(documents)) for side in sides]
         if all(others):
             merge.tree = self._other_files([base, ours, theirs], entries, merge)
@@ -151,7 +139,7 @@ class _Merges:
         if not (ours.new_mode and theirs.new_mode):
             merge.kept.append(path)
             return ours.entry if ours.new_mode else theirs.entry
-        if not {ours.new_mode, theirs.new_mode} <= REGULAR:
+        if not {ours.new_mode, theirs.new_mode} <= objects.REGULAR:
             merge.left[path] = f"{path}: is no regular file on one side"
             return ours.entry
         place = document_in(path)
@@ -168,7 +156,7 @@ class _Merges:
             merge.disputed.append(path)
         merge.notes += [f"{path}: {note}" for note in merged.notes]
         new.append(data)
-        return Entry(path, FILE, blob_name(data, self._hashing))
+        return Entry(path, objects.FILE, objects.blob_name(data, self._hashing))
 
     def _base(self, raw: Raw, path: str, kind: str) -> dict[str, Any] | None:
         try:

@@ -182,11 +182,11 @@ def _ours(git: Git, scope: str) -> dict[str, list[str]]:
         if scope == "--global":
             return {}  # There is no home, or nothing in it.
         raise
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for entry in answer.fields:
         name, _, value = entry.partition("\n")
-        found.setdefault(name, []).append(value)
-    return found
+        settings.setdefault(name, []).append(value)
+    return settings
 
 
 def _hook(repository: Repository, everywhere: bool) -> Step:

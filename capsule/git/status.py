@@ -241,9 +241,9 @@ def _tree(repository: Repository, state: State) -> Iterator[Finding]:
             continue
         # porcelain v2 (git-status(1)): 7 fields stand before the path, 9 where it is unmerged, none of a new file.
         *before, path = rest.split(" ", {"1": 7, "u": 9}.get(kind, 0))
-        found = repository.document_at(path)
-        if found and not (kind == "1" and before[0] == ".M" and _is_clean(repository, path, found[0], before[6])):
-            (state.unmerged if kind == "u" else state.changed).append("/".join(found))
+        place = repository.document_at(path)
+        if place and not (kind == "1" and before[0] == ".M" and _is_clean(repository, path, place[0], before[6])):
+            (state.unmerged if kind == "u" else state.changed).append("/".join(place))
     if state.changed:
         what = f"{_count(len(state.changed), 'document')} changed since the last commit"
         yield Finding("changed", what, "run: capsule git commit", False)
@@ -275,8 +275,8 @@ def _read_branch(words: str, state: State) -> None:
 
 def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
     """What git has begun and not ended, in this worktree."""
-    if found := repository.under_way():
-        what, end = found
+    if begun := repository.under_way():
+        what, end = begun
         files = f"; to be settled: {', '.join(state.unmerged)}" if state.unmerged else ""
         first = "settle what is open, git add it, and then: " if state.unmerged else "end it with: "
         yield Finding("merging", f"{what} is going on{files}", f"{first}{end}")
