@@ -110,11 +110,12 @@ class Holder:
         Raises:
             Locked, LockLost: As `locks.admit`.
         """
-        orphan = self._admitted(conversation)
-        lock = conversation.head.lock
+        head = conversation.transaction.head
+        lock = head.lock
+        orphan = self._admitted_to(conversation.id, lock)
         if orphan is None and lock is not None:
             return conversation.refreshed_lock() if self._name is not None and self._is_stale(lock) else None
-        lock = self._take() if self._keep_locks and locks.is_exclusive(conversation.head.type) else None
+        lock = self._take() if self._keep_locks and locks.is_exclusive(head.type) else None
         return inactive_lock() if lock is None and orphan else lock
 
     def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
@@ -162,9 +163,9 @@ class Holder:
     def _state(self, lock: dict[str, Any]) -> str:
         return locks.state_of(lock, self.me().host, self._engine.is_alive, self._settings.lock_ttl_s)
 
-    def now_held(self, id: str, lock: dict[str, Any] | None) -> None:
+    def now_held(self, id: str, lock: dict[str, Any]) -> None:
         """Remember a lock that a save recorded."""
-        if lock is None or not lock["active"]:
+        if not lock["active"]:
             return
         with self._guard:
             self._held.setdefault(id, 0)

@@ -99,9 +99,8 @@ _message_ids = _MessageIds()
 os.register_at_fork(after_in_child=_message_ids.__init__) if hasattr(os, "register_at_fork") else None  # type: ignore[misc]
 
 
-def new_message_id() -> str:
-    """A new message id: a UUIDv7, so that ids sort by the time they were made."""
-    return _message_ids.new()
+#: Makes a new message id: a UUIDv7, so that ids sort by the time they were made.
+new_message_id = _message_ids.new
 
 
 def message_ids_at(times_ms: Iterable[int]) -> list[str]:

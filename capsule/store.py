@@ -213,7 +213,10 @@ class Store(
         Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile. Where somebody
             switched to another branch, also a look back to where its own messages begin, once for each open store.
         """
-        return self.append_many(id, [{"role": role, "content": content, **fields}])[0]
+        at, entries = self.append_entries(id, [{"role": role, "content": content, **fields}])
+        from capsule.format.models import Message
+
+        return Message.model_validate(entries[0]).placed(at)
 
     def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
         """Append messages in one write: all are durable when this returns, or none is there.
@@ -250,11 +253,7 @@ class Store(
         checked = [check_message(message) for message in messages]
         if not checked:
             return 0, []
-
-        def act(conversation: Conversation) -> tuple[int, list[dict[str, Any]]]:
-            return conversation.append(checked)
-
-        return self._change(id, act)
+        return self._change(id, lambda conversation: conversation.append(checked))
 
     def append_once(
         self, id: str, key: str, *, role: str = "user", content: str, **fields: Any

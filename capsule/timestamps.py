@@ -45,6 +45,8 @@ def later_than(stamp: str) -> str:
     stamp_now = now()
     if stamp_now > stamp:
         return stamp_now
+    if is_canonical(stamp) and stamp[20:23] != "999":
+        return f"{stamp[:20]}{int(stamp[20:23]) + 1:03d}Z"
     try:
         return canonical((parse(stamp) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds"))
     except OverflowError:

@@ -7,7 +7,7 @@ nothing, and what changes only the lock leaves `updatedAt` as it is; and times n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
@@ -145,11 +145,12 @@ class Conversation:
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
         lock, at = self._admitted(), self.transaction
+        head_before = at.head
         # Unlike `updatedAt` the time of a message never runs ahead; and it is never earlier than the last one's.
         time = timestamps.now(at.time or at.updated_at)
         entries = messages[:] = [complete(message, time) for message in messages]
         is_active = False
-        if self.head.current is not None or any("parent" in message for message in messages):
+        if head_before.current is not None or [message for message in messages if "parent" in message]:
             from capsule.continuing import continued
 
             entries, is_active = continued(self, entries)
@@ -164,8 +165,9 @@ class Conversation:
             )
         if self._own is not None:
             self._own.appended(self.id, entries)
-        title = title_by_rule(entries) if self.head.untitled else ""
-        place, stamp, head = at.count, self._stamp(), None
+        title = title_by_rule(entries) if head_before.untitled else ""
+        newest = at.newest
+        place, stamp, head = at.count, time if time > newest else timestamps.later_than(newest), None
         if lock is not None or title or move:
 
             def change(head: Document) -> None:
@@ -325,11 +327,14 @@ class Changing(Reading):
             try:
                 with self.engine.transaction(KIND, id) as transaction:
                     own = self._own if is_own else None
-                    rule = self._holder.admit if admit is None else admit
-                    conversation = Conversation(transaction, self.settings, rule, own, tries)
-                    with nullcontext() if own is None else own.writing(conversation):
+                    conversation = Conversation(transaction, self.settings, admit or self._holder.admit, own, tries)
+                    if own is None:
                         done = edit(conversation)
-                    self._holder.now_held(id, conversation.recorded)
+                    else:
+                        with own.writing(conversation):
+                            done = edit(conversation)
+                    if conversation.recorded is not None:
+                        self._holder.now_held(id, conversation.recorded)
                     return done
             except Interfered:
                 continue

@@ -116,7 +116,8 @@ class FileTransaction:
 
     @property
     def newest(self) -> str:
-        return max(self._known.newest, self.updated_at)
+        newest, updated_at = self._known.newest, self._known.stamp or self.updated_at
+        return newest if newest > updated_at else updated_at
 
     @property
     def time(self) -> str:
@@ -182,13 +183,15 @@ class FileTransaction:
             changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
             self.replace(changed | {"history": [*changed["history"], *entries]})
             return
-        self._known = self._known._replace(time=time, anatomy=at._replace(ends_active=ends_active))
+        if at.ends_active != ends_active:
+            self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
         count = at.entries + len(entries)
         if head is None:
             record = append_record(stamp, entries, count, at.tail)
-            self._known = self._held.splice(self._known, encoded, stamp, [record])
+            self._known = self._held.splice(self._known, encoded, stamp, [record], time)
             self._whole = None
         else:
+            self._known = self._known._replace(time=time)
             records = [append_record(stamp, entries, count), head_record(stamp, head, count)]
             self._rehead(head, encoded, records, None)
 

@@ -57,6 +57,8 @@ def check_message(message: Any) -> dict[str, Any]:
     for key in ("role", "content"):
         if key not in checked:
             raise InvalidInput(f"message.{key}: is missing; a message has at least a role and a content")
+    if len(checked) == 2 and next(iter(checked)) == "role":  # As nearly all are.
+        return checked
     return order_message(checked)
 
 

@@ -76,7 +76,8 @@ class FileStorage:
 
     def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> _Hold:
         """See `Storage.mutex`."""
-        self._check(kind)
+        if kind not in self._checked:
+            self._check(kind)
         return _Hold(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
 
     def _check(self, kind: str) -> None:
@@ -84,11 +85,10 @@ class FileStorage:
 
         Behind it may lie another store's documents, which have another mutex there.
         """
-        if kind not in self._checked:
-            directory = self.layout.documents(kind)
-            with files.naming(directory, "look at"):
-                refuse_symlink(self.sys, directory)
-            self._checked.add(kind)
+        directory = self.layout.documents(kind)
+        with files.naming(directory, "look at"):
+            refuse_symlink(self.sys, directory)
+        self._checked.add(kind)
 
     def path(self, kind: str, id: str) -> str:
         """See `Storage.path`."""
@@ -217,7 +217,8 @@ class FileStorage:
     def scan(self, kind: str) -> Iterator[Scanned]:
         """See `Storage.scan`. Costs one scandir, and an lstat a file."""
         directory = self.layout.documents(kind)
-        self._check(kind)
+        if kind not in self._checked:
+            self._check(kind)
         with files.naming(directory, "list"):
             try:
                 for name, found in self.sys.names(directory):

@@ -146,9 +146,10 @@ class HeldDocument:
                 self._note.drop_log()
 
     def _begin(self, records: list[bytes]) -> None:
-        """Log what is about to be written."""
+        """Log what is about to be written in a new file."""
         try:
             self._note.begin(records, self._device)
+            self._note.land()
         except OSError as error:
             raise self._refused(error, "log a change of") from error
 
@@ -158,33 +159,40 @@ class HeldDocument:
             doing = f"undo what it began to {doing}, so that it may still appear in"
         return files.failure(error, self.path, doing)
 
-    def _done(self, known: Known, signature: Signature, anatomy: Anatomy | None, tag: str, stamp: str) -> Known:
+    def _done(
+        self, known: Known, signature: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str
+    ) -> Known:
         """The document as a durable write left it, noted."""
         newest = max(known.newest, known.stamp, stamp)
-        return self._note.write(Known(signature, anatomy, tag, stamp, self._storage.boot, "", newest, known.time))
+        return self._note.write(Known(signature, anatomy, tag, stamp, self._storage.boot, "", newest, time))
 
     def _anatomy(self, known: Known) -> Anatomy:
         if known.anatomy is None:
             raise ValueError(f"{self.path} has another layout: it can only be replaced")
         return known.anatomy
 
-    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes]) -> Known:
-        """See `Held.splice`. Costs two pwrites and an fdatasync, whatever the file's size."""
-        anatomy = self._anatomy(known)
+    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str) -> Known:
+        """See `Held.splice`. Costs three pwrites and an fdatasync, whatever the file's size."""
+        anatomy = known.anatomy or self._anatomy(known)
         if self._storage.replaces_on_append or self._links > 1:
+            known = known._replace(time=time)
             return self._restamped(known, anatomy.updated_at, stamp, entries, records)
         if known.doubt:
             with files.naming(os.path.dirname(self.path), "flush"):
                 files.sync_directory(self._sys, os.path.dirname(self.path))
-        self._begin(records)
         try:
-            signature, after = splice(self._sys, self._fd, self.path, known, anatomy, entries, stamp)
+            self._note.begin(records, self._device)
+        except OSError as error:
+            raise self._refused(error, "log a change of") from error
+        try:
+            fd = self._mutex.document_fd
+            signature, after = splice(self._sys, fd, self.path, known, anatomy, entries, stamp, self._note.land)
         except Interfered:
             self._distrust(known.doubt)
             raise
         except OSError as error:
             raise self._failed(error, "append to") from error
-        return self._done(known, signature, after, known.tag, stamp)
+        return self._done(known, signature, after, known.tag, stamp, time)
 
     def _failed(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write in place that failed; after a flush that did, the file is not trusted any more."""
@@ -257,7 +265,9 @@ class HeldDocument:
 
         self._begin(records)
         signature = self._put(known.signature, write)
-        return self._done(known, signature, after, new_tag(), head[after.updated_at :][:WIDTH].decode("ascii"))
+        return self._done(
+            known, signature, after, new_tag(), head[after.updated_at :][:WIDTH].decode("ascii"), known.time
+        )
 
     def _behind_context(self, known: Known) -> int:
         """The offset of the line behind `context`, wherever that ends."""
@@ -287,8 +297,8 @@ class HeldDocument:
         self._begin(records)
         signature = self._put(expected, lambda fd: files.pwrite_all(self._sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
-        known = (before or Known(signature, None, "", "", "", ""))._replace(time="")
-        return self._done(known, signature, anatomy, new_tag(), stamp)
+        known = before or Known(signature, None, "", "", "", "")
+        return self._done(known, signature, anatomy, new_tag(), stamp, "")
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""

@@ -53,13 +53,14 @@ class Log:
         position: Where it ends.
     """
 
-    __slots__ = ("_is_sure", "_next", "_path", "_sys", "device", "fd", "position")
+    __slots__ = ("_is_landing", "_is_sure", "_next", "_path", "_sys", "device", "fd", "position")
 
     def __init__(self, sys: Syscalls, path: str, fd: int, position: Position | None, *, is_sure: bool = True) -> None:
         found = sys.fstat(fd)
         self._sys, self._path, self.fd, self.device = sys, path, fd, found.st_dev
         self._next: tuple[int, int] | None = None
         self._is_sure = is_sure
+        self._is_landing = False
         if position is not None and position.inode == found.st_ino and position.size <= found.st_size:
             self.position = position
         else:
@@ -170,19 +171,34 @@ class Log:
         self.position = Position(inode, size, end, crc)
         return self
 
-    def put(self, records: Records, device: int) -> None:
+    def put(self, records: Records, device: int) -> bool:
         """Write a line behind the end, which is there once `take` is called.
 
         Args:
-            records: There must be room for them.
-            device: When the log lies there too, the next flush of a file on it makes the line durable; else it is
-                durable on return.
+            records: Of one write.
+            device: When the log lies there too, and the system can do it, the first flush of a file there after `land`
+                makes the line durable; else it is durable on return.
+
+        Returns:
+            False when there is no room for it (`make_room`); nothing was written then.
         """
-        line, crc = _line(records, self.position.crc)
-        self._next = self.position.end + len(line), crc
-        pwrite_all(self._sys, self.fd, line, self.position.end)
-        if device != self.device or not self._sys.write_out(self.fd, self._next[0]):
+        _, had, at, crc = self.position
+        line, crc = _line(records, crc)
+        end = at + len(line)
+        if end > had or not self._is_sure:
+            return False
+        self._next = end, crc
+        pwrite_all(self._sys, self.fd, line, at)
+        self._is_landing = device == self.device and self._sys.begin_write_out(self.fd, device, end)
+        if not self._is_landing:
             self._sys.fdatasync(self.fd)
+        return True
+
+    def land(self) -> None:
+        """Wait until the drive has the line that was put; called before the flush that makes it durable."""
+        if self._is_landing and self._next is not None:
+            self._is_landing = False
+            self._sys.write_out(self.fd, self._next[0])
 
     def note(self, records: Records) -> None:
         """Write a line behind the end, durable with the next one that is `put`."""
@@ -194,7 +210,7 @@ class Log:
     def take(self) -> None:
         """Take the line that was put for written: the document has it."""
         if self._next is not None:
-            self.position = self.position._replace(end=self._next[0], crc=self._next[1])
+            self.position = Position(self.position.inode, self.position.size, *self._next)
             self._next = None
 
     def withdraw(self) -> None:

@@ -162,7 +162,7 @@ class Mutexes:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
             if self._sys.try_lock(mutex.fd):
-                found = names_file(self._sys, self.path(name), mutex.fd)
+                found = names_file(self._sys, f"{self._directory.path}/{name}", mutex.fd)
                 if found is not None:
                     mutex.size = found.st_size
                     return

@@ -146,10 +146,23 @@ class Note:
             log.close()
 
     def begin(self, records: list[bytes], device: int) -> None:
-        """Log what is about to be written to the document, durably, or so with the next flush on `device`."""
-        if records:
-            try:
+        """Log what is about to be written to the document: durably, or so with the first flush on `device` after
+        `land`."""
+        if not records:
+            return
+        try:
+            log = self._mutex.log
+            if log is None or not log.is_at(self._position) or not log.put(records, device):
                 self._roomy(records).put(records, device)
+        except OSError:
+            self._give_up_log()
+            raise
+
+    def land(self) -> None:
+        """Wait until the drive has what was begun; called before the flush of the document."""
+        if self._mutex.log is not None:
+            try:
+                self._mutex.log.land()
             except OSError:
                 self._give_up_log()
                 raise

@@ -8,6 +8,7 @@ torn as `repair` knows; one that an editor's save got in the way of takes back w
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
@@ -40,6 +41,7 @@ def splice(
     anatomy: Anatomy,
     entries: list[bytes],
     stamp: str,
+    land: Callable[[], None],
 ) -> tuple[Signature, Anatomy]:
     """Append entries to the canonical capsule open at `fd`.
 
@@ -51,6 +53,7 @@ def splice(
         anatomy: The file's anatomy.
         entries: Encoded entries, at least one.
         stamp: The new `updatedAt`.
+        land: Called before the flush, which makes durable with it what the drive has then. Raises `OSError`.
 
     Returns:
         The file's signature and anatomy afterwards.
@@ -75,6 +78,7 @@ def splice(
         undisturbed = sys.pread(fd, WIDTH, anatomy.updated_at) == before
         if undisturbed:
             pwrite_all(sys, fd, now, anatomy.updated_at)
+        land()
     except OSError:
         # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
         # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.

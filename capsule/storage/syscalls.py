@@ -20,7 +20,7 @@ _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _RENAME_SWAP = 2  # sys/stdio.h of macOS
 _SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h
-_SYNC_FILE_RANGE_WAIT = 1 | 4  # Before and after.
+_SYNC_FILE_RANGE_ALL = 1 | 2 | 4  # And wait, before and after.
 #: File systems that write a block which was flushed once in its place, and nothing else: ext4, xfs (linux/magic.h).
 _IN_PLACE = (0xEF53, 0x58465342)
 _COPY_CHUNK = 1 << 30
@@ -91,29 +91,45 @@ class Syscalls:
     def begin_flush(self, fd: int, offset: int, size: int) -> None:
         """Have the system begin to write a part of a file to the medium. It vouches for nothing, and never fails: an
         error of the medium is told by the next fsync. Where the system has no such call nothing is done."""
-        self._begin_flush(fd, offset, size)
+        if self._sync_range is not None:
+            self._sync_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
 
-    @cached_property
-    def _begin_flush(self) -> Callable[[int, int, int], None]:
-        return _load_begin_flush()
+    def begin_write_out(self, fd: int, device: int, size: int) -> bool:
+        """Begin to hand the first bytes of a file to the drive; `write_out` waits until it has them.
 
-    def write_out(self, fd: int, size: int) -> bool:
-        """Hand the first bytes of a file to the drive, so that the next flush of any file there makes them durable.
+        Args:
+            fd: The file.
+            device: The device that it lies on.
+            size: How many bytes. Their places were flushed once before, so that no metadata of the file is missing.
 
-        That holds for bytes whose place in the file was flushed once before, as no metadata is missing then. False
-        where the system or the file system can't do it, and at the first call, as it costs more to find out than to
-        flush: then only a flush of the file itself vouches for them.
+        Returns:
+            False where the system or the file system can't do it, and at the first call, as it costs more to find out
+            than to flush: then only a flush of the file itself makes the bytes durable.
         """
-        if not self._is_asked_again:
-            self._is_asked_again = True
+        fits = self._writes_in_place.get(device)
+        if fits is None:
+            is_first = not self._writes_in_place
+            self._writes_in_place[device] = None if is_first else _writes_in_place(fd)
+            fits = self._writes_in_place[device]
+        if not fits or self._sync_range is None:
             return False
-        return self._write_out(fd, size)
+        if self._sync_range(fd, 0, size, _SYNC_FILE_RANGE_WRITE):
+            raise _last_error()
+        return True
 
-    _is_asked_again = False
+    def write_out(self, fd: int, size: int) -> None:
+        """Wait until the drive has what `begin_write_out` began to hand to it: the next flush of any file on that drive
+        makes it durable."""
+        if self._sync_range is not None and self._sync_range(fd, 0, size, _SYNC_FILE_RANGE_ALL):
+            raise _last_error()
 
     @cached_property
-    def _write_out(self) -> Callable[[int, int], bool]:
-        return _load_write_out()
+    def _writes_in_place(self) -> dict[int, bool | None]:
+        return {}
+
+    @cached_property
+    def _sync_range(self) -> Callable[[int, int, int, int], int] | None:
+        return _load_sync_range()
 
     def exchange(self, one: str, other: str) -> bool:
         """Swap what two names stand for, atomically. False where the system can't.
@@ -240,49 +256,32 @@ class _Locker:
         return True
 
 
-def _load_begin_flush() -> Callable[[int, int, int], None]:
-    """sync_file_range(2), which doesn't wait, and leaves errors for fsync to tell; or a function that does nothing."""
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "sync_file_range"):
-        return lambda fd, offset, size: None
-    call = libc.sync_file_range
-    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-
-    def begin(fd: int, offset: int, size: int) -> None:
-        call(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
-
-    return begin
-
-
-def _load_write_out() -> Callable[[int, int], bool]:
-    """sync_file_range(2), which waits and tells errors; or a function that says that it can't vouch for anything."""
+def _load_sync_range() -> Callable[[int, int, int, int], int] | None:
+    """sync_file_range(2): a descriptor, an offset, a size, what to do; None where the system has none."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "sync_file_range") or not hasattr(libc, "fstatfs"):
-        return lambda fd, size: False
-    call = libc.sync_file_range
-    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    fits: dict[int, bool] = {}
+    if not hasattr(libc, "sync_file_range"):
+        return None
+    call: Callable[[int, int, int, int], int] = libc.sync_file_range
+    libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return call
 
-    def is_in_place(fd: int) -> bool:
-        found = (ctypes.c_long * 64)()
-        return not libc.fstatfs(fd, found) and found[0] in _IN_PLACE
 
-    def write_out(fd: int, size: int) -> bool:
-        device = os.fstat(fd).st_dev
-        if device not in fits:
-            fits[device] = is_in_place(fd)
-        if not fits[device]:
-            return False
-        if call(fd, 0, size, _SYNC_FILE_RANGE_WRITE | _SYNC_FILE_RANGE_WAIT):
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))
-        return True
+def _last_error() -> OSError:
+    import ctypes
 
-    return write_out
+    error = ctypes.get_errno()
+    return OSError(error, os.strerror(error))
+
+
+def _writes_in_place(fd: int) -> bool:
+    """Whether the file system of a file writes over a block that was flushed once, and nothing else with it."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    found = (ctypes.c_long * 64)()
+    return hasattr(libc, "fstatfs") and not libc.fstatfs(fd, found) and found[0] in _IN_PLACE
 
 
 def _load_exchange() -> Callable[[str, str], bool]:

@@ -93,10 +93,11 @@ class Recorder(Syscalls):
 
     fdatasync = fsync  # type: ignore[assignment]
 
-    def write_out(self, fd: int, size: int) -> bool:
-        if self._writes_out:
-            self.events.append(("write out", os.fstat(fd).st_ino))
+    def begin_write_out(self, fd: int, device: int, size: int) -> bool:
         return self._writes_out
+
+    def write_out(self, fd: int, size: int) -> None:
+        self.events.append(("write out", os.fstat(fd).st_ino))
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         os.rename(source, target)

@@ -1,0 +1,65 @@
+"""An append's way to the disk: how many functions of ours lie on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import capsule
+from capsule import Store
+
+OURS = os.path.dirname(capsule.__file__)
+#: What reaches a file, by its name; sync_file_range is no call of Python's, and lies on the way to pwrite.
+TO_DISK = {"pwrite", "fdatasync", "fsync"}
+#: The most functions on the way from `Store.append` to one such call, and the most that run before the last of them.
+DEEPEST, DISTINCT = 12, 72
+
+
+def paths_of_an_append(store: Store, id: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The deepest way to each call that reaches the disk, outermost function first; and every function called before
+    the last of them."""
+    ways: dict[str, list[str]] = {}
+    called: list[str] = []
+    until = 0
+
+    def ours(frame: FrameType | None) -> list[str]:
+        found = []
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(OURS):
+                found.append(frame.f_code.co_qualname)
+            frame = frame.f_back
+        return found[::-1]
+
+    def note(frame: FrameType, event: str, what: Any) -> None:
+        nonlocal until
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            called.append(f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}")
+        elif event == "c_call" and what.__name__ in TO_DISK:
+            way = ours(frame)
+            until = len(called)
+            if len(way) > len(ways.get(what.__name__, [])):
+                ways[what.__name__] = way
+
+    sys.setprofile(note)
+    try:
+        store.append(id, content="one more")
+    finally:
+        sys.setprofile(None)
+    return ways, called[:until]
+
+
+def test_an_append_passes_at_most_twelve_functions_on_its_way_to_the_disk(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        store.create(id="plan", title="Plan", type="group")
+        for text in ("one", "two", "three"):
+            store.append("plan", content=text)
+        ways, called = paths_of_an_append(store, "plan")
+    assert {"pwrite", "fdatasync"} <= set(ways)
+    for call, way in ways.items():
+        assert way[0] == "Store.append", call
+        assert len(way) <= DEEPEST, (call, way)
+    assert len(set(called)) <= DISTINCT, sorted(set(called))
