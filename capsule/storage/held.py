@@ -145,11 +145,12 @@ class HeldDocument:
             else:
                 self._note.drop_log()
 
-    def _begin(self, records: list[bytes]) -> None:
-        """Log what is about to be written in a new file."""
+    def _begin(self, records: list[bytes], *, land: bool = True) -> None:
+        """Log what is about to be written; `land`: the drive has it on return."""
         try:
             self._note.begin(records, self._device)
-            self._note.land()
+            if land:
+                self._note.land()
         except OSError as error:
             raise self._refused(error, "log a change of") from error
 
@@ -159,34 +160,27 @@ class HeldDocument:
             doing = f"undo what it began to {doing}, so that it may still appear in"
         return files.failure(error, self.path, doing)
 
-    def _done(
-        self, known: Known, signature: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str
-    ) -> Known:
+    def _done(self, known: Known, found: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
         """The document as a durable write left it, noted."""
         newest = max(known.newest, known.stamp, stamp)
-        return self._note.write(Known(signature, anatomy, tag, stamp, self._storage.boot, "", newest, time))
+        return self._note.write(Known(found, anatomy, tag, stamp, self._storage.boot, "", newest, time))
 
     def _anatomy(self, known: Known) -> Anatomy:
         if known.anatomy is None:
             raise ValueError(f"{self.path} has another layout: it can only be replaced")
         return known.anatomy
 
-    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str) -> Known:
+    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str = "") -> Known:
         """See `Held.splice`. Costs three pwrites and an fdatasync, whatever the file's size."""
         anatomy = known.anatomy or self._anatomy(known)
         if self._storage.replaces_on_append or self._links > 1:
-            known = known._replace(time=time)
-            return self._restamped(known, anatomy.updated_at, stamp, entries, records)
+            return self._restamped(known._replace(time=time), anatomy.updated_at, stamp, entries, records)
         if known.doubt:
             with files.naming(os.path.dirname(self.path), "flush"):
                 files.sync_directory(self._sys, os.path.dirname(self.path))
+        self._begin(records, land=False)
         try:
-            self._note.begin(records, self._device)
-        except OSError as error:
-            raise self._refused(error, "log a change of") from error
-        try:
-            fd = self._mutex.document_fd
-            signature, after = splice(self._sys, fd, self.path, known, anatomy, entries, stamp, self._note.land)
+            signature, after = splice(self._sys, self._fd, self.path, known, anatomy, entries, stamp, self._note.land)
         except Interfered:
             self._distrust(known.doubt)
             raise
@@ -214,8 +208,7 @@ class HeldDocument:
         return self._note.write(known._replace(doubt=""))
 
     def _distrust(self, doubt: str) -> None:
-        """Have the next one look at the whole file, whatever its signature says; after a flush that failed also have
-        it written anew, as a second flush proves nothing."""
+        """Have the next one look at the whole file; after a flush that failed also have it written anew."""
         self._note.doubt(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))
         self.close()
 
@@ -297,8 +290,7 @@ class HeldDocument:
         self._begin(records)
         signature = self._put(expected, lambda fd: files.pwrite_all(self._sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
-        known = before or Known(signature, None, "", "", "", "")
-        return self._done(known, signature, anatomy, new_tag(), stamp, "")
+        return self._done(before or Known(signature, None, "", "", "", ""), signature, anatomy, new_tag(), stamp, "")
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""
@@ -394,8 +386,7 @@ class HeldDocument:
         """See `Held.restore`."""
         with files.naming(self.path, "restore"):
             try:
-                with suppress(FileNotFoundError):
-                    self._sys.lstat(self.path)
+                if self._storage.exists(self._kind, self.id):
                     raise FileExistsError
                 if self._note.records()[-1:] != [[deleted_record(token)]]:
                     self._note.drop_log()  # It is of another document that had this id.

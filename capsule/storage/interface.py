@@ -172,8 +172,11 @@ class Held(Protocol):
             newest: The latest `updatedAt` that it is known to have had.
         """
 
-    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str) -> Known:
-        """Append entries of a time in place and overwrite `updatedAt`. Raises `Interfered`, `StorageFailed`."""
+    def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str = "") -> Known:
+        """Append entries, of a time if that is known, in place, and overwrite `updatedAt`.
+
+        Raises `Interfered`, `StorageFailed`.
+        """
 
     def flush(self, known: Known) -> Known:
         """Make the document durable, bytes and name, as it is. Raises `Interfered`, `StorageFailed`."""

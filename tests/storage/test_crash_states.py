@@ -101,7 +101,7 @@ def materialise(tree: dict[str, bytes | None], root: Path) -> None:
 
 def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:
     """Open what a power cut left: the texts are one of those, and everything works on."""
-    named = Store(str(root), store_on(root, Rebooted()).settings, store_on(root, Rebooted()).storage, instance="desk")
+    named = Store(str(root), store_on(root, Rebooted()).settings, store_on(root, Rebooted()).engine, instance="desk")
     with named as store:
         if not store.engine.storage.exists("conversations", "plan"):
             store.restore("plan")

@@ -282,11 +282,11 @@ def test_what_is_typed_right_before_a_splice_is_not_overwritten(root: Path, stor
 
         todo = True
 
-        def write_out(self, fd: int, size: int) -> bool:
+        def begin_write_out(self, fd: int, device: int, size: int) -> bool:
             if self.todo:
                 self.todo = False
                 path.write_bytes(data)
-            return super().write_out(fd, size)
+            return super().begin_write_out(fd, device, size)
 
     with store_on(root, Typing(), keep_locks=False) as writing:
         writing.append("plan", content="three")
