@@ -325,3 +325,28 @@ def test_a_log_without_the_texts_that_are_gone_still_protects_the_rest(root: Pat
     assert b"canary" not in log.read_bytes()
     save(path, stale)
     assert contents(store) == ["one", "kept", "edited"]
+
+
+def test_an_append_whose_line_the_drive_refuses_leaves_the_file_as_it_was(root: Path, store: Store, path: Path) -> None:
+    class Refusing(Syscalls):
+        refuses = False
+
+        def begin_write_out(self, fd: int, device: int, size: int) -> bool:
+            return True
+
+        def write_out(self, fd: int, size: int) -> None:
+            if self.refuses:
+                raise OSError(errno.EIO, "the drive refuses")
+            os.fdatasync(fd)
+
+    sys = Refusing()
+    with store_on(root, sys, keep_locks=False) as writing:
+        writing.append("plan", content="two")
+        before = path.read_bytes()
+        sys.refuses = True
+        with pytest.raises(StorageFailed):
+            writing.append("plan", content="refused")
+        assert path.read_bytes() == before
+        sys.refuses = False
+        writing.append("plan", content="three")
+        assert contents(writing) == ["one", "two", "three"]
