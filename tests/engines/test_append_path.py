@@ -15,7 +15,8 @@ OURS = os.path.dirname(capsule.__file__)
 #: What reaches a file, by its name; sync_file_range is no call of Python's, and lies on the way to pwrite.
 TO_DISK = {"pwrite", "fdatasync", "fsync"}
 #: The most functions on the way from `Store.append` to one such call, and the most that run before the last of them.
-DEEPEST, DISTINCT = 12, 72
+#: Two or three of the latter run only when two appends fall into one millisecond.
+DEEPEST, DISTINCT = 12, 76
 
 
 def paths_of_an_append(store: Store, id: str) -> tuple[dict[str, list[str]], list[str]]:
