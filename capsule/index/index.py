@@ -56,59 +56,37 @@ class Index(Refreshing):
 
     def message_counts(self) -> dict[str, int]:
         """How many messages each conversation has, in all its branches, by id."""
-
-        def ask() -> dict[str, int]:
-            rows = self._database.connection.execute("SELECT id, entries FROM capsules WHERE gone = 0 AND damaged = ''")
-            return dict(rows.fetchall())
-
-        return self._doing(ask)
+        return self.query(
+            lambda db: dict(db.execute("SELECT id, entries FROM capsules WHERE gone = 0 AND damaged = ''").fetchall())
+        )
 
     def latest(self) -> str | None:
         """The id of the sound conversation that changed last; None when there is none."""
-
-        def ask() -> str | None:
-            # Within one millisecond, the files' own times tell.
-            found = self._database.connection.execute(
-                "SELECT id FROM capsules WHERE gone = 0 AND damaged = ''"
-                " ORDER BY updated_ms DESC, mtime_ns DESC, id DESC LIMIT 1"
-            )
-            row = found.fetchone()
-            return None if row is None else str(row[0])
-
-        return self._doing(ask)
+        # Within one millisecond, the files' own times tell.
+        question = (
+            "SELECT id FROM capsules WHERE gone = 0 AND damaged = ''"
+            " ORDER BY updated_ms DESC, mtime_ns DESC, id DESC LIMIT 1"
+        )
+        return self.query(lambda db: next((str(id) for (id,) in db.execute(question)), None))
 
     def forks_of(self, id: str) -> list[str]:
         """The ids of the conversations that say they were split off from this one, sorted."""
-
-        def ask() -> list[str]:
-            found = self._database.connection.execute(
-                "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id", (id,)
-            )
-            return [row[0] for row in found]
-
-        return self._doing(ask)
+        question = "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id"
+        return self.query(lambda db: [row[0] for row in db.execute(question, (id,))])
 
     def locks(self) -> dict[str, dict[str, Any]]:
         """The active locks, by conversation."""
-
-        def ask() -> dict[str, dict[str, Any]]:
-            db = self._database.connection
-            found = db.execute("SELECT id, lock FROM capsules WHERE lock IS NOT NULL AND gone = 0")
-            return {id: json.loads(lock) for id, lock in found}
-
-        return self._doing(ask)
+        question = "SELECT id, lock FROM capsules WHERE lock IS NOT NULL AND gone = 0"
+        return self.query(lambda db: {id: json.loads(lock) for id, lock in db.execute(question)})
 
     def counts(self) -> dict[str, int]:
         """How many conversations, damaged ones, messages and words there are."""
-
-        def ask() -> dict[str, int]:
-            found = self._database.connection.execute(
-                "SELECT count(*), coalesce(sum(damaged != ''), 0), coalesce(sum(entries), 0), coalesce(sum(words), 0)"
-                " FROM capsules WHERE gone = 0"
-            )
-            return dict(zip(("conversations", "damaged", "messages", "words"), found.fetchone(), strict=True))
-
-        return self._doing(ask)
+        question = (
+            "SELECT count(*), coalesce(sum(damaged != ''), 0), coalesce(sum(entries), 0), coalesce(sum(words), 0)"
+            " FROM capsules WHERE gone = 0"
+        )
+        names = ("conversations", "damaged", "messages", "words")
+        return self.query(lambda db: dict(zip(names, db.execute(question).fetchone(), strict=True)))
 
     def cursor(self) -> str:
         """The place in the journal where everything so far was heard of."""

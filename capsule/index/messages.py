@@ -18,10 +18,10 @@ from capsule.format import canonical
 from capsule.format.tree import ROOT
 from capsule.index.folding import count as count_words
 
-__all__ = ["PLAIN", "Message", "exact_ms", "messages_of", "ms_of", "pieces_of"]
+__all__ = ["Message", "messages_of", "ms_of", "pieces_of"]
 
 #: The keys of most entries.
-PLAIN = ("role", "content", "timestamp", "id")
+_PLAIN = ("role", "content", "timestamp", "id")
 
 _BETWEEN = b"\n    },\n    {\n"
 _FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
@@ -69,7 +69,7 @@ def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[
     for entry, piece in zip(entries, pieces, strict=True):
         keys = tuple(entry)
         parent = sender = tools = None
-        if keys == PLAIN:
+        if keys == _PLAIN:
             role, content, stamp, id = entry.values()
         else:
             get = entry.get
@@ -94,48 +94,8 @@ def _tools(entry: dict[str, Any]) -> str | None:
     return "\n".join(part for part in parts if part) or None
 
 
-class _Parts(dict[str, int]):
-    """What a part of a canonical time is worth, in milliseconds; found out when it is first met.
-
-    Args:
-        before, behind: What makes a time of the part.
-    """
-
-    def __init__(self, before: str, behind: str) -> None:
-        self._before, self._behind = before, behind
-
-    def __missing__(self, part: str) -> int:
-        stamp = self._before + part + self._behind
-        if not timestamps.is_canonical(stamp):
-            raise KeyError(part)
-        if len(self) == 4096:
-            self.clear()
-        self[part] = found = _slow_ms(stamp)
-        return found
-
-
-_days = _Parts("", "00:00:00.000Z")
-_minutes = _Parts("1970-01-01T", "00.000Z")
-_seconds = _Parts("1970-01-01T00:00:", "000Z")
-_thousandths = _Parts("1970-01-01T00:00:00.", "")
-
-
-def exact_ms(stamp: str) -> int | None:
-    """A time as the format writes it in milliseconds since 1970; None when it is in another form, or none."""
-    # A message has one, and most have another day and minute than the one before.
-    try:
-        return _days[stamp[:11]] + _minutes[stamp[11:17]] + _seconds[stamp[17:20]] + _thousandths[stamp[20:]]
-    except KeyError:
-        return None
-
-
 def ms_of(stamp: str) -> int:
     """A time in milliseconds since 1970; 0 for what is none."""
-    found = exact_ms(stamp)
-    return _slow_ms(stamp) if found is None else found
-
-
-def _slow_ms(stamp: str) -> int:
     try:
         return round(timestamps.parse(stamp).timestamp() * 1000)
     except (ValueError, OverflowError):

@@ -5,20 +5,22 @@ score can change with every message that is indexed, so a cursor holds no score:
 counted from, the newest message that counts, and which ones were given already.
 
 A cursor is base64url of: version (1 byte), generation of the index (8 bytes), digest of what was asked (4), and,
-deflated, numbers of 7 bits a byte: time, top, top of the titles, count of words, count and numbers of the titles
-given, those of the messages given; each number of a list as its distance from the one before.
+deflated, a JSON array: time, top, top of the titles, count of words, the numbers of the messages given and of the
+titles given; each number of a list as its distance from the one before.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import nlargest
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 from zlib import MAX_WBITS, compressobj, decompressobj
 from zlib import error as DeflateError
+
+import orjson
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listed", "Page", "by_change"]
 
-_VERSION = 2
+_VERSION = 3
 _HEAD = 1 + 8 + 4
 _LONGEST = 1 << 20
 
@@ -62,10 +64,10 @@ class Page:
             generation: Of the index (16 hexadecimal digits): the numbers are good for no other.
             asked: What was asked, in any words: another search can't go on here.
         """
-        numbers = [self.now_ms, self.top, self.top_title, self.having, len(self.given_titles)]
-        numbers += [*_steps(self.given_titles), *_steps(self.given)]
+        given = [_steps(self.given), _steps(self.given_titles)]
+        numbers = orjson.dumps([self.now_ms, self.top, self.top_title, self.having, *given])
         deflate = compressobj(wbits=-MAX_WBITS)
-        data = _head(generation, asked) + deflate.compress(b"".join(map(_packed, numbers))) + deflate.flush()
+        data = _head(generation, asked) + deflate.compress(numbers) + deflate.flush()
         return urlsafe_b64encode(data).rstrip(b"=").decode()
 
     @classmethod
@@ -78,9 +80,10 @@ class Page:
         try:
             data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
             inflate = decompressobj(wbits=-MAX_WBITS)
-            head, numbers = data[:_HEAD], list(_unpacked(inflate.decompress(data[_HEAD:], _LONGEST)))
-            now_ms, top, top_title, having, titles = numbers[:5]
-        except (ValueError, DeflateError):
+            head, numbers = data[:_HEAD], orjson.loads(inflate.decompress(data[_HEAD:], _LONGEST))
+            now_ms, top, top_title, having = (_number(one) for one in numbers[:4])
+            given, titles = (set(accumulate(map(_number, one))) for one in numbers[4:])
+        except (ValueError, TypeError, LookupError, DeflateError):
             raise InvalidInput("that is no cursor; take the one of the last page, or none to begin anew") from None
         if head[:1] != bytes([_VERSION]) or head[9:] != _head(generation, asked)[9:]:
             raise InvalidInput("the cursor belongs to another question; give it with what was asked on the first page")
@@ -88,8 +91,7 @@ class Page:
             raise InvalidInput(
                 "the cursor is of another store, or of an index that was built anew since; begin again without a cursor"
             )
-        given_titles, given = numbers[5 : 5 + titles], numbers[5 + titles :]
-        return cls(now_ms, top, top_title, having, set(_sums(given)), set(_sums(given_titles)))
+        return cls(now_ms, top, top_title, having, given, titles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,38 +139,13 @@ def _head(generation: str, asked: str) -> bytes:
     return bytes([_VERSION]) + blake2b(generation.encode(), digest_size=8).digest() + digest
 
 
-def _steps(numbers: Iterable[int]) -> Iterator[int]:
-    before = 0
-    for number in sorted(numbers):
-        yield number - before
-        before = number
-
-
-def _sums(steps: Iterable[int]) -> Iterator[int]:
-    total = 0
-    for step in steps:
-        total += step
-        yield total
-
-
-def _packed(number: int) -> bytes:
-    made = bytearray()
-    while number > 127:
-        made.append(number & 127 | 128)
-        number >>= 7
-    made.append(number)
-    return bytes(made)
-
-
-def _unpacked(data: bytes) -> Iterator[int]:
-    number = shift = 0
-    for byte in data:
-        number |= (byte & 127) << shift
-        shift += 7
-        if not byte & 128:
-            if number >= 1 << 63:
-                raise ValueError
-            yield number
-            number = shift = 0
-    if shift:
+def _number(found: Any) -> int:
+    if type(found) is not int or not 0 <= found < 1 << 62:
         raise ValueError
+    return found
+
+
+def _steps(numbers: set[int]) -> list[int]:
+    """Sorted, each as its distance from the one before: that deflates best."""
+    found = sorted(numbers)
+    return [number - before for before, number in zip([0, *found], found, strict=False)]

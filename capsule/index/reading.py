@@ -16,13 +16,12 @@ import orjson
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import anatomy, codec, migrations, validation
 from capsule.format.copynames import original_of
-from capsule.format.fields import ROLES
 from capsule.head import Head
-from capsule.index.messages import PLAIN, Message, exact_ms, messages_of, pieces_of
+from capsule.index.messages import Message, messages_of, pieces_of
 from capsule.settling import decoded
 from capsule.storage.interface import Known, Scanned, Signature, Source
 
-__all__ = ["NOTHING", "Before", "Found", "is_young", "look"]
+__all__ = ["NOTHING", "Found", "Row", "is_young", "look"]
 
 #: The signature that no file has.
 NOTHING = Signature(0, 0, 0, 0)
@@ -35,17 +34,8 @@ _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _ENTRY = 6  # What `codec.encode_entry` puts before and behind the lines of an entry.
 
 
-class Before(NamedTuple):
-    """What the index knows of a capsule; see `schema`."""
-
-    num: int
-    signature: Signature
-    tag: str
-    digest: int | None
-    history: int | None
-    tail: int | None
-    entries: int
-    damaged: str
+#: A row of the table of conversations, by the names of its columns.
+Row = dict[str, Any]
 
 
 class Found(NamedTuple):
@@ -91,9 +81,8 @@ def look(
     storage: Source,
     kind: str,
     scanned: Scanned,
-    know: Callable[[], Known | None],
-    before: Before | None,
-    *,
+    know: Callable[[Scanned], Known | None],
+    before: Row | None,
     verify: bool = False,
 ) -> Found | None:
     """Read a file, as little of it as will do.
@@ -121,7 +110,7 @@ def look(
         return Found(scanned.signature, is_young(scanned.signature, started), damaged=error.message)
     data = b""
     for _ in range(_TRIES):
-        known = know()
+        known = know(scanned)
         started = time.time_ns()
         if known is not None and before is not None and not verify:
             grown = _grown(storage, kind, id, known, before)
@@ -136,18 +125,18 @@ def look(
         data, signature = got
         if signature == NOTHING or (known is not None and (signature != known.signature or not _is_whole(data, known))):
             continue
-        found = _whole(data, signature, path, id, known, before, verify=verify)
+        found = _whole(data, signature, path, id, known, before, verify)
         mendable = bool(found.damaged) and storage.is_torn(data)
         return found._replace(young=is_young(signature, started), mendable=mendable)
     # Somebody writes it all the time: what was read last will do, and is looked at again.
-    return _whole(data, NOTHING, path, id, None, None, verify=True)._replace(young=True)
+    return _whole(data, NOTHING, path, id, None, None, True)._replace(young=True)
 
 
 def _is_whole(data: bytes, known: Known) -> bool:
     return known.anatomy is None or data.endswith(anatomy.closing_of(known.anatomy))
 
 
-def _grown(storage: Source, kind: str, id: str, known: Known, before: Before) -> Found | None:
+def _grown(storage: Source, kind: str, id: str, known: Known, before: Row) -> Found | None:
     """A file to which the store has only appended since, read from where the index stopped; else None.
 
     The note's tag says so: every other write of the store, and every version it took in, gets a new one.
@@ -155,56 +144,51 @@ def _grown(storage: Source, kind: str, id: str, known: Known, before: Before) ->
     at = known.anatomy
     if (
         at is None
-        or before.tag != known.tag
-        or before.damaged
-        or before.signature.inode != known.signature.inode
-        or before.history != at.history
-        or before.tail is None
-        or before.digest is None
-        or not before.tail <= at.tail
+        or before["tag"] != known.tag
+        or before["damaged"]
+        or before["inode"] != known.signature.inode
+        or before["history"] != at.history
+        or before["tail"] is None
+        or before["digest"] is None
+        or not before["tail"] <= at.tail
     ):
         return None
-    got = storage.read_from(kind, id, before.tail)
+    got = storage.read_from(kind, id, before["tail"])
     if got is None or got[1] != known.signature or not _is_whole(got[0], known):
         return None
-    block = got[0][: at.tail - before.tail]
+    return _appended(known.signature, known, before, got[0][: at.tail - before["tail"]])
+
+
+def _appended(signature: Signature, known: Known, before: Row, block: bytes) -> Found | None:
+    """What was found where these lines of entries stand behind those that the index has; None when they can't be."""
+    assert known.anatomy is not None
+    at, lines = known.anatomy, block.removeprefix(b",")
     try:
-        entries = orjson.loads(b"[" + block.removeprefix(b",") + b"]")
-        messages = messages_of(entries, pieces_of(block.removeprefix(b",")))
+        messages = messages_of(orjson.loads(b"[" + lines + b"]"), pieces_of(lines))
     except (ValueError, KeyError, TypeError):
         return None
-    if messages is None or len(messages) != at.entries - before.entries:
+    if messages is None or len(messages) != at.entries - before["entries"]:
         return None
     return Found(
-        known.signature,
+        signature,
         False,
         tag=known.tag,
         by_store=known.doubt != "name",
         updated_at=known.stamp,
-        start=before.entries,
+        start=before["entries"],
         messages=messages,
         entries=at.entries,
-        place=(at.history, at.tail, zlib.crc32(block, before.digest)),
+        place=(at.history, at.tail, zlib.crc32(block, before["digest"])),
     )
 
 
 def _whole(
-    data: bytes,
-    signature: Signature,
-    path: str,
-    id: str,
-    known: Known | None,
-    before: Before | None,
-    *,
-    verify: bool,
+    data: bytes, signature: Signature, path: str, id: str, known: Known | None, before: Row | None, verify: bool
 ) -> Found:
     """A file read as a whole."""
     try:
-        if known is not None and before is not None:
-            reheaded = _reheaded(data, signature, path, known, before)
-            if reheaded is not None:
-                return reheaded
-        return _sound(data, signature, path, id, None if verify else known)
+        found = _reheaded(data, signature, path, known, before) if known is not None and before is not None else None
+        return found or _sound(data, signature, path, id, None if verify else known)
     except InvalidDocument as error:
         return Found(signature, False, damaged=error.message)
 
@@ -232,56 +216,49 @@ def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known |
         at = None
         if messages is None:
             raise ValueError(f"{path}: a migrated message without an id")
-    current = document.get("metadata", {}).get("currentNode")
-    return Found(
+    found = Found(
         signature,
         False,
         tag=known.tag if known is not None else "",
         by_store=known is not None and known.doubt != "name",
-        head=head,
-        updated_at=head.updated_at if head else "",
-        current=current if isinstance(current, str) else None,
-        rest=_rest(document),
         messages=messages,
         entries=len(messages),
         place=(at.history, at.tail, zlib.crc32(block)) if at is not None else None,
     )
+    return _with_head(found, document, head)
 
 
-def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before: Before) -> Found | None:
+def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before: Row) -> Found | None:
     """A file to whose history the store has only appended since, whatever it did to the head; else None."""
     at = known.anatomy
-    if at is None or before.tail is None or before.history is None or before.digest is None or before.damaged:
+    if (
+        at is None
+        or before["tail"] is None
+        or before["history"] is None
+        or before["digest"] is None
+        or before["damaged"]
+    ):
         return None
-    tail = at.history + before.tail - before.history
-    if tail > at.tail or zlib.crc32(memoryview(data)[at.history : tail]) != before.digest:
+    tail = at.history + before["tail"] - before["history"]
+    if tail > at.tail or zlib.crc32(memoryview(data)[at.history : tail]) != before["digest"]:
         return None
-    block = data[tail : at.tail]
-    beginning = anatomy.head_of(data[: at.context + 64])
+    found = _appended(signature, known, before, data[tail : at.tail])
     try:
-        entries = orjson.loads(b"[" + block.removeprefix(b",") + b"]")
-        messages = messages_of(entries, pieces_of(block.removeprefix(b",")))
-        document = orjson.loads(beginning or b"")
+        document = orjson.loads(anatomy.head_of(data[: at.context + 64]) or b"")
         document |= orjson.loads(b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}")
         head = Head.of(document, path, signature.size)
     except (ValueError, KeyError, TypeError):
         return None
-    if messages is None or len(messages) != at.entries - before.entries or head is None:
-        return None
-    current = document["metadata"].get("currentNode")
-    return Found(
-        signature,
-        False,
-        tag=known.tag,
-        by_store=known.doubt != "name",
+    return None if found is None or head is None else _with_head(found, document, head)
+
+
+def _with_head(found: Found, document: dict[str, Any], head: Head | None) -> Found:
+    current = document.get("metadata", {}).get("currentNode")
+    return found._replace(
         head=head,
-        updated_at=head.updated_at,
+        updated_at=head.updated_at if head else "",
         current=current if isinstance(current, str) else None,
         rest=_rest(document),
-        start=before.entries,
-        messages=messages,
-        entries=at.entries,
-        place=(at.history, at.tail, zlib.crc32(block, before.digest)),
     )
 
 
@@ -298,38 +275,15 @@ def _document(data: bytes, path: str, id: str, *, vouched: bool) -> tuple[dict[s
         is_plain = False
     if not is_plain or type(document) is not dict:
         return decoded(data, path, id), False
-    if not vouched and (not _is_simple(document, id) or _DEEP in data):
-        return decoded(data, path, id), True
+    if not vouched:
+        if _DEEP in data or document.get("id") != id or not str(document.get("version")).startswith("2."):
+            return decoded(data, path, id), True
+        validation.check(document, data, path)
     return document, True
 
 
 #: The indentation of what is nested deeper than a capsule's own fields ever are; such a file is read strictly.
 _DEEP = b"\n" + b" " * 120
-#: A tuple: what stands there may be a list, which no set can be asked for.
-_ROLES = tuple(ROLES)
-
-
-def _is_simple(document: dict[str, Any], id: str) -> bool:
-    """Whether a document is valid at a first look: the checks of `validation`, for messages of the usual fields."""
-    if document.get("id") != id or not str(document.get("version")).startswith("2."):
-        return False
-    history = document.get("history")
-    if type(history) is not list:
-        return False
-    odd = []
-    for entry in history:
-        if type(entry) is not dict:
-            return False
-        if tuple(entry) == PLAIN:
-            role, content, stamp, name = entry.values()
-            if role in _ROLES and type(content) is type(stamp) is type(name) is str and exact_ms(stamp) is not None:
-                continue
-        odd.append(entry)
-    try:
-        validation.check(document | {"history": odd}, b"", "")
-    except InvalidDocument:
-        return False
-    return True
 
 
 def _rest(document: dict[str, Any]) -> tuple[int, int]:

@@ -22,15 +22,15 @@ from capsule.index.database import Database, Progress, Unusable, is_busy, is_of_
 from capsule.storage.interface import Known, Scanned, Signature, Source, Tracker
 
 if TYPE_CHECKING:
-    from capsule.index.reading import Before, Found
+    from capsule.index.reading import Found, Row
     from capsule.index.rows import Rows
 
 __all__ = ["Refreshing"]
 
 T = TypeVar("T")
 
-#: Files taken in within one transaction, and how many bytes of them.
-_BATCH, _BATCH_BYTES = 200, 16 << 20
+#: Files taken in within one transaction, for which other processes wait.
+_BATCH = 50
 #: No event tells of a write through a mapping: so often the files are looked at in any case.
 _RESCAN_NS = 10_000_000_000
 #: An editor that moves the old version away before it writes the new one is done within this time.
@@ -218,19 +218,14 @@ class Refreshing:
         from capsule.index.rows import Rows
 
         self._await_the_missing(touched)
-        for id, file in touched.items():
+        for file in touched.values():
             if file is not None:
-                self._known(id, file)  # Settled outside of the transaction.
+                self._known(file)  # Settled outside of the transaction.
         left = list(touched.items())
         total = sum(file.signature.size for file in touched.values() if file is not None)
         done = 0
         while left:
-            batch, size = 0, 0
-            while batch < len(left) and batch < _BATCH and size < _BATCH_BYTES:
-                file = left[batch][1]
-                size += file.signature.size if file is not None else 0
-                batch += 1
-            now, left = left[:batch], left[batch:]
+            now, left = left[:_BATCH], left[_BATCH:]
             db.execute("BEGIN IMMEDIATE")
             try:
                 rows = Rows(db)
@@ -242,7 +237,7 @@ class Refreshing:
                 raise
             for id, signature, again in noted:
                 self._note(id, signature, again=again)
-            done += size
+            done += sum(file.signature.size for _, file in now if file is not None)
             if progress is not None and len(touched) > 1:
                 progress(min(done, total), total)
 
@@ -263,22 +258,17 @@ class Refreshing:
             self._seen.pop(id, None)
         else:
             self._seen[id] = signature
-        if again:
-            self._again.add(id)
-        else:
-            self._again.discard(id)
+        (self._again.add if again else self._again.discard)(id)
         self._stale.add(id)
 
     def _await_the_missing(self, touched: dict[str, Scanned | None]) -> None:
         """Give documents that vanished a moment to come back: vim moves the old version away first."""
-        missing = [id for id, file in touched.items() if file is None and self._remembers(id)]
+        missing = {id for id, file in touched.items() if file is None and self._remembers(id)}
         deadline = time.monotonic() + _QUIET_S
         while missing and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            for id in list(missing):
-                touched[id] = self._storage.find(self._kind, id)
-                if touched[id] is not None:
-                    missing.remove(id)
+            touched |= {id: self._storage.find(self._kind, id) for id in missing}
+            missing = {id for id in missing if touched[id] is None}
 
     def _remembers(self, id: str) -> bool:
         try:
@@ -286,10 +276,11 @@ class Refreshing:
         except CapsuleError:
             return False
 
-    def _known(self, id: str, file: Scanned | None) -> Known | None:
+    def _known(self, file: Scanned) -> Known | None:
         """What the store knows of a file; a version that it remembers otherwise is settled first."""
-        if file is None or not file.regular:
+        if not file.regular:
             return None
+        id = file.id
         try:
             # As `Storage.known` says it; but most files of a fresh clone have no note, and one look tells that.
             noted = self._storage.noted(self._kind, id)
@@ -308,14 +299,13 @@ class Refreshing:
         file = self._storage.find(self._kind, id) if file is not None else None
         found = None
         if file is not None:
-            before = rows.before(row)
-            if before is None or row is None:
+            if row is None or row["gone"]:
                 found = self._found(file, None)
             else:
-                is_same = before.signature == file.signature
+                is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
                 if is_same and not row["racy"] and id not in self._again:
                     return file.signature, False  # Another process was here first.
-                found = self._found(file, before, verify=is_same)
+                found = self._found(file, row, verify=is_same)
                 if found is not None and row["racy"] and not is_same and found.start:
                     # Only the end was read: what lies before may have changed within the same tick as the last time.
                     found = found._replace(young=True)
@@ -326,31 +316,26 @@ class Refreshing:
         rows.put(id, row, found)
         return found.signature, found.young
 
-    def _found(self, file: Scanned, before: Before | None, *, verify: bool = False) -> Found | None:
+    def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
         """A file as it is, after what was torn by a crash is mended, and who writes it in place is done."""
-        deadline = time.monotonic() + _QUIET_S
-        found = self._look(file, before, verify)
-        while found is not None and found.damaged and file.regular:
-            is_ours = found.mendable or self._remembers(file.id)
-            if is_ours and not self._is_mended(file.id):
-                break
-            if not is_ours:
-                if not found.young or time.monotonic() > deadline:
-                    break
-                time.sleep(_POLL_S)
-            now = self._storage.find(self._kind, file.id)
-            if now is None:
-                return None
-            file = now
-            found = self._look(file, before, verify)
-            if is_ours:
-                break
-        return found
-
-    def _look(self, file: Scanned, before: Before | None, verify: bool) -> Found | None:
         from capsule.index.reading import look
 
-        return look(self._storage, self._kind, file, lambda: self._known(file.id, file), before, verify=verify)
+        deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
+        while True:
+            found = look(self._storage, self._kind, now, self._known, before, verify)
+            if is_ours or found is None or not found.damaged or not file.regular:
+                return found
+            is_ours = found.mendable or self._remembers(file.id)
+            if is_ours and not self._is_mended(file.id):
+                return found
+            if not is_ours:
+                if not found.young or time.monotonic() > deadline:
+                    return found
+                time.sleep(_POLL_S)
+            again = self._storage.find(self._kind, file.id)
+            if again is None:
+                return None
+            now = again
 
     def _is_mended(self, id: str) -> bool:
         """Whether a file that could not be read is one that settling mends, or waits for."""

@@ -15,8 +15,7 @@ from capsule.format import tree
 from capsule.head import Head
 from capsule.index import journal, words
 from capsule.index.messages import Message, ms_of
-from capsule.index.reading import Before, Found
-from capsule.storage.interface import Signature
+from capsule.index.reading import Found, Row
 from capsule.timestamps import sortable
 
 __all__ = ["HEAD_COLUMNS", "Rows", "head_of"]
@@ -60,8 +59,6 @@ _PLAIN_MESSAGE = (
     " VALUES(?, ?, ?, ?, NULL, ?, NULL, ?, ?, 1, ?, NULL, ?)"
 )
 
-Row = dict[str, Any]
-
 
 def head_of(row: tuple[Any, ...], prefix: str) -> Head:
     """The head in a row of `HEAD_COLUMNS`.
@@ -102,22 +99,6 @@ class Rows:
         columns = ", ".join(f"{name} = ?" for name in values)
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
-    @staticmethod
-    def before(row: Row | None) -> Before | None:
-        """What `reading.look` asks of a row."""
-        if row is None or row["gone"]:
-            return None
-        return Before(
-            row["num"],
-            Signature(row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"]),
-            row["tag"],
-            row["digest"],
-            row["history"],
-            row["tail"],
-            row["entries"],
-            row["damaged"],
-        )
-
     def _tell(self, kind: str, id: str, found: Found, was: str = "", **told: Any) -> None:
         source = "store" if found.by_store else "outside"
         if found.tag and kind != "appended":
@@ -126,24 +107,21 @@ class Rows:
 
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
         """The file is gone; the row stays, as it may come back."""
-        self._forget_messages(row["num"])
+        old = self._db.execute("SELECT num, content, tools FROM messages WHERE capsule = ? ORDER BY num", (row["num"],))
+        words.remove(self._db, old.fetchall())
+        self._db.execute("DELETE FROM messages WHERE capsule = ?", (row["num"],))
         self._title(row["num"], (row["title"], row["tags"]), ("", "[]"))
         self._set(row["num"], _NOTHING | {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
-
-    def _forget_messages(self, num: int) -> None:
-        old = self._db.execute("SELECT num, content, tools FROM messages WHERE capsule = ? ORDER BY num", (num,))
-        words.remove(self._db, old.fetchall())
-        self._db.execute("DELETE FROM messages WHERE capsule = ?", (num,))
 
     def put(self, id: str, row: Row | None, found: Found) -> None:
         """Have the rows of a conversation say what was found in its file."""
         if row is None or row["gone"]:
             self._new(id, row, found)
         elif found.damaged:
-            self._damaged(id, row, found)
-        elif found.head is None:
-            self._grown(id, row, found)
+            self._set(row["num"], _file(found) | {"tag": "", "damaged": found.damaged})
+            if row["damaged"] != found.damaged:
+                self._tell("damaged", id, found, damaged=found.damaged)
         else:
             self._sound(id, row, found)
 
@@ -174,8 +152,12 @@ class Rows:
         self._title(num, ("", "[]"), (values["title"], values["tags"]))
         self._insert_messages(num, 0, messages, on)
 
-    def _insert_messages(self, capsule: int, at: int, messages: list[Message], on: list[bool] | None) -> None:
-        first, self._next = self._next, self._next + len(messages)
+    def _insert_messages(
+        self, capsule: int, at: int, messages: list[Message], on: list[bool] | None, first: int = 0
+    ) -> None:
+        """Put messages from place `at` on, numbered from `first`; 0: as the newest."""
+        if not first:
+            first, self._next = self._next, self._next + len(messages)
         rows: list[tuple[Any, ...]] = []
         texts: list[words.Row] = []
         were_plain = True
@@ -208,36 +190,6 @@ class Rows:
 
     # -- A conversation that changed ------------------------------------------------------------------------------
 
-    def _damaged(self, id: str, row: Row, found: Found) -> None:
-        self._set(row["num"], _file(found) | {"tag": "", "damaged": found.damaged})
-        if row["damaged"] != found.damaged:
-            self._tell("damaged", id, found, damaged=found.damaged)
-
-    def _grown(self, id: str, row: Row, found: Found) -> None:
-        """The store has appended, and nothing else."""
-        messages = found.messages or []
-        assert found.place is not None
-        grown = {
-            "updated_at": found.updated_at,
-            "updated_ms": _stamp_ms(found.updated_at),
-            "digest": found.place[2],
-            "tail": found.place[1],
-            "entries": found.entries,
-            "words": row["words"] + sum(message.words for message in messages),
-        }
-        self._set(row["num"], _file(found) | grown)
-        self._append(id, row, found, messages)
-
-    def _append(self, id: str, row: Row, found: Found, messages: list[Message]) -> None:
-        if not messages:
-            return
-        is_linear = row["linear"] and not any(message.parent is not None for message in messages)
-        self._insert_messages(row["num"], found.start, messages, None)
-        if not is_linear:
-            self._set(row["num"], {"linear": False})
-            self._mark_active(row["num"], row["current"])
-        self._tell("appended", id, found, messages=[message.id for message in messages], count=found.entries)
-
     def _mark_active(self, capsule: int, current: str | None) -> None:
         """Work out anew which messages lie on the active branch."""
         rows = self._db.execute(
@@ -250,20 +202,25 @@ class Rows:
         )
 
     def _sound(self, id: str, row: Row, found: Found) -> None:
-        """A file whose head was read; its messages, from `start` on, too."""
-        assert found.head is not None
+        """A file that was read; its messages from `start` on, and its head unless only `updatedAt` changed."""
         if row["damaged"]:
             self._tell("repaired", id, found, count=found.entries)
-        changed = self._messages(row, found)
+        appended, edited, removed = changed = self._messages(row, found)
+        current = row["current"] if found.head is None else found.current
         count, has_parents = self._counted(row, found)
-        linear = not has_parents and found.current is None
+        linear = not has_parents and current is None
         values = _values(found, count, linear)
         self._set(row["num"], values)
-        self._title(row["num"], (row["title"], row["tags"]), (values["title"], values["tags"]))
-        if not (linear and row["linear"]) and (any(changed) or found.current != row["current"]):
-            self._mark_active(row["num"], found.current)
-        self._tell_messages(id, row, found, *changed)
-        self._tell_head(id, row, found, found.head)
+        if found.head is not None:
+            self._title(row["num"], (row["title"], row["tags"]), (values["title"], values["tags"]))
+        if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
+            self._mark_active(row["num"], current)
+        if edited or removed:
+            self._tell("edited", id, found, row["tag"], messages=edited, removed=removed, count=found.entries)
+        if appended:
+            self._tell("appended", id, found, messages=appended, count=found.entries)
+        if found.head is not None:
+            self._tell_head(id, row, found, found.head)
 
     def _counted(self, row: Row, found: Found) -> tuple[int, int]:
         """How many words a conversation has, and how many messages that name a parent."""
@@ -318,7 +275,8 @@ class Rows:
             if digest == message.digest:
                 self._db.execute("UPDATE messages SET at = ? WHERE num = ?", (at + i, num))
             else:
-                self._replace(num, at + i, message)
+                self._remove_message(num)
+                self._insert_messages(capsule, at + i, [message], None, num)
                 edited.append(message.id)
         gone = [one for left in there.values() for one in left]
         gone.sort()
@@ -336,30 +294,10 @@ class Rows:
             edited = [message.id for message in new]  # Only their order changed.
         return appended, edited, removed
 
-    def _old_text(self, num: int) -> tuple[int, str, str | None]:
-        content, tools = self._db.execute("SELECT content, tools FROM messages WHERE num = ?", (num,)).fetchone()
-        return num, content, tools
-
-    def _replace(self, num: int, at: int, message: Message) -> None:
-        words.remove(self._db, [self._old_text(num)])
-        self._db.execute(
-            "UPDATE messages SET at = ?, id = ?, parent = ?, role = ?, sender = ?, time_ms = ?, words = ?,"
-            " content = ?, tools = ?, digest = ? WHERE num = ?",
-            (at, *message, num),
-        )
-        words.add(self._db, [(num, message.content, message.tools)])
-
     def _remove_message(self, num: int) -> None:
-        words.remove(self._db, [self._old_text(num)])
+        found = self._db.execute("SELECT num, content, tools FROM messages WHERE num = ?", (num,))
+        words.remove(self._db, found.fetchall())
         self._db.execute("DELETE FROM messages WHERE num = ?", (num,))
-
-    def _tell_messages(
-        self, id: str, row: Row, found: Found, appended: list[str], edited: list[str], removed: list[str]
-    ) -> None:
-        if edited or removed:
-            self._tell("edited", id, found, row["tag"], messages=edited, removed=removed, count=found.entries)
-        if appended:
-            self._tell("appended", id, found, messages=appended, count=found.entries)
 
     def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:
         was = orjson.loads(row["head"]) if row["head"] else [None] * len(_HEAD_FIELDS)
@@ -392,20 +330,21 @@ def _file(found: Found) -> dict[str, Any]:
 
 
 def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
-    """The columns of a conversation that was read, by their names."""
-    head = found.head
-    values = _NOTHING | _file(found) | {"tag": found.tag, "damaged": found.damaged, "current": found.current}
-    values |= {"entries": found.entries, "words": count, "linear": linear}
-    values["rest"], values["context"] = found.rest
+    """The columns of a conversation that was read, by their names; those of its head where that was read."""
+    head, values = found.head, _file(found) | {"entries": found.entries, "words": count, "linear": linear}
     if found.place is not None:
-        values["history"], values["tail"], values["digest"] = found.place
+        values |= dict(zip(("history", "tail", "digest"), found.place, strict=True))
+    if found.updated_at:
+        values |= {"updated_at": found.updated_at, "updated_ms": ms_of(sortable(found.updated_at))}
+    if head is None and found.updated_at:
+        return values
+    values = _NOTHING | values | {"tag": found.tag, "damaged": found.damaged, "current": found.current}
+    values["rest"], values["context"] = found.rest
     if head is not None:
         values |= {
             "head": orjson.dumps([getattr(head, name) for name in _HEAD_FIELDS]).decode(),
             "title": head.title,
             "created_at": head.created_at,
-            "updated_at": head.updated_at,
-            "updated_ms": _stamp_ms(head.updated_at),
             "mode": head.mode,
             "tags": orjson.dumps(head.tags).decode(),
             "archived": head.archived,
@@ -424,7 +363,3 @@ def _branch(messages: list[Message], current: str | None) -> tuple[bool, list[bo
     if current is None and not any(message.parent is not None for message in messages):
         return True, None
     return False, tree.active([(message.id, message.parent) for message in messages], current)
-
-
-def _stamp_ms(stamp: str) -> int:
-    return ms_of(sortable(stamp)) if stamp else 0
