@@ -69,15 +69,8 @@ def is_of_no_use(error: Exception) -> bool:
 
 
 _AGAINST = frozenset(
-    {
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_PROTOCOL,
-    }
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in ("CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "FULL", "READONLY", "PROTOCOL")
 )
 
 
@@ -117,58 +110,39 @@ class Database:
         """
         is_ours = self._main is not None and os.getpid() == self._pid
         if is_ours and (self._inode == 0 or self._derived.inode(NAME) == self._inode):
-            assert self._main is not None
-            return self._main, False
+            return self.connection, False
         self.forget()
         for _ in range(_TRIES):
             if self._only_memory or not (self._open() or self._build(progress)):
-                self._main = self._in_memory(progress)
+                self._fill_memory(progress)
             if self._main is not None:
-                break
-        else:
-            raise Unusable("it keeps being replaced")
-        assert self._main is not None
-        return self._main, True
+                return self._main, True
+        raise Unusable("it keeps being replaced")
 
     def _open(self) -> bool:
         """Open the file, when there is a sound one of this version."""
         inode = self._derived.inode(NAME)
         if not inode:
             return False
+        uri = f"file:{_quoted(self._derived.path(NAME))}?mode=rw"
         db = None
         try:
-            db = self._connect(inode)
-            self.generation = self._generation(db)
-        except (sqlite3.DatabaseError, Unusable) as error:
-            if db is not None:
-                db.close()
-            if is_busy(error):
-                raise
-            return False
-        self._main, self._inode = db, inode
-        return True
-
-    def _connect(self, inode: int) -> sqlite3.Connection:
-        """A connection to the file with this inode.
-
-        Raises:
-            Unusable: The name stands for another file by now.
-        """
-        path = self._derived.path(NAME)
-        db = sqlite3.connect(
-            f"file:{_quoted(path)}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-        )
-        try:
+            db = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             # The first read opens the log; only then is it certain whose log that is.
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if self._derived.inode(NAME) != inode:
                 raise Unusable("replaced while it was opened")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA cache_size = -{_CACHE}")
-        except BaseException:
-            db.close()
+            self.generation = self._generation(db)
+        except BaseException as error:
+            if db is not None:
+                db.close()
+            if isinstance(error, (sqlite3.DatabaseError, Unusable)) and not is_busy(error):
+                return False
             raise
-        return db
+        self._main, self._inode = db, inode
+        return True
 
     @staticmethod
     def _generation(db: sqlite3.Connection) -> str:
@@ -223,8 +197,7 @@ class Database:
             db.execute("PRAGMA main.locking_mode = NORMAL").close()
             db.execute("PRAGMA main.journal_mode = WAL").close()
             db.close()
-            self._derived.drop(NAME)
-            self._derived.drop(*_LOGS)
+            self._derived.drop(NAME, *_LOGS)
             self._derived.put(aside, NAME)
         except BaseException:
             db.close()
@@ -246,12 +219,10 @@ class Database:
         schema.finish(db)
         db.execute("COMMIT")
 
-    def _in_memory(self, progress: Progress | None) -> sqlite3.Connection:
+    def _fill_memory(self, progress: Progress | None) -> None:
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._filled(db, progress)
-        self.generation = self._generation(db)
-        self._inode = 0
-        return db
+        self._main, self._inode, self.generation = db, 0, self._generation(db)
 
     def _sweep(self) -> None:
         """Drop what builders left that are dead; the lock is held."""
@@ -267,31 +238,25 @@ class Database:
 
     def discard(self) -> None:
         """Have the index built anew by the next `ensure`, as this one is of no use. Not thread-safe."""
-        self._drop(self._inode)
-
-    def _drop(self, inode: int) -> None:
+        inode = self._inode
         self.forget()
-        if not inode:
-            return
-        with suppress(CapsuleError):
-            release = self._lock()
-            try:
-                if self._derived.inode(NAME) == inode:
-                    self._derived.drop(NAME)
-                    self._derived.drop(*_LOGS)
-            finally:
-                release()
+        if inode:
+            with suppress(CapsuleError):
+                self._remove(inode)
 
     def drop(self) -> None:
-        """As `discard`, whatever index lies there, and what a builder left. Raises as `DerivedFiles.try_lock`."""
+        """As `discard`, whatever index lies there. Raises as `DerivedFiles.try_lock`."""
         self.forget()
-        if self._kept is None:
-            return
+        if self._kept is not None:
+            self._remove(None)
+
+    def _remove(self, inode: int | None) -> None:
+        """Remove the file with this inode (None: any), its logs, and what a builder left."""
         release = self._lock()
         try:
-            self._derived.drop(NAME)
-            self._derived.drop(*_LOGS)
-            self._sweep()
+            if inode in (None, self._derived.inode(NAME)):
+                self._derived.drop(NAME, *_LOGS)
+                self._sweep()
         finally:
             release()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from capsule.index.snippets import Snippet
@@ -46,20 +46,8 @@ class Hit:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return {
-            "id": self.id,
-            "title": self.title,
-            "message": self.message,
-            "at": self.at,
-            "role": self.role,
-            "from": self.sender,
-            "time": self.time,
-            "where": self.where,
-            "snippet": self.snippet.as_json(),
-            "score": self.score,
-            "active": self.active,
-            "open": self.open,
-        }
+        named = {("from" if one.name == "sender" else one.name): getattr(self, one.name) for one in fields(self)}
+        return named | {"snippet": self.snippet.as_json(), "open": self.open}
 
 
 @dataclass(frozen=True, slots=True)

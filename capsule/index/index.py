@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,31 +107,44 @@ class Index(Refreshing):
 
         cursor = None if since is None else journal.Cursor.of(since)
 
-        def ask() -> tuple[list[Change], str]:
-            db, generation = self._database.connection, self._database.generation
+        def ask(db: sqlite3.Connection) -> tuple[list[Change], str]:
+            generation = self._database.generation
+            now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
+            if cursor is None:
+                return [], str(now)
+            found = journal.read(db, generation, cursor, limit)
+            if found is None:
+                return journal.since_time(db, cursor, now), str(now)
+            return found, found[-1].cursor if len(found) == limit and found else str(now)
+
+        return self.query(ask, None if refresh else ())
+
+    def query(
+        self,
+        ask: Callable[[sqlite3.Connection], T],
+        ids: Iterable[str] | None = None,
+        progress: Progress | None = None,
+    ) -> T:
+        """Bring the index up to date, as `refresh` does, and read it within one transaction.
+
+        `ask` may run twice, when the index proves to be of no use.
+        """
+
+        def read() -> T:
+            db = self._database.connection
             db.execute("BEGIN")
             try:
-                now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
-                if cursor is None:
-                    return [], str(now)
-                found = journal.read(db, generation, cursor, limit)
-                if found is None:
-                    return journal.since_time(db, cursor, now), str(now)
-                return found, found[-1].cursor if len(found) == limit and found else str(now)
+                return ask(db)
             finally:
                 db.execute("COMMIT")
 
-        return self._doing(ask, None if refresh else ())
-
-    def query(self, ask: Callable[[sqlite3.Connection], T], progress: Progress | None = None) -> T:
-        """Bring the index up to date and read it; `ask` may run twice, when the index proves to be of no use."""
-        return self._doing(lambda: ask(self._database.connection), None, progress)
+        return self._doing(read, ids, progress)
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> FoundHits:
         """The hits of a checked question, asked at a time in milliseconds since 1970."""
         from capsule.index.search import search
 
-        return self.query(lambda db: search(db, asked, now_ms), progress)
+        return self.query(lambda db: search(db, asked, now_ms), progress=progress)
 
     def page(self, heads: list[Head], limit: int, cursor: str, view: str) -> Listed:
         """A page of these heads, changed last first. Raises InvalidInput when the cursor is of another view."""
@@ -143,7 +156,7 @@ class Index(Refreshing):
         """What is in the store, counted. Costs a pass over the messages."""
         from capsule.index.stats import count
 
-        return self.query(count, progress)
+        return self.query(count, progress=progress)
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the files."""

@@ -6,6 +6,7 @@ index that is gone is answered from the times of the files.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,9 @@ _PRUNED_EVERY = 256
 #: What a clock may be off, or a file system that counts in two seconds, where only times are left to go by.
 _SLACK_MS = 5000
 _INSERT = "INSERT INTO changes(at_ms, since_ms, id, kind, told) VALUES(?, ?, ?, ?, ?)"
+
+
+_CURSOR = re.compile(r"(\w+)\.(\d{1,19})\.(\d{1,19})(?:\.(\d{1,19}))?", re.ASCII)
 
 
 class Cursor(NamedTuple):
@@ -48,15 +52,11 @@ class Cursor(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Cursor:
         """Read a cursor. Raises InvalidInput when `text` is none."""
-        parts = text.split(".")
-        if (
-            len(parts) in (3, 4)
-            and parts[0].isalnum()
-            and all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:])
-        ):
-            seq, time_ms, *skip = map(int, parts[1:])
+        found = _CURSOR.fullmatch(text)
+        if found is not None:
+            seq, time_ms, skip = (int(number or 0) for number in found.groups()[1:])
             if seq < 2**62 and time_ms < 2**46:
-                return cls(parts[0], seq, time_ms, *skip)
+                return cls(found[1], seq, time_ms, skip)
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(f"{shown!r} is no cursor of changes; give one that was printed with a change, or none")
 
@@ -120,6 +120,8 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
 
     All have the cursor of now but the last: who stops in between goes on from the same time.
     """
+    from dataclasses import replace
+
     after_ms = cursor.time_ms - _SLACK_MS
     after_ns = after_ms * 1_000_000
     rows = db.execute(
@@ -145,11 +147,5 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
         kind = "created" if created else "appended" if messages else "edited"
         found.append(_change(kind, id, at_ms, again, told | {"messages": messages}))
     if found:
-        found[-1] = _at(found[-1], str(now))
+        found[-1] = replace(found[-1], cursor=str(now))
     return found
-
-
-def _at(change: Change, cursor: str) -> Change:
-    from dataclasses import replace
-
-    return replace(change, cursor=cursor)

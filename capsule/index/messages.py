@@ -20,9 +20,6 @@ from capsule.index.folding import count as count_words
 
 __all__ = ["Message", "messages_of", "ms_of", "pieces_of"]
 
-#: The keys of most entries.
-_PLAIN = ("role", "content", "timestamp", "id")
-
 _BETWEEN = b"\n    },\n    {\n"
 _FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
 
@@ -68,26 +65,23 @@ def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[
     made = []
     for entry, piece in zip(entries, pieces, strict=True):
         keys = tuple(entry)
-        parent = sender = tools = None
-        if keys == _PLAIN:
-            role, content, stamp, id = entry.values()
-        else:
-            get = entry.get
-            role, content, stamp, id = entry["role"], entry["content"], get("timestamp"), get("id")
-            sender, tools = get("from"), _tools(entry)
-            if "parent" in entry:
-                parent = entry["parent"] or ROOT
-            if not _is_in_order(keys, entry):
-                return None
+        get = entry.get
+        role, content, stamp, id = entry["role"], entry["content"], get("timestamp"), get("id")
+        parent = (entry["parent"] or ROOT) if "parent" in entry else None
+        if not _is_in_order(keys, entry):
+            return None
         if not id or not stamp:
             return None
         digest = crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
-        made.append(_message((id, parent, role, sender, ms_of(stamp), count_words(content), content, tools, digest)))
+        words, tools = count_words(content), _tools(entry)
+        made.append(_message((id, parent, role, get("from"), ms_of(stamp), words, content, tools, digest)))
     return made
 
 
 def _tools(entry: dict[str, Any]) -> str | None:
     """Tool calls and reasoning as text; None when there are none."""
+    if "reasoning" not in entry and "toolCalls" not in entry:
+        return None
     parts = [entry["reasoning"]] if isinstance(entry.get("reasoning"), str) else []
     if entry.get("toolCalls"):
         parts.append(orjson.dumps(entry["toolCalls"]).decode())

@@ -100,34 +100,36 @@ def look(
     """
     id, path = scanned.id, scanned.path
     started = time.time_ns()
-    if (original := original_of(id)) is not None:
-        what = f"{path}: a conflict copy of conversation {original}; capsule doctor --repair merges it"
+
+    def damaged(what: str) -> Found:
         return Found(scanned.signature, is_young(scanned.signature, started), damaged=what)
+
+    if (original := original_of(id)) is not None:
+        return damaged(f"{path}: a conflict copy of conversation {original}; capsule doctor --repair merges it")
+    data = b""
     try:
         if not scanned.regular or storage.path(kind, id) != path:
             storage.read(kind, id)  # Says what is wrong with it.
-    except CapsuleError as error:
-        return Found(scanned.signature, is_young(scanned.signature, started), damaged=error.message)
-    data = b""
-    for _ in range(_TRIES):
-        known = know(scanned)
-        started = time.time_ns()
-        if known is not None and before is not None and not verify:
-            grown = _grown(storage, kind, id, known, before)
-            if grown is not None:
-                return grown._replace(young=is_young(known.signature, started))
-        try:
+        for _ in range(_TRIES):
+            known = know(scanned)
+            started = time.time_ns()
+            if known is not None and before is not None and not verify:
+                grown = _grown(storage, kind, id, known, before)
+                if grown is not None:
+                    return grown._replace(young=is_young(known.signature, started))
             got = storage.read(kind, id)
-        except CapsuleError as error:
-            return Found(scanned.signature, is_young(scanned.signature, started), damaged=error.message)
-        if got is None:
-            return None
-        data, signature = got
-        if signature == NOTHING or (known is not None and (signature != known.signature or not _is_whole(data, known))):
-            continue
-        found = _whole(data, signature, path, id, known, before, verify)
-        mendable = bool(found.damaged) and storage.is_torn(data)
-        return found._replace(young=is_young(signature, started), mendable=mendable)
+            if got is None:
+                return None
+            data, signature = got
+            if signature == NOTHING or (
+                known is not None and (signature != known.signature or not _is_whole(data, known))
+            ):
+                continue
+            found = _whole(data, signature, path, id, known, before, verify)
+            mendable = bool(found.damaged) and storage.is_torn(data)
+            return found._replace(young=is_young(signature, started), mendable=mendable)
+    except CapsuleError as error:
+        return damaged(error.message)
     # Somebody writes it all the time: what was read last will do, and is looked at again.
     return _whole(data, NOTHING, path, id, None, None, True)._replace(young=True)
 

@@ -242,10 +242,12 @@ class Refreshing:
                 progress(min(done, total), total)
 
     def _commit(self, db: sqlite3.Connection, rows: Rows, started_ns: int, *, whole: bool) -> None:
+        from capsule.index import journal
+
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         fresh_ns = meta.get("fresh_ns", 0)
         if rows.changes:
-            rows.write_journal(time.time_ns() // 1_000_000, fresh_ns // 1_000_000)
+            journal.add(db, rows.changes, time.time_ns() // 1_000_000, fresh_ns // 1_000_000)
         if whole:
             db.execute("INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)", (max(started_ns, fresh_ns),))
             if meta.get("boot") != self._storage.boot:
@@ -326,9 +328,12 @@ class Refreshing:
             if is_ours or found is None or not found.damaged or not file.regular:
                 return found
             is_ours = found.mendable or self._remembers(file.id)
-            if is_ours and not self._is_mended(file.id):
-                return found
-            if not is_ours:
+            if is_ours:
+                try:
+                    self._settle(file.id)
+                except CapsuleError:
+                    return found
+            else:
                 if not found.young or time.monotonic() > deadline:
                     return found
                 time.sleep(_POLL_S)
@@ -336,14 +341,6 @@ class Refreshing:
             if again is None:
                 return None
             now = again
-
-    def _is_mended(self, id: str) -> bool:
-        """Whether a file that could not be read is one that settling mends, or waits for."""
-        try:
-            self._settle(id)
-        except CapsuleError:
-            return False
-        return True
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
         """Fill an empty index with all there is."""
@@ -364,16 +361,8 @@ class Refreshing:
                 progress(done, total)
         db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))
 
-    # -- Forking --------------------------------------------------------------------------------------------------
 
-    def hold_still(self) -> None:
-        """Before a fork: wait until no thread is at work here. What SQLite had locked would stay so in the child."""
-        self._guard.acquire()
-
-    def go_on(self) -> None:
-        """After the fork, in the parent."""
-        self._guard.release()
-
+# -- Forking ------------------------------------------------------------------------------------------------------
 
 _all: weakref.WeakSet[Refreshing] = weakref.WeakSet()
 _still: list[Refreshing] = []
@@ -381,15 +370,16 @@ _forking = threading.RLock()
 
 
 def _before_fork() -> None:
+    """Wait until no thread is at work in an index: what SQLite had locked would stay so in the child."""
     _forking.acquire()
     _still[:] = list(_all)
     for index in _still:
-        index.hold_still()
+        index._guard.acquire()
 
 
 def _after_fork_in_parent() -> None:
     while _still:
-        _still.pop().go_on()
+        _still.pop()._guard.release()
     _forking.release()
 
 

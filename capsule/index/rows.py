@@ -13,7 +13,7 @@ import orjson
 
 from capsule.format import tree
 from capsule.head import Head
-from capsule.index import journal, words
+from capsule.index import words
 from capsule.index.messages import Message, ms_of
 from capsule.index.reading import Found, Row
 from capsule.timestamps import sortable
@@ -38,25 +38,10 @@ _HEAD_FIELDS = (
     "mcp_servers",
     "conflicts",
 )
-#: What a row says of a conversation that is gone.
-_NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("inode", "size", "mtime_ns", "ctime_ns", "racy", "entries", "words", "updated_ms"), 0),
-    **dict.fromkeys(("head", "lock", "digest", "history", "tail", "current", "forked", "mode", "archived"), None),
-    "tag": "",
-    "title": "",
-    "tags": "[]",
-    "damaged": "",
-    "linear": True,
-    "gone": False,
-}
+#: The fields of a `Message` in their order, behind its number, its conversation and its place.
 _MESSAGE = (
-    "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, active, content, tools, digest)"
-    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-#: The same for most messages. What is no text and no whole number costs the sqlite3 module several times as much.
-_PLAIN_MESSAGE = (
-    "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, active, content, tools, digest)"
-    " VALUES(?, ?, ?, ?, NULL, ?, NULL, ?, ?, 1, ?, NULL, ?)"
+    "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, content, tools, digest, active)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
 
 
@@ -99,6 +84,11 @@ class Rows:
         columns = ", ".join(f"{name} = ?" for name in values)
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
+    def _begin(self, num: int, id: str, values: dict[str, Any]) -> None:
+        """Have a row say these values and nothing else."""
+        self._db.execute("INSERT OR REPLACE INTO capsules(num, id) VALUES(?, ?)", (num, id))
+        self._set(num, values)
+
     def _tell(self, kind: str, id: str, found: Found, was: str = "", **told: Any) -> None:
         source = "store" if found.by_store else "outside"
         if found.tag and kind != "appended":
@@ -111,7 +101,7 @@ class Rows:
         words.remove(self._db, old.fetchall())
         self._db.execute("DELETE FROM messages WHERE capsule = ?", (row["num"],))
         self._title(row["num"], (row["title"], row["tags"]), ("", "[]"))
-        self._set(row["num"], _NOTHING | {"gone": True})
+        self._begin(row["num"], id, {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
 
     def put(self, id: str, row: Row | None, found: Found) -> None:
@@ -128,11 +118,8 @@ class Rows:
     # -- A conversation that was not there ------------------------------------------------------------------------
 
     def _new(self, id: str, row: Row | None, found: Found) -> None:
-        if row is None:
-            num = self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
-        else:
-            num = row["num"]
-        self.insert(id, num, found, fresh=row is None)
+        num = row["num"] if row else self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
+        self.insert(id, num, found)
         ids = [message.id for message in found.messages or []]
         kind = "created" if row is None else "restored"
         self._tell(kind, id, found, messages=ids, count=found.entries)
@@ -141,43 +128,25 @@ class Rows:
         elif found.head is not None and found.head.lock is not None:
             self._tell("locked", id, found, lock=found.head.lock, count=found.entries)
 
-    def insert(self, id: str, num: int, found: Found, *, fresh: bool = True) -> None:
-        """Make the rows of a conversation that has none (`fresh`), or an empty one."""
+    def insert(self, id: str, num: int, found: Found) -> None:
+        """Make the rows of a conversation that has no messages there."""
         messages = found.messages or []
-        linear, on = _branch(messages, found.current)
+        linear = found.current is None and all(message.parent is None for message in messages)
         values = _values(found, sum(message.words for message in messages), linear)
-        if fresh:
-            self._db.execute("INSERT INTO capsules(num, id) VALUES(?, ?)", (num, id))
-        self._set(num, values)
-        self._title(num, ("", "[]"), (values["title"], values["tags"]))
-        self._insert_messages(num, 0, messages, on)
+        self._begin(num, id, values)
+        self._title(num, ("", "[]"), (values.get("title", ""), values.get("tags", "[]")))
+        self._insert_messages(num, 0, messages)
+        if not linear:
+            self._mark_active(num, found.current)
 
-    def _insert_messages(
-        self, capsule: int, at: int, messages: list[Message], on: list[bool] | None, first: int = 0
-    ) -> None:
+    def _insert_messages(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> None:
         """Put messages from place `at` on, numbered from `first`; 0: as the newest."""
         if not first:
             first, self._next = self._next, self._next + len(messages)
-        rows: list[tuple[Any, ...]] = []
-        texts: list[words.Row] = []
-        were_plain = True
         # In the order of their numbers, as that is the quickest.
-        for num, (id, parent, role, sender, time_ms, count, content, tools, digest) in enumerate(messages, first):
-            is_plain = parent is None and sender is None and tools is None and on is None
-            if is_plain != were_plain:
-                self._db.executemany(_PLAIN_MESSAGE if were_plain else _MESSAGE, rows)
-                rows, were_plain = [], is_plain
-            place = at + num - first
-            if is_plain:
-                rows.append((num, capsule, place, id, role, time_ms, count, content, digest))
-            else:
-                active = 1 if on is None or on[num - first] else 0
-                rows.append(
-                    (num, capsule, place, id, parent, role, sender, time_ms, count, active, content, tools, digest)
-                )
-            texts.append((num, content, tools))
-        self._db.executemany(_PLAIN_MESSAGE if were_plain else _MESSAGE, rows)
-        words.add(self._db, texts)
+        numbered = list(enumerate(messages, first))
+        self._db.executemany(_MESSAGE, ((num, capsule, at + num - first, *message) for num, message in numbered))
+        words.add(self._db, ((num, message.content, message.tools) for num, message in numbered))
 
     def _title(self, num: int, old: tuple[str, str], new: tuple[str, str]) -> None:
         """Have the words of titles and tags say what the head says; tags as a JSON array."""
@@ -210,8 +179,10 @@ class Rows:
         count, has_parents = self._counted(row, found)
         linear = not has_parents and current is None
         values = _values(found, count, linear)
-        self._set(row["num"], values)
-        if found.head is not None:
+        if found.head is None:
+            self._set(row["num"], values)
+        else:
+            self._begin(row["num"], id, values)
             self._title(row["num"], (row["title"], row["tags"]), (values["title"], values["tags"]))
         if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
             self._mark_active(row["num"], current)
@@ -257,7 +228,7 @@ class Rows:
     ) -> tuple[list[str], list[str], list[str]]:
         """As `_messages`, for a stretch that begins at place `at`."""
         if not old and at_end:
-            self._insert_messages(capsule, at, new, None)
+            self._insert_messages(capsule, at, new)
             return [message.id for message in new], [], []
         there: dict[str, list[tuple[int, str, int]]] = {}
         for one in reversed(old):
@@ -276,7 +247,7 @@ class Rows:
                 self._db.execute("UPDATE messages SET at = ? WHERE num = ?", (at + i, num))
             else:
                 self._remove_message(num)
-                self._insert_messages(capsule, at + i, [message], None, num)
+                self._insert_messages(capsule, at + i, [message], num)
                 edited.append(message.id)
         gone = [one for left in there.values() for one in left]
         gone.sort()
@@ -284,7 +255,7 @@ class Rows:
             self._remove_message(num)
         appended: list[str] = []
         for i, message in added:
-            self._insert_messages(capsule, at + i, [message], None)
+            self._insert_messages(capsule, at + i, [message])
             if i > last_kept and at_end:
                 appended.append(message.id)
             else:
@@ -318,11 +289,6 @@ class Rows:
             else:
                 self._tell("unlocked", id, found, row["tag"], lock=old_lock, count=found.entries)
 
-    def write_journal(self, at_ms: int, since_ms: int) -> None:
-        """Put what was changed into the journal."""
-        journal.add(self._db, self.changes, at_ms, since_ms)
-        self.changes = []
-
 
 def _file(found: Found) -> dict[str, Any]:
     """The columns that tell one state of the file from another."""
@@ -338,7 +304,7 @@ def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
         values |= {"updated_at": found.updated_at, "updated_ms": ms_of(sortable(found.updated_at))}
     if head is None and found.updated_at:
         return values
-    values = _NOTHING | values | {"tag": found.tag, "damaged": found.damaged, "current": found.current}
+    values |= {"tag": found.tag, "damaged": found.damaged, "current": found.current}
     values["rest"], values["context"] = found.rest
     if head is not None:
         values |= {
@@ -356,10 +322,3 @@ def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
 
 def _owner(lock: dict[str, Any] | None) -> Any:
     return None if lock is None else (lock.get("instanceId"), lock.get("host"), lock.get("name"))
-
-
-def _branch(messages: list[Message], current: str | None) -> tuple[bool, list[bool] | None]:
-    """Whether a conversation is linear, and which messages are active; None: all."""
-    if current is None and not any(message.parent is not None for message in messages):
-        return True, None
-    return False, tree.active([(message.id, message.parent) for message in messages], current)

@@ -12,7 +12,6 @@ used up, the next page is made of the next ones.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
@@ -73,7 +72,7 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int) -> Found:
     """The hits of one search, or the next page of them.
 
     Args:
-        db: The index.
+        db: The index, within a transaction.
         asked: What is looked for.
         now_ms: The time that ages are counted from, unless the cursor says another.
 
@@ -84,27 +83,20 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int) -> Found:
     query = parse(asked.query)
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
-    own = not db.in_transaction
-    if own:
-        db.execute("BEGIN")
-    try:
-        generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
-        if asked.cursor is not None:
-            page = Page.of(asked.cursor, generation, asked.words)
-        else:
-            top = db.execute(
-                "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
-            ).fetchone()
-            page = Page(now_ms, *top)
+    generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+    if asked.cursor is not None:
+        page = Page.of(asked.cursor, generation, asked.words)
+    else:
+        top = db.execute(
+            "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
+        ).fetchone()
+        page = Page(now_ms, *top)
+    found = _Search(db, asked, query, profile, page).found(generation)
+    for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
         found = _Search(db, asked, query, profile, page).found(generation)
-        for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
-            found = _Search(db, asked, query, profile, page).found(generation)
-            if found.hits:
-                break
-        return found
-    finally:
-        if own:
-            db.execute("COMMIT")
+        if found.hits:
+            break
+    return found
 
 
 class _Search:
@@ -127,7 +119,7 @@ class _Search:
         scored = self._scored(messages, titles)
         hits: list[Hit] = []
         left = len(scored)
-        for score, _, num, is_title in _best_first(scored, asked.limit):
+        for score, _, num, is_title in sorted(scored, reverse=True):
             if len(hits) == asked.limit:
                 break
             left -= 1
@@ -142,9 +134,8 @@ class _Search:
         more = more or more_titles
         total = None if more or asked.cursor is not None else len(scored)
         cursor = page.cursor(generation, asked.words) if left or more else None
-        if not page.having or not hits:
-            return Found(hits, cursor, total)
-        return Found(hits, cursor, total, page.having, len(self._query.parts))
+        weaker = (page.having, len(self._query.parts)) if page.having and hits else (0, 0)
+        return Found(hits, cursor, total, *weaker)
 
     # -- What narrows ---------------------------------------------------------------------------------------------
 
@@ -353,14 +344,6 @@ class _Search:
 
     def _snippet(self, text: str) -> Snippet:
         return snippet(text, self._query.phrases, self._query.literal)
-
-
-def _best_first(scored: list[_Scored], wanted: int) -> Iterator[_Scored]:
-    """The matches, best first; the first few without sorting all of them."""
-    few = nlargest(wanted, scored)
-    yield from few
-    if len(scored) > len(few):
-        yield from sorted(scored, reverse=True)[len(few) :]
 
 
 def _rounded(score: float) -> float:

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from capsule.index.folding import tokens
 from capsule.index.query import Phrase
@@ -27,6 +28,9 @@ _SPACE = re.compile(r"\s+")
 #: How far a cut is moved to fall between two words.
 _REACH = 16
 _ZWJ = "\u200d"
+#: Colours of skin, vowels and ends of Hangul syllables, tags of flags.
+_JOINED = re.compile("[\U0001f3fb-\U0001f3ff\u1160-\u11ff\U000e0020-\U000e007f]")
+_FLAGS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 
 Span = tuple[int, int]
 
@@ -70,12 +74,7 @@ def snippet(text: str, phrases: Sequence[Phrase], literal: str = "", width: int 
 
 
 def _literal_spans(text: str, literal: str) -> list[tuple[int, int, int]]:
-    spans: list[tuple[int, int, int]] = []
-    at = text.find(literal)
-    while at >= 0 and len(spans) < _MOST:
-        spans.append((at, at + len(literal), 0))
-        at = text.find(literal, at + len(literal))
-    return spans
+    return [(*found.span(), 0) for found in islice(re.finditer(re.escape(literal), text), _MOST)]
 
 
 def _spans(text: str, phrases: Sequence[Phrase]) -> list[tuple[int, int, int]]:
@@ -92,21 +91,13 @@ def _spans(text: str, phrases: Sequence[Phrase]) -> list[tuple[int, int, int]]:
 def _matches(text: str, phrases: Sequence[Phrase], *, started: bool) -> Iterable[tuple[int, int, int]]:
     words = tokens(text)
     places: dict[str, list[int]] = {}
-    for at, (word, _, _) in enumerate(words):
-        places.setdefault(word, []).append(at)
-    if started:
-        for at in range(min(1, len(words))):
-            places[words[at][0]].remove(at)
+    for at in range(started, len(words)):
+        places.setdefault(words[at][0], []).append(at)
     for kind, phrase in enumerate(phrases):
-        count = 0
-        for at in _beginnings(phrase, places):
-            last = at + len(phrase.words) - 1
-            if last >= len(words) or not _fits(phrase, [word for word, _, _ in words[at : last + 1]]):
-                continue
-            yield words[at][1], words[last][2], kind
-            count += 1
-            if count == _MOST:
-                break
+        size = len(phrase.words)
+        found = (at for at in _beginnings(phrase, places) if _fits(phrase, [word[0] for word in words[at : at + size]]))
+        for at in islice(found, _MOST):
+            yield words[at][1], words[at + size - 1][2], kind
 
 
 def _beginnings(phrase: Phrase, places: dict[str, list[int]]) -> Iterable[int]:
@@ -117,9 +108,10 @@ def _beginnings(phrase: Phrase, places: dict[str, list[int]]) -> Iterable[int]:
 
 
 def _fits(phrase: Phrase, words: list[str]) -> bool:
-    if not phrase.prefix:
-        return words == list(phrase.words)
-    return words[:-1] == list(phrase.words[:-1]) and words[-1].startswith(phrase.words[-1])
+    *before, last = phrase.words
+    if len(words) != len(phrase.words) or words[:-1] != before:
+        return False
+    return words[-1].startswith(last) if phrase.prefix else words[-1] == last
 
 
 def _cut(text: str, anchor: int, marks: list[Span], width: int) -> Snippet:
@@ -212,19 +204,9 @@ def _belongs(text: str, at: int) -> bool:
     if not 0 < at < len(text):
         return False
     character, before = text[at], text[at - 1]
-    if character < "\u0300" and before != "\r":
-        return False
-    if before == "\r":
-        return character == "\n"
-    if before == _ZWJ or character == _ZWJ or "\ufe00" <= character <= "\ufe0f":
-        return True
-    if unicodedata.category(character) in ("Mn", "Me", "Mc") or "\U0001f3fb" <= character <= "\U0001f3ff":
-        return True
-    if "\u1160" <= character <= "\u11ff" or "\U000e0020" <= character <= "\U000e007f":
-        return True
-    if "\U0001f1e6" <= character <= "\U0001f1ff":
-        flags = 0
-        while flags < at and "\U0001f1e6" <= text[at - 1 - flags] <= "\U0001f1ff":
-            flags += 1
-        return flags % 2 == 1
-    return False
+    if before == "\r" or character < "\u0300":
+        return before + character == "\r\n"
+    if "\U0001f1e6" <= character <= "\U0001f1ff":  # A flag is two of these.
+        return (at - len(text[:at].rstrip(_FLAGS))) % 2 == 1
+    is_joined = _ZWJ in (before, character) or _JOINED.match(character) is not None
+    return is_joined or unicodedata.category(character)[0] == "M"

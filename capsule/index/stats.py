@@ -71,40 +71,21 @@ _NAMES = {"by_role": "byRole", "by_month": "byMonth"}
 
 def count(db: sqlite3.Connection) -> Stats:
     """Count what is in the index."""
-    own = not db.in_transaction
-    if own:
-        db.execute("BEGIN")
-    try:
-        return _counted(db)
-    finally:
-        if own:
-            db.execute("COMMIT")
-
-
-def _counted(db: sqlite3.Connection) -> Stats:
     conversations, damaged, archived, size = db.execute(
         "SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size) FROM capsules WHERE gone = 0"
     ).fetchone()
     broken = [num for (num,) in db.execute("SELECT num FROM capsules WHERE gone = 0 AND damaged != ''")]
     others = f"WHERE capsule NOT IN ({', '.join(map(str, broken))})" if broken else ""
-    rows = db.execute(
-        f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS}, role, words"
-        f" FROM messages INDEXED BY messages_narrow {others}"
+    days = db.execute(
+        f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, count(*), sum(words)"
+        f" FROM messages INDEXED BY messages_narrow {others} GROUP BY day, role ORDER BY day"
     )
-    days: dict[tuple[int, str], Tally] = {}
-    for day, role, words in rows:
-        try:
-            tally = days[day, role]
-        except KeyError:
-            tally = days[day, role] = Tally()
-        tally.messages += 1
-        tally.words += words
     by_role: dict[str, Tally] = {}
     by_month: dict[str, Tally] = {}
-    for (day, role), tally in sorted(days.items()):
+    for day, role, messages, words in days:
         for where in (by_role.setdefault(role, Tally()), by_month.setdefault(_month(day), Tally())):
-            where.messages += tally.messages
-            where.words += tally.words
+            where.messages += messages
+            where.words += words
     large = db.execute(
         "SELECT id, title, entries, words, size FROM capsules WHERE gone = 0 AND damaged = ''"
         f" ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
