@@ -29,6 +29,7 @@ class Stores:
 
     def __init__(self, store: Store, access: Access | None = None) -> None:
         self._main = store
+        store.remember_own()
         self._access = access or Access()
 
     def of(self, ctx: Context) -> Store:
