@@ -5,7 +5,9 @@ What only files promise is tried in tests/storage and tests/torture.
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -220,10 +222,15 @@ def test_lists_searches_and_counts_are_those_of_the_moment(store: Store) -> None
     assert [head.id for head in store.heads()] == [second] and store.stats().conversations == 1
 
 
-def test_in_memory_the_later_of_two_changes_within_one_millisecond_is_the_last() -> None:
+def test_in_memory_the_later_of_two_changes_within_one_millisecond_is_the_last(
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    stands_still = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: stands_still)
     with Store.in_memory() as store:  # Of files it is told by a clock that ticks every few milliseconds.
-        ids = [store.create(type="group").id for _ in range(4)]
-        for id in (*ids, *reversed(ids)):
+        ids = [store.create(type="group").id for _ in range(8)]
+        # Each once: a second change within the millisecond would put a conversation's `updatedAt` ahead of the clock.
+        for id in rng.sample(ids, len(ids)):
             store.append(id, content="x")
             assert store.resolve("@last") == id
 
