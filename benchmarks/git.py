@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Bench, Report, Step, Table, micro, sample_row
 from capsule import Store
 from capsule.format import codec
 from capsule.format.new import new_capsule
-from capsule.git.drivers import attribute_lines, driver_config
+from capsule.git.setup.attributes import attribute_lines, driver_config
 
 __all__ = ["run"]
 

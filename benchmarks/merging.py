@@ -9,7 +9,7 @@ from benchmarks.fixtures import STAMP, history
 from benchmarks.harness import Contestant, interleave
 from benchmarks.report import Bar, Bench, Report, Table, sample_rows, times
 from capsule.format import codec
-from capsule.format.merge import merge
+from capsule.format.merge.merge import merge
 from capsule.format.new import new_capsule
 
 __all__ = ["run"]

@@ -12,8 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capsule.branches import Alternatives, Removal, Slot, Switched
-    from capsule.changes import Change, Changes
+    from capsule.engines.changes import Change, Changes
+    from capsule.engines.files.protocols import Trashed
+    from capsule.engines.index.hits import Found, Hit
+    from capsule.engines.index.stats import Stats
     from capsule.errors import (
         CapsuleError,
         GitFailed,
@@ -27,52 +29,50 @@ if TYPE_CHECKING:
         StorageFailed,
         StoreBusy,
     )
+    from capsule.format.head import Head
     from capsule.format.models import Capsule, Message
-    from capsule.head import Head
-    from capsule.holding import HeldLock
-    from capsule.index.hits import Found, Hit
-    from capsule.index.stats import Stats
-    from capsule.locks import LockState
-    from capsule.restoring import Restored
-    from capsule.standing import Mark, Standing, Summary
-    from capsule.storage.interface import Trashed
-    from capsule.store import Store
+    from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
+    from capsule.locks.holder import HeldLock
+    from capsule.locks.policy import LockState
+    from capsule.store.freshness import Mark, Standing, Summary
+    from capsule.store.store import Store
+    from capsule.store.versions import Restored
 
 __version__ = "0.1.0"
 
 #: Where each public name lives. Loaded when asked for: the validation library alone takes 50 ms to import.
 _HOMES = {
-    "Alternatives": "capsule.branches",
+    "Alternatives": "capsule.format.tree.branches",
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",
-    "Change": "capsule.changes",
-    "Changes": "capsule.changes",
-    "Found": "capsule.index.hits",
+    "Change": "capsule.engines.changes",
+    "Changes": "capsule.engines.changes",
+    "Found": "capsule.engines.index.hits",
     "GitFailed": "capsule.errors",
-    "Head": "capsule.head",
-    "HeldLock": "capsule.holding",
-    "Hit": "capsule.index.hits",
+    "Head": "capsule.format.head",
+    "HeldLock": "capsule.locks.holder",
+    "Hit": "capsule.engines.index.hits",
     "InvalidDocument": "capsule.errors",
     "InvalidInput": "capsule.errors",
     "LockLost": "capsule.errors",
-    "LockState": "capsule.locks",
+    "LockState": "capsule.locks.policy",
     "Locked": "capsule.errors",
-    "Mark": "capsule.standing",
+    "Mark": "capsule.store.freshness",
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
     "Problem": "capsule.errors",
     "Refused": "capsule.errors",
-    "Removal": "capsule.branches",
-    "Restored": "capsule.restoring",
-    "Slot": "capsule.branches",
-    "Standing": "capsule.standing",
-    "Stats": "capsule.index.stats",
+    "Removal": "capsule.format.tree.branches",
+    "Restored": "capsule.store.versions",
+    "Slot": "capsule.format.tree.branches",
+    "Standing": "capsule.store.freshness",
+    "Stats": "capsule.engines.index.stats",
     "StorageFailed": "capsule.errors",
-    "Store": "capsule.store",
+    "Store": "capsule.store.store",
     "StoreBusy": "capsule.errors",
-    "Summary": "capsule.standing",
-    "Switched": "capsule.branches",
-    "Trashed": "capsule.storage.interface",
+    "Summary": "capsule.store.freshness",
+    "Switched": "capsule.format.tree.branches",
+    "Trashed": "capsule.engines.files.protocols",
 }
 
 __all__ = [

@@ -40,20 +40,20 @@ _TITLES = {
     "store": "Open, append and lock",
     "reading": "Read",
     "creation": "Make a conversation",
-    "updating": "Title, tags, and the place in lists",
-    "naming": "Suggested titles",
-    "editing": "Edit",
-    "searching": "Search and list",
-    "watching": "Follow changes",
-    "branching": "Branches",
-    "forking": "Forks",
-    "discarding": "The trash",
-    "restoring": "Earlier versions",
-    "receiving": "Versions from other clones",
+    "attributes": "Title, tags, and the place in lists",
+    "titles": "Suggested titles",
+    "edits": "Edit",
+    "search": "Search and list",
+    "listeners": "Follow changes",
+    "branches": "Branches",
+    "forks": "Forks",
+    "trash": "The trash",
+    "versions": "Earlier versions",
+    "incoming": "Versions from other clones",
     "conflicts": "Conflicts of merges",
     "summaries": "Summaries",
     "contexts": "Project context",
-    "overrides": "MCP servers",
+    "servers": "MCP servers",
 }
 _HEADING = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Cost):(?:\s+(\S.*))?")
 _ITEM = re.compile(r" {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):\s+(.*)")
@@ -135,7 +135,7 @@ def _offered(owner: type, name: str) -> type | None:
         return None
     annotation = _function(vars(owner)[name]).__annotations__.get("return", "")
     found = vars(inspect.getmodule(owner)).get(annotation) if isinstance(annotation, str) else annotation
-    is_ours = isinstance(found, type) and found.__module__.startswith("capsule.store.")
+    is_ours = isinstance(found, type) and found.__module__.startswith("capsule.store.store.")
     return found if is_ours else None
 
 

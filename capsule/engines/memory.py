@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule import timestamps
+from capsule.engines.files.protocols import Known, Signature
+from capsule.engines.files.transaction import head_in
 from capsule.engines.interface import CONVERSATIONS, Document, Interfered, Trashed
 from capsule.engines.memory_source import BOOT, MemorySource, MemoryTracker
-from capsule.engines.transaction import head_in
 from capsule.errors import NotFound, Refused, StoreBusy
 from capsule.format import canonical, codec, validation
-from capsule.head import ParsedHead
+from capsule.format.head import ParsedHead
 from capsule.ids import check_id
-from capsule.storage.interface import Known, Signature
 
 if TYPE_CHECKING:
-    from capsule.index.index import Index
+    from capsule.engines.index.index import Index
 
 __all__ = ["MemoryEngine"]
 
@@ -316,7 +316,7 @@ class MemoryEngine:
         """The index of the conversations, in memory, made when it is first asked for."""
         with self._guard:
             if self._index is None:
-                from capsule.index.index import Index
+                from capsule.engines.index.index import Index
 
                 self._index = Index(MemorySource(self), CONVERSATIONS, lambda id: None)
             return self._index

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from capsule.storage.interface import Known, Scanned, Signature
+from capsule.engines.files.protocols import Known, Scanned, Signature
 
 if TYPE_CHECKING:
     from capsule.engines.memory import MemoryEngine

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format.places import (
+from capsule.format.text.places import (
     Where,
     constants,
     dotted,

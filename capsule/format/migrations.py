@@ -14,7 +14,7 @@ from typing import Any
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.canonical import in_order
 from capsule.format.new import CURRENT, empty_context, new_metadata
-from capsule.format.titles import title_from
+from capsule.format.text.titles import title_from
 from capsule.format.values import canonical_time
 from capsule.ids import message_id_for
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from capsule.format.tree import Tree
+from capsule.format.tree.tree import Tree
 
 __all__ = ["active_path"]
 

@@ -16,7 +16,7 @@ from capsule.format import codec
 from capsule.format.fields import PARTS, Field
 from capsule.format.message import check_message
 from capsule.format.migrations import KNOWN, parse_version, too_new
-from capsule.format.places import Where, dotted, locate_all
+from capsule.format.text.places import Where, dotted, locate_all
 from capsule.format.values import canonical_time, fault, has_zone, kind_of
 from capsule.ids import check_id
 
@@ -149,7 +149,7 @@ def _oddities(document: dict[str, Any]) -> Iterator[_Found]:
         own = entry.get("id")
         if own and ids[own] != at:
             yield ("history", at, "id"), f"the id of history[{ids[own]}] again; give it another, or remove it"
-    from capsule.format.tree import Tree  # What is odd is asked for by few.
+    from capsule.format.tree.tree import Tree  # What is odd is asked for by few.
 
     for at, what in Tree(document["history"]).problems():
         yield ("history", at, "parent"), what

@@ -10,9 +10,9 @@ import os
 from dataclasses import dataclass
 
 from capsule.errors import GitFailed, NotFound
-from capsule.format.copynames import original_of
-from capsule.git.drivers import KINDS
+from capsule.format.merge.copy_names import original_of
 from capsule.git.program import Git
+from capsule.git.setup.attributes import KINDS
 from capsule.ids import is_id
 
 __all__ = ["Repository", "document_in"]

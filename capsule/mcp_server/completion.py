@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from mcp_types import Completion, CompletionArgument, PromptReference, ResourceTemplateReference
 
+from capsule.engines.index.pages import by_change
 from capsule.format import schema
-from capsule.index.pages import by_change
-from capsule.mcp_server.fence import visible
+from capsule.mcp_server.tools.fence import visible
 
 if TYPE_CHECKING:
-    from capsule.head import Head
-    from capsule.store import Store
+    from capsule.format.head import Head
+    from capsule.store.store import Store
 
 __all__ = ["completed"]
 

@@ -14,8 +14,8 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from pydantic import ValidationError
 
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
-from capsule.locks import said_of
-from capsule.mcp_server.fence import quoted, visible, word
+from capsule.locks.policy import said_of
+from capsule.mcp_server.tools.fence import quoted, visible, word
 
 __all__ = ["NOT_AGAIN", "Told", "ensure_known", "explained", "holder", "of_tool"]
 

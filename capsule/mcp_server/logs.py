@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_types import EmptyResult, SetLevelRequestParams
 
 from capsule.mcp_server import sdk
-from capsule.mcp_server.fence import visible
+from capsule.mcp_server.tools.fence import visible
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection

@@ -11,18 +11,18 @@ from mcp.server.mcpserver import Context
 from pydantic import Field
 
 from capsule import timestamps
-from capsule.choosing import one_of
-from capsule.mcp_server import pages
-from capsule.mcp_server.fence import quoted, word
-from capsule.mcp_server.reading_tools import BUDGET, page_text
-from capsule.mcp_server.results import about, conversation_of
+from capsule.format.moments import moment
+from capsule.format.references import one_of
 from capsule.mcp_server.stores import store_of
-from capsule.moments import moment
+from capsule.mcp_server.tools import pages
+from capsule.mcp_server.tools.fence import quoted, word
+from capsule.mcp_server.tools.reading import BUDGET, page_text
+from capsule.mcp_server.tools.results import about, conversation_of
 
 if TYPE_CHECKING:
-    from capsule.head import Head
+    from capsule.format.head import Head
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.store import Store
+    from capsule.store.store import Store
 
 __all__ = ["register"]
 

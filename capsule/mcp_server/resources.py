@@ -15,14 +15,14 @@ from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
 from capsule.format import schema as schemas
-from capsule.mcp_server.fence import escaped, visible
-from capsule.mcp_server.pages import Branch, End
 from capsule.mcp_server.stores import Stores, server_store
+from capsule.mcp_server.tools.fence import escaped, visible
+from capsule.mcp_server.tools.pages import Branch, End
 
 if TYPE_CHECKING:
-    from capsule.head import Head
+    from capsule.format.head import Head
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.store import Store
+    from capsule.store.store import Store
 
 __all__ = ["CONVERSATIONS", "address", "message_address", "register"]
 

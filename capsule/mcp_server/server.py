@@ -32,11 +32,11 @@ from mcp_types import (
 from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import access_of, needed_by
-from capsule.mcp_server.fence import visible
-from capsule.mcp_server.forms import in_its_form
 from capsule.mcp_server.logs import Logs
 from capsule.mcp_server.subscriptions import Subscriptions
-from capsule.mcp_server.turns import Turns
+from capsule.mcp_server.tools.fence import visible
+from capsule.mcp_server.tools.forms import in_its_form
+from capsule.mcp_server.tools.threads import Turns
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -105,7 +105,7 @@ class CapsuleServer(MCPServer[Any]):
 
     def add_lean_tool(self, fn: Callable[..., Any], annotations: ToolAnnotations) -> None:
         """Register a tool whose schemas say only what a model needs."""
-        from capsule.mcp_server.tools import lean
+        from capsule.mcp_server.tools.registry import lean
 
         self.add_tool(fn if annotations.read_only_hint else self._turns.taken(fn), annotations=annotations)
         tool = sdk.tool_of(self, fn.__name__)
@@ -245,9 +245,10 @@ def build(stores: Stores, *, version: str, **options: Any) -> CapsuleServer:
 
 
 def _register(server: CapsuleServer) -> None:
-    from capsule.mcp_server import prompts, resources, tools
+    from capsule.mcp_server import prompts, resources
+    from capsule.mcp_server.tools import registry
 
-    for tool, hints in tools.TOOLS:
+    for tool, hints in registry.TOOLS:
         server.add_lean_tool(tool, hints)
     resources.register(server)
     prompts.register(server)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from capsule.store import Store
+    from capsule.store.store import Store
 
 __all__ = ["Stores", "server_store", "store_of"]
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel.server import Server
 
-    from capsule.changes import Change
+    from capsule.engines.changes import Change
     from capsule.mcp_server.stores import Stores
 
 __all__ = ["Subscriptions"]

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from capsule.errors import CapsuleError, NotFound
-from capsule_cli import options as options  # It gives every command the options that all have.
-from capsule_cli.asked import asked
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.framework import CapsuleGroup, Commands, program_of
-from capsule_cli.output import Stopped, answer, quiet_stdout
+from capsule_cli.shared import options as options  # It gives every command the options that all have.
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.output import Stopped, answer, quiet_stdout
 
 #: The help: topics, and beneath them commands with what they do.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -64,29 +64,28 @@ MODULES: dict[str, str] = {
     **dict.fromkeys(("new", "list"), "conversations"),
     **dict.fromkeys(("rename", "tag", "pin", "archive", "set"), "heads"),
     **dict.fromkeys(("delete", "trash", "restore", "purge"), "trash"),
-    **dict.fromkeys(("lock", "unlock", "locks"), "locking"),
-    **dict.fromkeys(("switch", "regenerate", "fork", "trim"), "branching"),
+    **dict.fromkeys(("lock", "unlock", "locks"), "locks"),
+    **dict.fromkeys(("switch", "regenerate", "fork", "trim"), "branches"),
     **dict.fromkeys(("summarize", "transcript"), "summaries"),
-    **dict.fromkeys(("search", "stats", "reindex"), "searching"),
-    **dict.fromkeys(("tail", "watch"), "watching"),
-    **dict.fromkeys(("init", "doctor", "validate", "migrate", "schema"), "upkeep"),
-    **{name: name for name in ("context", "servers", "git", "mcp", "tokens", "demo")},
-    "append": "appending",
-    "show": "showing",
-    "edit": "editing",
-    "help": "guide",
+    **dict.fromkeys(("search", "stats", "reindex"), "search"),
+    **dict.fromkeys(("tail", "watch"), "watch"),
+    **dict.fromkeys(("init", "doctor", "validate", "migrate", "schema"), "maintenance"),
+    **{name: name for name in ("append", "show", "edit", "context", "servers", "demo", "help")},
+    "git": "git.clone",
+    "mcp": "mcp.server",
+    "tokens": "mcp.tokens",
 }
 
 #: The commands of those that have some.
 GROUPS: dict[str, dict[str, str]] = {
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
-    "git": dict.fromkeys(("setup", "teardown", "status"), "git")
-    | dict.fromkeys(("commit", "autocommit", "sync"), "syncing")
-    | dict.fromkeys(("log", "diff", "restore"), "history")
-    | dict.fromkeys(("conflicts", "resolve"), "conflicts"),
-    "mcp": {"install": "mcp_clients", "uninstall": "mcp_clients", "doctor": "mcp_clients"},
-    "servers": {"list": "servers", "set": "servers", "toggle": "servers", "remove": "servers"},
-    "tokens": {"add": "tokens", "list": "tokens", "revoke": "tokens"},
+    "git": dict.fromkeys(("setup", "teardown", "status"), "git.clone")
+    | dict.fromkeys(("commit", "autocommit", "sync"), "git.sync")
+    | dict.fromkeys(("log", "diff", "restore"), "git.history")
+    | dict.fromkeys(("conflicts", "resolve"), "git.conflicts"),
+    "mcp": dict.fromkeys(("install", "uninstall", "doctor"), "mcp.clients"),
+    "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
+    "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),
 }
 
 #: Names that hands know from elsewhere.
@@ -102,14 +101,14 @@ class _Program(CapsuleGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            from capsule_cli.guide import FIRST_STEPS
+            from capsule_cli.commands.help import FIRST_STEPS
 
             sys.stderr.write(FIRST_STEPS)
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from capsule_cli.guide import overview
+        from capsule_cli.commands.help import overview
 
         formatter.write(overview(SECTIONS))
 

@@ -14,8 +14,8 @@ from typing import Any
 import typer
 
 from capsule.errors import CapsuleError
-from capsule_cli.asked import asked
-from capsule_cli.output import Stopped, say, to_stderr
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.output import Stopped, say, to_stderr
 
 #: What a shell reports for a program that SIGINT, SIGPIPE or SIGTERM ended.
 INTERRUPTED = 130

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def _of_store(read: Callable[[Store], list[T]]) -> list[T]:
     """What is read of the store; nothing when that fails."""
-    from capsule_cli.opening import store_of
+    from capsule_cli.shared.opening import store_of
 
     try:
         with store_of() as store:
@@ -29,7 +29,7 @@ def _of_store(read: Callable[[Store], list[T]]) -> list[T]:
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
     """The ids of the conversations that begin with `incomplete`, latest first, with their titles."""
-    from capsule_cli.output import one_line
+    from capsule_cli.shared.output import one_line
 
     heads = [head for head in _of_store(lambda store: list(store.heads())) if head.id.startswith(incomplete)]
     heads.sort(key=lambda head: head.updated_at, reverse=True)
@@ -49,7 +49,7 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
     """The tags that begin with `incomplete`, the most used first."""
     from collections import Counter
 
-    from capsule_cli.output import counted
+    from capsule_cli.shared.output import counted
 
     tags = _of_store(lambda store: [tag for head in store.heads() for tag in head.tags])
     counts = Counter(tag for tag in tags if tag.startswith(incomplete))

@@ -12,7 +12,7 @@ import signal
 import sys
 
 from capsule.errors import CapsuleError
-from capsule_cli.output import quiet_stdout, say
+from capsule_cli.shared.output import quiet_stdout, say
 
 _USAGE = """\
 usage: python -P -m capsule_cli.drivers COMMAND, started by git as `capsule git setup` writes it
@@ -45,14 +45,14 @@ def main() -> int:
 
 
 def _filter(arguments: list[str]) -> int:
-    from capsule.git.filter import cleaner, serve
+    from capsule.git.drivers.filter import cleaner, serve
 
     serve(sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _tell), _tell)
     return 0
 
 
 def _textconv(arguments: list[str]) -> int:
-    from capsule.format.readable import as_text
+    from capsule.format.text.readable import as_text
 
     if len(arguments) != 1:
         sys.stderr.write(_USAGE)
@@ -70,7 +70,7 @@ def _textconv(arguments: list[str]) -> int:
 
 
 def _merge(arguments: list[str]) -> int:
-    from capsule.git.merge_driver import Sides, merge_files
+    from capsule.git.drivers.merge import Sides, merge_files
 
     # %L came later than the rest, and whoever leaves it out gets git's usual length of markers.
     *files, path = arguments or [""]
@@ -85,7 +85,7 @@ def _merge(arguments: list[str]) -> int:
 
 
 def _pre_commit(arguments: list[str]) -> int:
-    from capsule.git.precommit import problems
+    from capsule.git.drivers.precommit import problems
     from capsule.git.program import Git, hook_variables
 
     found = problems(Git(os.getcwd(), variables=hook_variables()))

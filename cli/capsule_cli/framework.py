@@ -76,7 +76,7 @@ class Commands(Mapping[str, Any]):
     """The commands by name; each is made when it is asked for.
 
     Args:
-        modules: The module of each command, in `capsule_cli`, where it stands in `commands`.
+        modules: The module of each command, in `capsule_cli.commands`, where it stands in `commands`.
         groups: The commands of those that have some, likewise; the group itself stands in `group` of its module.
         aliases: Other names of commands, which are found and not listed.
     """
@@ -92,7 +92,7 @@ class Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         name = self._aliases.get(name, name)
         if name not in self._made:
-            module = import_module(f"capsule_cli.{self._modules[name]}")
+            module = import_module(f"capsule_cli.commands.{self._modules[name]}")
             self._made[name] = self._group(name, module) if name in self._groups else self._command(name, module)
         return self._made[name]
 

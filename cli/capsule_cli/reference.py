@@ -16,7 +16,7 @@ from capsule import errors
 from capsule_cli.app import ALIASES, GROUPS, SECTIONS, program
 from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, everywhere, piece_of
-from capsule_cli.output import out_bytes
+from capsule_cli.shared.output import out_bytes
 
 INTRODUCTION = """\
 <!-- Made from the program by `make docs`; a test says when it is stale. -->

@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 import capsule as package
 from capsule import Store, errors
 from capsule.format import fields
-from capsule_cli import options, reference
+from capsule_cli import reference
 from capsule_cli.app import GROUPS, MODULES, SECTIONS, app
+from capsule_cli.shared import options
 from tests.processes import ROOT, Child
 
 COMMANDS = list(MODULES)
@@ -39,7 +40,7 @@ def test_the_commands_are_those_that_the_modules_declare() -> None:
     declared = [
         (info.name, module)
         for module in modules
-        for info in importlib.import_module(f"capsule_cli.{module}").commands.registered_commands
+        for info in importlib.import_module(f"capsule_cli.commands.{module}").commands.registered_commands
     ]
     assert sorted(places) == sorted(declared)
 
@@ -252,7 +253,7 @@ def test_the_choices_are_those_of_the_format() -> None:
 
 
 def test_a_bug_stays_a_traceback(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.store.Store.heads", lambda self, progress: 1 / 0)
+    monkeypatch.setattr("capsule.store.store.Store.heads", lambda self, progress: 1 / 0)
     result = CliRunner().invoke(app, ["list"])
     assert isinstance(result.exception, ZeroDivisionError)
 
@@ -329,14 +330,15 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed:
     own = {"capsule", "capsule_cli"}
     foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - own - {"__main__"}
     assert {name for name in foreign if not name.startswith("_")} <= allowed
-    assert not loaded & {"capsule.format.models", "capsule.format.schema", "capsule.doctor", "asyncio"}
+    assert not loaded & {"capsule.format.models", "capsule.format.schema", "capsule.maintenance.doctor", "asyncio"}
     assert "sqlite3" not in loaded or words != ["--version"]
     if words == ["--version"]:
         assert not [
             name
             for name in loaded
             if name.startswith("capsule.")
-            and name not in {"capsule.errors", "capsule.timestamps", "capsule.format", "capsule.format.shown"}
+            and name not in {"capsule.errors", "capsule.timestamps"}
+            and not "capsule.format.text.shown".startswith(name)
         ]
 
 
@@ -381,7 +383,7 @@ def test_a_signal_whose_exception_python_drops_is_raised_once_more(child: Callab
         """
         import signal, threading
         sys.path[:0] = [sys.argv[1]]
-        from capsule_cli.ending import Ending
+        from capsule_cli.signals import Ending
 
         class Dropped:
             def __del__(self):

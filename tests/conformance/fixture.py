@@ -41,12 +41,13 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 import capsule
-from capsule.mcp_server import address, http, sdk
+from capsule.mcp_server import sdk
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.sessions import HttpStores
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tokens import Tokens
-from capsule.store import Store
+from capsule.mcp_server.transport import address, http
+from capsule.mcp_server.transport.tokens import Tokens
+from capsule.store.store import Store
 from tests.conformance import questions
 
 

@@ -16,12 +16,12 @@ from capsule.context.capture import Capture, capture
 from capsule.context.document import take_apart
 from capsule.context.files import Selection, Surroundings, within
 from capsule.context.tokens import estimate
-from capsule.discovery import load_settings
-from capsule.engines.files import FilesEngine
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, Refused
 from capsule.format import codec
-from capsule.storage.engine import FileStorage
-from capsule.storage.syscalls import Syscalls
+from capsule.locate import load_settings
 
 
 def captured(root: Path, **selection: object) -> Capture:

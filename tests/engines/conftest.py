@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files import FilesEngine
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import Engine
 from capsule.engines.memory import MemoryEngine
 from capsule.settings import Settings
-from capsule.storage.engine import FileStorage
 
 ENGINES: dict[str, Callable[[str], Engine]] = {
     "files": lambda root: FilesEngine(FileStorage(root, mutex_timeout_s=2)),

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from capsule.format import migrations
-from capsule.format.cleaning import cleaned
+from capsule.format.merge.clean_form import cleaned
 from capsule.format.new import new_capsule
-from capsule.format.pruning import kept_current, without
-from capsule.format.tree import Tree
+from capsule.format.tree.pruning import kept_current, without
+from capsule.format.tree.tree import Tree
 from capsule.timestamps import from_ms
 
 START_MS = 1_767_225_600_000

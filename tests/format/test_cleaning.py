@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import codec, validation
-from capsule.format.cleaning import AGENTS, CONVERSATIONS, clean, cleaned
+from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS, clean, cleaned
 from capsule.format.migrations import current
 from capsule.format.new import empty_context, inactive_lock, new_capsule, new_metadata
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument
 from capsule.format import codec, migrations
-from capsule.format.comparing import compare
+from capsule.format.merge.comparison import compare
 from capsule.format.new import new_capsule
 
 NOON = "2026-01-01T12:00:00.000Z"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format.copynames import may_be_copy_of, original_of
+from capsule.format.merge.copy_names import may_be_copy_of, original_of
 from capsule.ids import new_id
 
 ID = "550e8400-e29b-41d4-a716-446655440000"

@@ -128,7 +128,17 @@ def test_a_message_knows_its_place_only_when_told_and_never_writes_it() -> None:
 
 
 def test_what_starts_fast_does_not_import_pydantic() -> None:
-    for module in ["codec", "canonical", "titles", "migrations", "new", "message", "validation", "places", "values"]:
+    for module in [
+        "codec",
+        "canonical",
+        "text.titles",
+        "migrations",
+        "new",
+        "message",
+        "validation",
+        "text.places",
+        "values",
+    ]:
         code = f"import sys, capsule.format.{module}; sys.exit('pydantic' in sys.modules)"
         root = Path(__file__).parents[2]
         assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -13,7 +13,7 @@ from capsule import Store
 from capsule.errors import InvalidDocument
 from capsule.format import codec, validation
 from capsule.format.new import new_capsule
-from capsule.format.readable import as_text, readable
+from capsule.format.text.readable import as_text, readable
 from tests.format.test_cleaning import DOCUMENT
 
 STAMP = "2025-01-12T10:00:00.000Z"

@@ -7,11 +7,11 @@ from pathlib import Path
 import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from capsule import overrides
 from capsule.errors import NotFound
 from capsule.format import codec, schema
 from capsule.format.migrations import CURRENT, current
 from capsule.format.new import new_capsule
+from capsule.store import servers
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json"))
@@ -66,7 +66,7 @@ def test_the_schema_of_the_overrides_that_wait_accepts_what_the_store_does() -> 
         ({"mcpServers": None}, False),
     ]:
         accepted = jsonschema.Draft202012Validator(schema.schema("overrides")).is_valid(document)
-        assert accepted == (not overrides.problems_of(codec.encode(document), "next.json")) == valid
+        assert accepted == (not servers.problems_of(codec.encode(document), "next.json")) == valid
 
 
 def test_an_unknown_kind_or_version_says_what_there_is() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput
-from capsule.format.titles import MAX, NEAR, check_title, title_from
+from capsule.format.text.titles import MAX, NEAR, check_title, title_from
 
 
 def test_a_title_is_the_first_line_cut_at_a_word() -> None:

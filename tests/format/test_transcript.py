@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capsule.context.tokens import estimate
 from capsule.errors import InvalidInput
-from capsule.format.transcript import quoted, transcript, unquoted
+from capsule.format.text.transcript import quoted, transcript, unquoted
 
 #: Texts with much in them that could be taken for a heading, or for the end of a line.
 LURKING = st.lists(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.pruning import kept_current, without
-from capsule.format.tree import ROOT, Tree, active
+from capsule.format.tree.pruning import kept_current, without
+from capsule.format.tree.tree import ROOT, Tree, active
 
 FORK: list[tuple[str, str | None]] = [("a", None), ("b", None), ("c", "a"), ("d", None)]  # a - b, and a - c - d
 

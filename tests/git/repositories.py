@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsule import Store
-from capsule.git.drivers import attribute_lines, driver_config
 from capsule.git.repository import Repository
+from capsule.git.setup.attributes import attribute_lines, driver_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "cli")))

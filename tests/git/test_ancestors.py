@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from capsule.format import codec
-from capsule.format.cleaning import clean
-from capsule.git.ancestors import ancestor_in
+from capsule.format.merge.clean_form import clean
+from capsule.git.history.ancestors import ancestor_in
 from tests.git.repositories import Clone
 
 ID = "plan-1"

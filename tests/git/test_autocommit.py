@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.changes import Change
+from capsule.engines.changes import Change
 from capsule.errors import CapsuleError, GitFailed
-from capsule.git.autocommit import Autocommit
+from capsule.git.commits.autocommit import Autocommit
 from tests.git.repositories import Clone, environment, run
 from tests.git.turning import sync_of
 

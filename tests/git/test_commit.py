@@ -12,10 +12,10 @@ import pytest
 from capsule import Store
 from capsule.errors import GitFailed, InvalidDocument, Refused, StoreBusy
 from capsule.format import codec
-from capsule.format.cleaning import clean
-from capsule.git import operation
-from capsule.git.commit_message import DocumentChange, commit_message
-from capsule.git.drivers import driver_config
+from capsule.format.merge.clean_form import clean
+from capsule.git.commits import operation
+from capsule.git.commits.message import DocumentChange, commit_message
+from capsule.git.setup.attributes import driver_config
 from tests.git.repositories import PROGRAM, Clone, new, worktree
 from tests.git.turning import committed, staged, status
 from tests.processes import Child

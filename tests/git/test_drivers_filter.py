@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from capsule.format.cleaning import CONVERSATIONS, clean
-from capsule.git import pktline
-from capsule.git.filter import cleaner, serve
-from capsule.storage.engine import FileStorage
+from capsule.engines.files.storage import FileStorage
+from capsule.format.merge.clean_form import CONVERSATIONS, clean
+from capsule.git.drivers import pktline
+from capsule.git.drivers.filter import cleaner, serve
 from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published
 
 #: A store's folder as unpleasant as a file system allows.
@@ -274,15 +274,20 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
             [sys.executable, "-P", "-c", report, *arguments], input=input, capture_output=True, env=environment()
         )
         loaded = set(done.stderr.decode().split())
-        assert "capsule.format.cleaning" in loaded or "capsule.format.readable" in loaded
+        assert "capsule.format.merge.clean_form" in loaded or "capsule.format.text.readable" in loaded
         assert not loaded & {"typer", "pydantic", "rich", "mcp", "sqlite3", "portalocker", "subprocess", "hashlib"}
-        assert not loaded & {"capsule.store", "capsule.storage.engine", "capsule.format.models", "capsule_cli.app"}
+        assert not loaded & {
+            "capsule.store.store",
+            "capsule.engines.files.storage",
+            "capsule.format.models",
+            "capsule_cli.app",
+        }
 
 
 #: A filter that tells when it is at a file, and waits there until it may go on, or dies there.
 HALFWAY = """
 import os, signal, sys
-from capsule.git import filter
+from capsule.git.drivers import filter
 from capsule_cli import drivers
 
 way, at, ready, go = sys.argv[1:]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from capsule.format import codec, validation
-from capsule.format.cleaning import CONVERSATIONS, clean
+from capsule.format.merge.clean_form import CONVERSATIONS, clean
 from tests.git.repositories import PROGRAM, Clone, environment, new, run, worktree
 from tests.git.test_drivers_filter import FOLDER, talking
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput
-from capsule.git import pktline
+from capsule.git.drivers import pktline
 
 
 def test_a_content_of_any_size_goes_through_in_packets_that_git_takes() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound
-from capsule.git.history import Step, history
-from capsule.git.log import commit_at
+from capsule.git.history.log import commit_at
+from capsule.git.history.timeline import Step, history
+from capsule.git.history.versions import past_version, resolve
 from capsule.git.objects import Blobs
-from capsule.git.versions import past_version, resolve
 from tests.git.repositories import Clone, Ran, new, published, run
 
 pytestmark = pytest.mark.slow

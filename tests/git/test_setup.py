@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import InvalidDocument, NotFound, Refused
-from capsule.git import blocks
-from capsule.git.drivers import attribute_lines, driver_config
-from capsule.git.setup import set_up, take_down
+from capsule.git.setup import blocks
+from capsule.git.setup.attributes import attribute_lines, driver_config
+from capsule.git.setup.installation import set_up, take_down
 from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
 
 DOCUMENT = "00000000-0000-4000-8000-000000000000"

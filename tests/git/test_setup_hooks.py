@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from capsule.git import hook
-from capsule.git.drivers import CHECK, CHECK_LINE, DRIVER
-from capsule.git.setup import Step, set_up, take_down
+from capsule.git.setup import hook
+from capsule.git.setup.attributes import CHECK, CHECK_LINE, DRIVER
+from capsule.git.setup.installation import Step, set_up, take_down
 from tests.git.repositories import PROGRAM, ROOT, Clone, new, run, worktree
 
 LOCKED = """{

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.git.drivers import CHECK, CHECK_LINE
-from capsule.git.setup import set_up
-from capsule.git.status import State, look
+from capsule.git.setup.attributes import CHECK, CHECK_LINE
+from capsule.git.setup.installation import set_up
+from capsule.git.setup.status import State, look
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, worktree
 
 pytestmark = pytest.mark.slow

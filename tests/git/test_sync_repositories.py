@@ -10,9 +10,9 @@ import pytest
 from capsule import Store
 from capsule.errors import GitFailed, InvalidDocument, Refused
 from capsule.format import codec
-from capsule.git.drivers import driver_config
-from capsule.git.operation import operation
-from capsule.git.sync import sync
+from capsule.git.commits.operation import operation
+from capsule.git.commits.sync import sync
+from capsule.git.setup.attributes import driver_config
 from tests.git.repositories import PROGRAM, Clone, environment, run, worktree
 from tests.git.talking import Two, assert_at_rest, code, contents, conversation, delete, rename, say, shared
 from tests.git.turning import status, sync_of, synced

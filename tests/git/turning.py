@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from capsule import Store
-from capsule.git.commit import Committed, commit
-from capsule.git.drivers import driver_config
-from capsule.git.operation import no_progress, operation
-from capsule.git.sync import Synced, sync
+from capsule.git.commits.commit import Committed, commit
+from capsule.git.commits.operation import no_progress, operation
+from capsule.git.commits.sync import Synced, sync
+from capsule.git.setup.attributes import driver_config
 from tests.git.repositories import PROGRAM, Clone
 
 Told = Callable[[str, int, int], None]

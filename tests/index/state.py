@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from capsule import Store
-from capsule.changes import Change
-from capsule.index.folding import fold
+from capsule.engines.changes import Change
+from capsule.engines.index.folding import fold
 
 MESSAGES = """
     SELECT capsules.id, at, messages.id, parent, role, sender, time_ms, messages.words, active, content, tools,

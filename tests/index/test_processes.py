@@ -224,7 +224,7 @@ def test_who_is_killed_in_the_middle_harms_nobody(root: Path, child: Start, at: 
             def step(done, total):
                 if done * 8 >= total * int(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)
             if int(sys.argv[2]) % 2:  # Within a transaction.
-                from capsule.index.rows import Rows
+                from capsule.engines.index.rows import Rows
                 left = [7 * int(sys.argv[2])]
                 def mortal(method):
                     def call(*args, **kwargs):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.index import words
-from capsule.index.folding import count, fold, tokens
-from capsule.index.query import MOST_WORDS, Phrase, parse
+from capsule.engines.index import words
+from capsule.engines.index.folding import count, fold, tokens
+from capsule.engines.index.query import MOST_WORDS, Phrase, parse
 
 TEXTS = (
     "a plan for the garden",

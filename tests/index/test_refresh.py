@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.engines.files import FilesEngine
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput
 from capsule.format import codec
-from capsule.storage.engine import FileStorage
-from capsule.storage.syscalls import Syscalls
 from tests.index.state import state, state_of_the_files
 
 
@@ -64,11 +64,11 @@ class Reading(Syscalls):
 @pytest.fixture
 def counting(root: Path) -> Iterator[tuple[Store, Reading]]:
     """A store on the same directory whose reads are counted."""
-    from capsule import discovery
+    from capsule import locate
 
     system = Reading()
     store = Store(
-        str(root), discovery.load_settings(str(root)), FilesEngine(FileStorage(str(root), sys=system)), keep_locks=False
+        str(root), locate.load_settings(str(root)), FilesEngine(FileStorage(str(root), sys=system)), keep_locks=False
     )
     yield store, system
     store.close()
@@ -339,7 +339,7 @@ def test_a_second_name_elsewhere_is_a_way_to_write_too(store: Store, root: Path)
 
 
 def test_after_a_start_of_the_machine_what_was_written_last_is_looked_at_again(root: Path) -> None:
-    from capsule import discovery
+    from capsule import locate
 
     class Rebooted(Syscalls):
         def boot(self) -> str:
@@ -362,7 +362,7 @@ def test_after_a_start_of_the_machine_what_was_written_last_is_looked_at_again(r
     db.close()
     with Store.open(root) as unaware:
         assert not any(head.damaged for head in unaware.heads())
-    settings = discovery.load_settings(str(root))
+    settings = locate.load_settings(str(root))
     with Store(str(root), settings, FilesEngine(FileStorage(str(root), sys=Rebooted()))) as rebooted:
         assert [bool(head.damaged) for head in rebooted.heads()] == [True]
 

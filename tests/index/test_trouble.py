@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
+from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.errors import Refused
-from capsule.storage.syscalls import Syscalls
 from tests.index.state import state, state_of_the_files
 
 COUNT = 12
@@ -173,14 +173,14 @@ class ReadOnly(Syscalls):
 def test_a_store_that_cannot_be_written_is_indexed_in_memory_and_it_is_said_once(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from capsule import discovery
-    from capsule.engines.files import FilesEngine
-    from capsule.storage.engine import FileStorage
+    from capsule import locate
+    from capsule.engines.files.engine import FilesEngine
+    from capsule.engines.files.storage import FileStorage
 
     ids = filled(root)
     shutil.rmtree(root / ".capsule")
     before = {path: path.stat() for path in root.rglob("*") if path.is_file()}
-    settings = discovery.load_settings(str(root))
+    settings = locate.load_settings(str(root))
     engine = FilesEngine(FileStorage(str(root), sys=ReadOnly()))
     with caplog.at_level(logging.WARNING), Store(str(root), settings, engine) as store:
         for _ in range(3):
@@ -226,7 +226,7 @@ def test_a_cursor_of_an_index_that_is_gone_misses_nothing(store: Store, root: Pa
 def test_what_the_journal_no_longer_has_is_told_from_the_files(
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capsule.index import journal
+    from capsule.engines.index import journal
 
     monkeypatch.setattr(journal, "KEPT", 10)
     id = store.create(title="T", type="group").id

@@ -23,7 +23,7 @@ import platformdirs
 
 from capsule.errors import NotFound
 from capsule.mcp_server.access import Scope
-from capsule.mcp_server.tokens import Tokens
+from capsule.mcp_server.transport.tokens import Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 #: How long a test waits for what must come, in seconds.

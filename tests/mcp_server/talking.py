@@ -13,9 +13,9 @@ from mcp.client.extension import advertise
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from capsule import Store
-from capsule.mcp_server.forms import EXTENSION
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import Stores
+from capsule.mcp_server.tools.forms import EXTENSION
 
 
 def serving(store: Store) -> CapsuleServer:

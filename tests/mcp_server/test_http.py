@@ -14,7 +14,7 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidInput
 from capsule.mcp_server.access import SCOPES
-from capsule.mcp_server.address import Address, parse
+from capsule.mcp_server.transport.address import Address, parse
 from tests.cli.conftest import Program
 from tests.mcp_server.serving import (
     HANDSHAKE,

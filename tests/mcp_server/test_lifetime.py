@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from capsule import Store, doctor
+from capsule import Store
+from capsule.maintenance import doctor
 from tests.mcp_server.serving import Stdio, eventually, over_stdio
 
 pytestmark = pytest.mark.slow

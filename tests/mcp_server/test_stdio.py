@@ -15,7 +15,7 @@ from mcp.client.extension import advertise
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from capsule import Locked, Store
-from capsule.mcp_server.forms import EXTENSION
+from capsule.mcp_server.tools.forms import EXTENSION
 from tests.mcp_server.serving import HANDSHAKE, ROOT, Stdio, environment, over_stdio
 
 TAKES_DATA = advertise(EXTENSION, {"takes": ["data"]})

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from capsule import Store
-from capsule.mcp_server.budget import tokens
+from capsule.mcp_server.tools.budget import tokens
 from tests.mcp_server.talking import data, error, talking, text
 from tests.processes import Child
 
@@ -154,7 +154,7 @@ async def test_a_wait_is_at_most_50_seconds_and_goes_on_from_a_cursor(store: Sto
 
 @pytest.mark.both_eras
 async def test_the_client_hears_that_the_wait_goes_on(store: Store, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.mcp_server.reading_tools._TELL_S", 0.01)
+    monkeypatch.setattr("capsule.mcp_server.tools.reading._TELL_S", 0.01)
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.protocols import Storage
+from capsule.engines.files.storage import FileStorage
 from capsule.format import anatomy, codec, new
-from capsule.storage.engine import FileStorage
-from capsule.storage.interface import Storage
-from capsule.storage.syscalls import Syscalls
 
 STAMP = "2025-01-12T10:30:00.000Z"
 

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 
 from capsule import Store
-from capsule.discovery import load_settings
-from capsule.engines.files import FilesEngine
-from capsule.storage.engine import FileStorage
-from capsule.storage.syscalls import Syscalls
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
+from capsule.locate import load_settings
 
 CALLS = (
     "open", "close", "pread", "pwrite", "fstat", "lstat", "ftruncate", "rename", "link", "unlink", "mkdir", "fchmod",

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.doctor import examine
 from capsule.format import codec
+from capsule.maintenance.doctor import examine
 
 GARBAGE = random.Random(7).randbytes(3000)
 

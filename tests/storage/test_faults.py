@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.doctor import examine
 from capsule.errors import CapsuleError, NotFound, StorageFailed
 from capsule.format import codec
+from capsule.maintenance.doctor import examine
 from tests.processes import Child
 from tests.storage.faults import ERRORS, OPERATIONS, Faulty, store_on
 

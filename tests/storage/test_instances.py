@@ -9,16 +9,16 @@ from typing import NoReturn
 
 import pytest
 
-from capsule.storage.instances import Instances
-from capsule.storage.layout import Directory, Layout
-from capsule.storage.syscalls import Syscalls
+from capsule.engines.files.disk.instances import Instances
+from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.syscalls import Syscalls
 from tests.processes import Child
 
 Start = Callable[..., Child]
 ONE, TWO = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31", "0b9c3f54-2f5d-4f7e-8a53-3f1b6c7d8e92"
 
 LIVING = """
-from capsule.storage.engine import FileStorage
+from capsule.engines.files.storage import FileStorage
 storage = FileStorage(sys.argv[1])
 storage.announce(sys.argv[2])
 say("announced")
@@ -166,7 +166,7 @@ def test_a_forked_childs_end_does_not_end_its_parents_instance(
 ) -> None:
     other = child(
         """
-        from capsule.storage.engine import FileStorage
+        from capsule.engines.files.storage import FileStorage
         storage = FileStorage(sys.argv[1])
         storage.announce(sys.argv[2])
         pid = os.fork()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from capsule.engines.files.protocols import Held, Interfered, Known, Storage
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Refused, StoreBusy
 from capsule.format import anatomy, codec
 from capsule.ids import new_id
-from capsule.storage.interface import Held, Interfered, Known, Storage
 from tests.storage.conftest import STAMP, document, entry, head, texts_of
 
 KIND = "conversations"
@@ -417,8 +417,8 @@ def test_a_temporary_of_the_dead_stands_in_no_writers_way_and_is_kept(storage: S
 
 
 def test_a_signature_of_an_earlier_run_of_the_system_proves_nothing(root: Path) -> None:
-    from capsule.storage.engine import FileStorage
-    from capsule.storage.syscalls import Syscalls
+    from capsule.engines.files.disk.syscalls import Syscalls
+    from capsule.engines.files.storage import FileStorage
 
     class Rebooted(Syscalls):
         def boot(self) -> str:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from capsule.engines.files.storage import FileStorage
 from capsule.errors import StoreBusy
-from capsule.storage.engine import FileStorage
 from tests.processes import Child
 
 Start = Callable[..., Child]
 
 KIND = "conversations"
 HOLDER = """
-from capsule.storage.engine import FileStorage
+from capsule.engines.files.storage import FileStorage
 storage = FileStorage(sys.argv[1])
 with storage.mutex("conversations", "x", 10):
     say("held")
@@ -166,7 +166,7 @@ def test_idle_descriptors_are_given_up_where_the_system_has_no_more(tmp_path: Pa
 def test_a_forked_child_shares_no_mutex_with_its_parent(tmp_path: Path, child: Start) -> None:
     said = child(
         """
-        from capsule.storage.engine import FileStorage
+        from capsule.engines.files.storage import FileStorage
         storage = FileStorage(sys.argv[1])
         with storage.mutex("conversations", "x"):
             pid = os.fork()
@@ -197,7 +197,7 @@ def test_a_child_forked_while_threads_hold_mutexes_is_not_stuck(tmp_path: Path, 
         """
         import threading, warnings
         warnings.simplefilter("ignore")
-        from capsule.storage.engine import FileStorage
+        from capsule.engines.files.storage import FileStorage
         storage = FileStorage(sys.argv[1])
         inside, over = threading.Event(), threading.Event()
         def hold():

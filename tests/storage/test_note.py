@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsule.engines.files import note
+from capsule.engines.files.disk.log import Log, Position
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.protocols import Known, Signature
 from capsule.format.anatomy import Anatomy
-from capsule.storage import note
-from capsule.storage.interface import Known, Signature
-from capsule.storage.log import Log, Position
-from capsule.storage.syscalls import Syscalls
 
 SYS = Syscalls()
 BIG = 2**63 - 1

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.doctor import examine
 from capsule.errors import CapsuleError, Refused
+from capsule.maintenance.doctor import examine
 
 UUID = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31"
 #: Names that what Capsule makes has, and others.

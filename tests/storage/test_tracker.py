@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from capsule.storage import tracker
-from capsule.storage.interface import Tracker
-from capsule.storage.tracker import InotifyTracker, open_tracker
+from capsule.engines.files.disk import notices
+from capsule.engines.files.disk.notices import InotifyTracker, open_tracker
+from capsule.engines.files.protocols import Tracker
 from tests.processes import Child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
@@ -151,7 +151,7 @@ def test_where_no_instance_is_left_there_is_no_tracker(tmp_path: Path, child: Ca
     taker = child(
         """
         import resource
-        from capsule.storage.tracker import open_tracker
+        from capsule.engines.files.disk.notices import open_tracker
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
         kept = []
         while (tracker := open_tracker(sys.argv[1], ".json")) is not None: kept.append(tracker)
@@ -167,7 +167,7 @@ def test_a_file_system_of_which_not_every_write_is_seen_has_no_tracker(
 ) -> None:
     assert open_tracker("/proc", ".json") is None
     assert open_tracker(str(tmp_path / "nowhere" / "at all"), ".json") is None
-    monkeypatch.setattr(tracker, "_LOCAL", frozenset({"nfs4"}))
+    monkeypatch.setattr(notices, "_LOCAL", frozenset({"nfs4"}))
     assert open_tracker(str(tmp_path), ".json") is None
 
 
@@ -177,7 +177,7 @@ def test_a_mount_without_a_device_of_its_own_is_found_by_its_place() -> None:
         b"2 1 0:31 /home /mnt/some\\040disk rw shared:1 - btrfs /dev/b rw",
         b"3 2 0:40 / /mnt/some\\040disk/net rw - nfs4 host:/x rw",
     ]
-    kind = tracker._of_longest_mount
+    kind = notices._of_longest_mount
     assert kind("/mnt/some disk/x", lines) == "btrfs"
     assert kind("/mnt/some disk/net/x", lines) == "nfs4"
     assert kind("/mnt/some diskette", lines) == "ext4"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capsule.authorship import whose
+from capsule.store.authorship import whose
 
 
 def test_whose_words_a_message_is() -> None:

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from capsule import Removal, Store
-from capsule.doctor import examine
-from capsule.engines.files import FilesEngine
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, Locked, NotFound
 from capsule.format import codec
-from capsule.format.tree import Tree
+from capsule.format.tree.tree import Tree
 from capsule.format.validation import problems_of
+from capsule.maintenance.doctor import examine
 from capsule.settings import Settings
-from capsule.storage.engine import FileStorage
-from capsule.storage.syscalls import Syscalls
 from tests.processes import Child
 
 Start = Callable[..., Child]

@@ -13,7 +13,7 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidInput, Locked, NotFound
 from capsule.format import codec
-from capsule.format.merge import merge
+from capsule.format.merge.merge import merge
 
 
 def cloned(root: Path, names: str) -> list[Path]:

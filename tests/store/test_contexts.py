@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.doctor import examine
 from capsule.errors import InvalidInput, Locked, NotFound
 from capsule.format import anatomy, codec, new
+from capsule.maintenance.doctor import examine
 
 STAMP = "2025-01-12T10:30:00.000Z"
 CONTEXT: dict[str, Any] = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.copies import Ancestor
-from capsule.doctor import Finding, examine
 from capsule.errors import InvalidInput
 from capsule.format import codec
+from capsule.maintenance.conflict_copies import Ancestor
+from capsule.maintenance.doctor import Finding, examine
 
 ID = "plan-1"
 SYNCTHING = f"{ID}.sync-conflict-20250112-103000-ABCDEFG"

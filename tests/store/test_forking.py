@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.doctor import examine
 from capsule.errors import InvalidInput, Locked, NotFound, StoreBusy
 from capsule.ids import message_ids_at
+from capsule.maintenance.doctor import examine
 
 
 def source(store: Store) -> str:

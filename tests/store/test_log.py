@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from capsule import Store, settling
+from capsule import Store
+from capsule.engines.files import external_edits, splice
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.external_edits import forget_texts
 from capsule.errors import InvalidDocument, StorageFailed
-from capsule.settling import forget_texts
-from capsule.storage import splice
-from capsule.storage.syscalls import Syscalls
 from tests.storage.faults import store_on
 from tests.torture.filesystem import Disk, Rebooted, Recorder
 
@@ -260,13 +260,13 @@ def test_a_version_that_parses_while_it_is_being_saved_is_looked_at_again(
     half["metadata"]["tags"] = []
     whole["history"].append({"role": "user", "content": "typed"})
     path.write_bytes(orjson.dumps(half))
-    real, looks = settling.time.time_ns, [path.stat().st_mtime_ns + 1]
+    real, looks = external_edits.time.time_ns, [path.stat().st_mtime_ns + 1]
 
     def sleep(seconds: float) -> None:
         path.write_bytes(orjson.dumps(whole))
 
-    monkeypatch.setattr(settling.time, "sleep", sleep)
-    monkeypatch.setattr(settling.time, "time_ns", lambda: looks.pop() if looks else real() + 10**9)
+    monkeypatch.setattr(external_edits.time, "sleep", sleep)
+    monkeypatch.setattr(external_edits.time, "time_ns", lambda: looks.pop() if looks else real() + 10**9)
     store.append("plan", content="x")
     assert contents(store) == ["one", "typed", "x"] and store.head("plan").tags == ("kept",)
 

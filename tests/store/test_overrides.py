@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from capsule import InvalidDocument, InvalidInput, Store
-from capsule.doctor import examine
 from capsule.format.validation import problems_of
+from capsule.maintenance.doctor import examine
 from tests.processes import Child
 
 
@@ -157,7 +157,7 @@ def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_o
     child = Child(
         """
         import itertools
-        from capsule.storage.syscalls import Syscalls
+        from capsule.engines.files.disk.syscalls import Syscalls
         from tests.storage.faults import CALLS, store_on
 
         class Dying(Syscalls):

@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 import pytest
 
-from capsule import Store, doctor, timestamps
+from capsule import Store, timestamps
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import new as new_format
-from capsule.format.reconcile import reconcile
-from capsule.format.records import head_record
+from capsule.format.merge.reconcile import reconcile
+from capsule.format.merge.records import head_record
+from capsule.maintenance import doctor
 from tests.processes import Child
 
 FUTURE = "2999-01-01T00:00:00.000Z"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import Locked, NotFound
-from capsule.format.pruning import kept_current, put_back, removed, without
-from capsule.format.tree import Tree
+from capsule.format.tree.pruning import kept_current, put_back, removed, without
+from capsule.format.tree.tree import Tree
 
 
 def _conversation(store: Store) -> str:

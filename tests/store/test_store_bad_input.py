@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.doctor import examine
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
+from capsule.maintenance.doctor import examine
 from tests.processes import Child
 
 BAD_IDS = (

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files import FilesEngine
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.format import codec
-from capsule.storage.engine import FileStorage
-from capsule.storage.syscalls import Syscalls
 from tests.processes import Child
 
 Start = Callable[..., Child]

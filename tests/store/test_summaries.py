@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from capsule import InvalidInput, NotFound, Store
-from capsule.doctor import examine
+from capsule.maintenance.doctor import examine
 
 
 @pytest.fixture

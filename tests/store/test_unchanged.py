@@ -78,7 +78,7 @@ def test_an_edit_that_changes_only_how_a_value_is_written_is_written(tmp_path: P
 
 
 def test_the_latest_heads_are_kept_parsed_and_one_goes_at_a_time() -> None:
-    from capsule.head import HeadCache
+    from capsule.format.head import HeadCache
 
     heads = HeadCache()
     for n in range(1025):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule import Store, doctor
+from capsule import Store
+from capsule.maintenance import doctor
 from tests.torture.supervisor import supervise
 from tests.torture.writers import LONG, assert_clean, check, make
 

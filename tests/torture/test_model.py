@@ -21,8 +21,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from capsule import Store, doctor
+from capsule import Store
 from capsule.errors import Locked, LockLost, NotFound
+from capsule.maintenance import doctor
 from tests.torture.writers import LONG
 
 pytestmark = pytest.mark.slow

@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from capsule import Store, doctor
+from capsule import Store
 from capsule.errors import InvalidDocument, Locked
 from capsule.format import codec
+from capsule.maintenance import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = os.environ.get("CAPSULE_TORTURE") == "1"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from capsule import Store
-from capsule.changes import Change
+from capsule.engines.changes import Change
 
 #: How long a test waits for what must come, in seconds. Nothing is measured by it.
 PATIENCE_S = 60

@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from capsule import Store
-from capsule.changes import Change
+from capsule.engines.changes import Change
 from capsule.errors import InvalidInput
-from capsule.following import Watch
-from capsule.watching import _MOST
+from capsule.store.listeners import _MOST
+from capsule.watch.stream import Watch
 from tests.watch.conftest import PATIENCE_S
 
 
@@ -86,7 +86,7 @@ def test_a_wanted_change_behind_more_unwanted_ones_than_are_read_at_once_is_told
     unwanted = other.create(type="group").id
     for number in range(_MOST + 5):
         other.append(unwanted, content=str(number))
-        other.changes()  # So that each is a change of its own.
+        other.changes()  # So that each is a change of its own_writes.
     wanted = other.create().id
     assert [change.id for change in store.wait_for_changes(cursor, ids=[wanted], timeout_s=PATIENCE_S).changes] == [
         wanted
@@ -250,10 +250,10 @@ def test_nobody_watching_costs_nothing(store: Store) -> None:
 
 
 def test_what_it_remembers_as_own_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from capsule import own
+    from capsule.watch import own_writes
 
-    monkeypatch.setattr(own, "_MOST", 3)
-    remembered = own.Own()
+    monkeypatch.setattr(own_writes, "_MOST", 3)
+    remembered = own_writes.Own()
     remembered.appended("c", [{"id": str(number)} for number in range(10)])
     told = remembered.marked([Change("appended", "c", "", "", messages=(str(number),)) for number in range(10)])
     assert [change.own for change in told] == [False] * 7 + [True] * 3

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.changes import Change
+from capsule.engines.changes import Change
 from capsule.format import codec
-from capsule.own import Own
+from capsule.watch.own_writes import Own
 from tests.watch.conftest import Follower, has
 
 HELLO = [{"role": "user", "content": "hello"}]

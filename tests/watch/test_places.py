@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from capsule import Store, watch
+from capsule import Store
+from capsule.engines.files.protocols import Tracker
+from capsule.engines.index import refreshing
 from capsule.errors import StorageFailed
-from capsule.index import refreshing
-from capsule.storage.interface import Tracker
+from capsule.watch import hub
 from tests.watch.conftest import PATIENCE_S, Follower
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -63,7 +64,7 @@ def test_a_directory_that_comes_goes_and_comes_back_is_heard(root: Path, store: 
 def test_what_no_notice_tells_of_is_found_by_looking(
     root: Path, store: Store, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_RESCAN_S", 0.1)
+    monkeypatch.setattr(hub, "_RESCAN_S", 0.1)
     monkeypatch.setattr(refreshing, "_RESCAN_NS", 100_000_000)
     id = store.create(title="Plan", messages=HELLO).id
     follower.next("created")
@@ -228,8 +229,8 @@ def test_a_process_that_ends_while_watching_ends_cleanly(root: Path, child: Call
 def test_its_thread_ends_when_nobody_has_waited_for_a_while(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_LINGER_S", 0.01)
-    monkeypatch.setattr(watch, "_RESCAN_S", 0.05)
+    monkeypatch.setattr(hub, "_LINGER_S", 0.01)
+    monkeypatch.setattr(hub, "_RESCAN_S", 0.05)
     cursor = store.wait_for_changes(timeout_s=0.01).cursor
     for thread in threading.enumerate():
         if thread.name == "capsule-watch":

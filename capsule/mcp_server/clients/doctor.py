@@ -18,8 +18,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
-from capsule.mcp_server.budget import tokens
 from capsule.mcp_server.clients.table import Launch
+from capsule.mcp_server.tools.budget import tokens
 
 __all__ = ["TIMEOUT_S", "Seen", "examine"]
 
@@ -163,7 +163,7 @@ def _store(launch: Launch, cwd: str) -> str:
     """The store that a server started like this serves: asked of the function that it asks, in a process like it."""
     given = [word for at, word in enumerate(launch.args) if at and launch.args[at - 1] == "--store"]
     given += [word.removeprefix("--store=") for word in launch.args if word.startswith("--store=")]
-    code = "import sys; from capsule.discovery import find_store; print(find_store((sys.argv[1:] or [None])[-1]))"
+    code = "import sys; from capsule.locate import find_store; print(find_store((sys.argv[1:] or [None])[-1]))"
     environment = {
         **_environment(),
         **launch.env,

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import naming, put_in_place, pwrite_all, signature, write_new
+from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
-from capsule.storage.files import naming, put_in_place, pwrite_all, signature, write_new
-from capsule.storage.interface import Interfered
-from capsule.storage.syscalls import Syscalls
 
 __all__ = ["Entry", "Plan", "apply", "entries", "install", "uninstall"]
 

@@ -144,7 +144,7 @@ def test_doctor_leaves_an_entry_that_starts_something_else_unstarted(capsule: Pr
 
 
 def test_the_shell_completes_the_names_of_programs() -> None:
-    from capsule_cli.mcp_clients import _complete
+    from capsule_cli.commands.mcp.clients import _complete
 
     assert _complete("claude") == [("claude-code", "Claude Code"), ("claude-desktop", "Claude Desktop")]
     assert len(_complete("")) == len(CLIENTS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from capsule.mcp_server.clients.table import CLIENTS, VARIABLES, Launch, Places, client
-from capsule_cli import mcp_clients
+from capsule_cli.commands.mcp import clients as mcp_clients
 
 LINUX = Places("linux", "/home/anna", "/projects/x")
 MACOS = Places("darwin", "/Users/anna", "/projects/x")

@@ -1,0 +1,1 @@
+"""The engine on files: a JSON file per document, written by many processes at once."""

@@ -1,0 +1,144 @@
+"""Instance files: how one process knows whether another still lives.
+
+A process that records a lock first makes `.capsule/instances/{uuid}` and locks it, for as long as it lives; the
+kernel frees the lock when the process dies, however it dies. So "is that instance alive?" is "can I lock its
+file?": no pids, no heartbeats. What must stay true: a file has its name only once it is locked, and is locked before
+any record names the instance; and whoever asks or tidies up takes a shared lock, so that only the owner's, which is
+exclusive, ever refuses one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from contextlib import suppress
+
+import orjson
+
+from capsule.engines.files.disk.layout import Directory
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import names_file
+from capsule.errors import CapsuleError
+
+__all__ = ["Instances"]
+
+_INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Instances:
+    """The instance files of one store, and those of this process.
+
+    Args:
+        sys: The seam to the system.
+        directory: Where they lie.
+    """
+
+    def __init__(self, sys: Syscalls, directory: Directory) -> None:
+        self._sys = sys
+        self._directory = directory
+        self._guard = threading.Lock()
+        self._mine: dict[str, int] = {}
+
+    def announce(self, instance: str) -> None:
+        """Make this instance's file and hold it locked; idempotent, and made anew where it was moved away.
+
+        Raises:
+            OSError, Refused: It can't be made.
+        """
+        with self._guard:
+            fd = self._mine.get(instance, -1)
+            if fd >= 0:
+                if names_file(self._sys, f"{self._directory.path}/{instance}", fd):
+                    return
+                del self._mine[instance]
+                self._sys.close(fd)
+            self._directory.ensure()
+            self._mine[instance] = self._made(instance)
+
+    def _made(self, instance: str) -> int:
+        """A new instance file, locked; under a name that nobody asks for until it is."""
+        path = self._directory.file(instance)
+        new = self._directory.file(f".{instance}")
+        while True:
+            fd = self._sys.open(new, _FLAGS | os.O_CREAT, self._directory.file_mode)
+            try:
+                if self._sys.try_lock(fd):
+                    with suppress(OSError):
+                        self._sys.pwrite(fd, orjson.dumps({"pid": os.getpid()}) + b"\n", 0)
+                    with suppress(FileNotFoundError):  # Somebody took it for a dead one's before it was locked.
+                        self._sys.rename(new, path)
+                        return fd
+            except BaseException:
+                self._sys.close(fd)
+                raise
+            self._sys.close(fd)
+
+    def alive(self, instance: str) -> bool:
+        """Whether a process holds that instance's file; True as well when that can't be found out."""
+        if instance in self._mine:
+            return True
+        return _INSTANCE.fullmatch(instance) is not None and self._is_held(instance)
+
+    def _is_held(self, name: str) -> bool:
+        try:
+            fd = self._sys.open(self._directory.file(name), _FLAGS)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        try:
+            return not self._sys.try_lock_shared(fd)
+        except OSError:
+            return True
+        finally:
+            with suppress(OSError):
+                self._sys.close(fd)
+
+    def dead(self) -> list[str]:
+        """The names of the instance files that nobody holds; no other file in the directory counts as one."""
+        names = (name for name in self._directory.files() if _INSTANCE.fullmatch(name.removeprefix(".")))
+        return [name for name in names if name not in self._mine and not self._is_held(name)]
+
+    def sweep(self, name: str) -> None:
+        """Unlink the file of a dead instance; nothing happens to a live one's."""
+        path = self._directory.file(name)
+        try:
+            fd = self._sys.open(path, _FLAGS)
+        except OSError:
+            return
+        try:
+            if self._sys.try_lock_shared(fd):
+                with suppress(FileNotFoundError):
+                    self._sys.unlink(path)
+        finally:
+            with suppress(OSError):
+                self._sys.close(fd)
+
+    def withdraw(self, instance: str) -> None:
+        """Unlink and free the file of one instance of this process, when it has one."""
+        with self._guard:
+            fd = self._mine.pop(instance, None)
+            if fd is not None:
+                path = f"{self._directory.path}/{instance}"
+                with suppress(OSError):
+                    if names_file(self._sys, path, fd):
+                        self._sys.unlink(path)
+                self._sys.close(fd)
+
+    def close(self) -> None:
+        """Unlink and free this process's instance files, and tidy up those of the dead, when it had one itself."""
+        mine = list(self._mine)
+        for instance in mine:
+            self.withdraw(instance)
+        if mine:
+            with suppress(OSError, CapsuleError):
+                for dead in self.dead():
+                    self.sweep(dead)
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's instance files; its own descriptors keep them locked."""
+        mine, self._mine, self._guard = self._mine, {}, threading.Lock()
+        for fd in mine.values():
+            os.close(fd)

@@ -1,0 +1,142 @@
+"""Where things lie in a store's directory, and with which permissions they are made.
+
+What must stay true: every path is made here from a kind and a checked id, so that none can leave the store; and no
+directory of a store is reached through a symlink. A repository or an archive can carry one, and what is written or
+unlinked behind it is somebody else's file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import sync_directory
+from capsule.errors import Refused
+from capsule.ids import check_id
+
+__all__ = ["SETTINGS_NAME", "Directory", "Layout", "refuse_symlink"]
+
+SETTINGS_NAME = "capsule.toml"
+DERIVED_NAME = ".capsule"
+_GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one store.
+
+    Attributes:
+        root: The store's directory.
+        shared: New files and directories get the process's umask instead of 0600 and 0700.
+    """
+
+    root: str
+    shared: bool = False
+
+    @property
+    def file_mode(self) -> int:
+        return 0o666 if self.shared else 0o600
+
+    @property
+    def directory_mode(self) -> int:
+        return 0o777 if self.shared else 0o700
+
+    def documents(self, kind: str) -> str:
+        return f"{self.root}/{kind}"
+
+    def document(self, kind: str, id: str) -> str:
+        return f"{self.root}/{kind}/{check_id(id)}.json"
+
+    def temporary(self, kind: str, id: str) -> str:
+        """The name a new version is written under; whoever holds the document's mutex owns it."""
+        return f"{self.root}/{kind}/.{id}.tmp"
+
+    def derived(self, *parts: str) -> str:
+        """A path in `.capsule/`, for a message; to reach what is there, ask a `Directory`."""
+        return "/".join((self.root, DERIVED_NAME, *parts))
+
+    def ensure_directory(self, sys: Syscalls, path: str) -> None:
+        """Make a directory, if it is missing; durable on return, as is what it will hold when that is synced."""
+        try:
+            sys.mkdir(path, self.directory_mode)
+        except FileExistsError:
+            return
+        sync_directory(sys, os.path.dirname(path))
+
+
+class Directory:
+    """`.capsule/`, or a directory in it.
+
+    Args:
+        layout: The paths of the store.
+        sys: The seam to the system.
+        name: The directory's name; empty: `.capsule/` itself.
+        around: The directory below the root that holds it, when it is another than `.capsule/`.
+
+    Attributes:
+        path: Where it lies, for a message or a comparison.
+        file_mode: Permission bits of a new file in it.
+    """
+
+    def __init__(self, layout: Layout, sys: Syscalls, name: str = "", *, around: str = DERIVED_NAME) -> None:
+        self._layout = layout
+        self._sys = sys
+        self._name = name
+        self._around = f"{layout.root}/{around}"
+        self.path = f"{self._around}/{name}" if name else self._around
+        self.file_mode = layout.file_mode
+
+    def check(self) -> None:
+        """Raise Refused when it, or `.capsule/` around it, is a symlink. One that is missing will do."""
+        refuse_symlink(self._sys, self._around)
+        if self._name:
+            refuse_symlink(self._sys, self.path)
+
+    def file(self, name: str) -> str:
+        """The path of a file in it. Raises as `check`."""
+        self.check()
+        return f"{self.path}/{name}"
+
+    def files(self) -> list[str]:
+        """The names of the regular files in it; none where it is missing. Raises as `check`."""
+        self.check()
+        try:
+            return [name for name, found in self._sys.names(self.path) if stat.S_ISREG(found.st_mode)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def ensure(self) -> None:
+        """Make it, and `.capsule/` with its `.gitignore`, where they are missing. Raises as `check`."""
+        self.check()
+        self._layout.ensure_directory(self._sys, self._around)
+        if self._around == self._layout.derived():
+            self._ensure_ignored()
+        if self._name:
+            self._layout.ensure_directory(self._sys, self.path)
+
+    def _ensure_ignored(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            fd = self._sys.open(f"{self._around}/.gitignore", flags, self.file_mode)
+        except FileExistsError:
+            return
+        try:
+            self._sys.pwrite(fd, _GITIGNORE, 0)
+        finally:
+            self._sys.close(fd)
+
+
+def refuse_symlink(sys: Syscalls, path: str) -> None:
+    """Raise Refused when a directory of the store is a symlink; nothing happens when it is missing."""
+    try:
+        found = sys.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise Refused(
+            f"{path} is a symlink, and Capsule follows none inside a store, as what lies behind it is not the store's; "
+            f"see where it leads, then remove it: rm {path}",
+            path=path,
+        )

@@ -1,0 +1,147 @@
+"""Trash and quarantine: what was deleted, and what was damaged, kept until it is purged.
+
+What must stay true: nothing in either directory is ever overwritten, and a name there says which document it
+was, when it came, and why: `{kind}~{id}~{time}~{n}.json` and `{kind}~{id}~{time}~{reason}~{n}.json`; no id holds `~`.
+A file of any other name was put there by somebody else, and is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+
+from capsule import timestamps
+from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import (
+    drop_name,
+    name_also,
+    open_document,
+    pread_all,
+    pwrite_all,
+    sync_directory,
+)
+from capsule.engines.files.protocols import Trashed
+
+__all__ = ["Keeping"]
+
+TRASH, QUARANTINE = "trash", "quarantine"
+_STEM = r"[a-z]+~[A-Za-z0-9._@-]+~\d{8}T\d+Z"
+_KEPT = re.compile(rf"{_STEM}(~[a-z]+)?~\d+\.json")
+_TRASHED = re.compile(rf"{_STEM}~\d+\.json")
+#: What a writer that died left of a copy that it was making.
+_HALF = re.compile(r"\.[A-Za-z0-9._@-]+\.\d+\.tmp")
+
+
+def _compact(stamp: str) -> str:
+    """A timestamp without the characters that file systems mind."""
+    return stamp.replace("-", "").replace(":", "").replace(".", "")
+
+
+def _spread(compact: str) -> str:
+    c = compact
+    return f"{c[:4]}-{c[4:6]}-{c[6:11]}:{c[11:13]}:{c[13:15]}.{c[15:]}"
+
+
+class Keeping:
+    """The two directories of one store."""
+
+    def __init__(self, sys: Syscalls, layout: Layout) -> None:
+        self._sys = sys
+        self._directories = {name: Directory(layout, sys, name) for name in (TRASH, QUARANTINE)}
+
+    def _link(self, source: str, directory: str, parts: tuple[str, ...]) -> str:
+        """Give `source` a free name in `directory` as well, and make it durable; the name."""
+        to = self._directories[directory]
+        to.ensure()
+        base = "~".join((*parts[:2], _compact(timestamps.now()), *parts[2:]))
+        for n in range(10_000):
+            path = to.file(f"{base}~{n}.json")
+            try:
+                name_also(self._sys, source, path)
+            except FileExistsError:
+                continue
+            sync_directory(self._sys, to.path)
+            return path
+        raise FileExistsError(base)
+
+    def move(self, source: str, directory: str, *parts: str) -> str:
+        """Move a file to the trash or the quarantine; its new path. Durable on return."""
+        path = self._link(source, directory, parts)
+        drop_name(self._sys, source)
+        sync_directory(self._sys, os.path.dirname(source))
+        return path
+
+    def store(self, data: bytes, directory: str, kind: str, id: str, *reason: str) -> str:
+        """Keep bytes in the trash or the quarantine; their path. Durable on return."""
+        to = self._directories[directory]
+        to.ensure()
+        temporary = to.file(f".{kind}-{id}.{os.getpid()}.tmp")
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = self._sys.open(temporary, flags, to.file_mode)
+        try:
+            pwrite_all(self._sys, fd, data, 0)
+            self._sys.fsync(fd)
+            path = self._link(temporary, directory, (kind, id, *reason))
+        finally:
+            self._sys.close(fd)
+            with suppress(OSError):
+                self._sys.unlink(temporary)
+        return path
+
+    def trashed(self, kind: str) -> list[Trashed]:
+        """What lies in the trash, newest first."""
+        names = self._directories[TRASH].files()
+        found = [self.trashed_as(name) for name in names if name.startswith(f"{kind}~") and _TRASHED.fullmatch(name)]
+        return sorted(found, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
+
+    def trashed_as(self, name: str) -> Trashed:
+        """What lies in the trash under a name that `move` gave."""
+        _, id, compact, _ = name.split("~")
+        return Trashed(id, _spread(compact), name, f"{self._directories[TRASH].path}/{name}")
+
+    def _in_trash(self, token: str) -> str:
+        return self._directories[TRASH].file(os.path.basename(token))
+
+    def read(self, token: str, most: int) -> bytes:
+        """The bytes of a file in the trash. Raises InvalidDocument for one of more than `most`."""
+        fd, found = open_document(self._sys, self._in_trash(token), os.O_RDONLY, most)
+        try:
+            return pread_all(self._sys, fd, found.st_size)
+        finally:
+            self._sys.close(fd)
+
+    def drop(self, token: str) -> None:
+        with suppress(FileNotFoundError):
+            drop_name(self._sys, self._in_trash(token))
+
+    def put_back(self, token: str, path: str) -> None:
+        """Move a file out of the trash to `path`. Raises FileExistsError when that is taken."""
+        source = self._in_trash(token)
+        name_also(self._sys, source, path)
+        sync_directory(self._sys, os.path.dirname(path))
+        drop_name(self._sys, source)
+        sync_directory(self._sys, os.path.dirname(source))
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Unlink what came longer ago than that (seconds, by the file's name); the paths."""
+        gone = []
+        now = timestamps.now()
+        for directory in self._directories.values():
+            for name in directory.files():
+                path = directory.file(name)
+                if _KEPT.fullmatch(name):
+                    try:
+                        age_s = timestamps.seconds_between(_spread(name.split("~")[2]), now)
+                    except ValueError:
+                        continue
+                elif _HALF.fullmatch(name):
+                    age_s = time.time() - self._sys.lstat(path).st_mtime
+                else:
+                    continue
+                if age_s >= older_than_s:
+                    self._sys.unlink(path)
+                    gone.append(path)
+        return gone

@@ -1,0 +1,335 @@
+"""Whole files: opened safely, read, written beside their place and put into it.
+
+What must stay true: a document is a regular file (a symlink, a FIFO or a directory in its place is refused, and
+opening it never blocks); a new version is durable before it gets its name; and no version is dropped that the
+caller did not decide upon, not even one that an editor saved an instant ago.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.protocols import Interfered, Signature
+from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StorageFailed
+
+__all__ = [
+    "copy_range",
+    "drop_name",
+    "ensure_regular",
+    "failure",
+    "name_also",
+    "names_file",
+    "naming",
+    "open_document",
+    "pour",
+    "pread_all",
+    "put_in_place",
+    "pwrite_all",
+    "same_content",
+    "signature",
+    "sync_directory",
+    "write_new",
+]
+
+_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_CHUNK = 8 << 20
+_ACL = "system.posix_acl_access"
+
+
+@contextmanager
+def naming(path: str, doing: str) -> Iterator[None]:
+    """Turn the system's errors into Capsule's, with the path and what was being done.
+
+    Args:
+        path: The file.
+        doing: What was being done, as "write".
+    """
+    try:
+        yield
+    except OSError as error:
+        raise failure(error, path, doing) from error
+
+
+def failure(error: OSError, path: str, doing: str) -> CapsuleError:
+    """The error of the package for one of the system."""
+    reason = error.strerror or str(error)
+    if error.errno in _PERMISSION:
+        return Refused(f"{path}: may not {doing} it: {reason}; check the permissions of the store", path=path)
+    hint = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return StorageFailed(f"{path}: could not {doing} it: {reason}{hint}", path=path, errno=error.errno)
+
+
+def not_a_file(path: str, what: str) -> InvalidDocument:
+    return InvalidDocument.of(
+        [Problem(path, 0, 0, "", f"is {what}, and a document is a regular file; move it out of the way")]
+    )
+
+
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a symlink"}
+
+
+def open_document(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, os.stat_result]:
+    """Open a regular file of at most so many bytes, following no symlink and never blocking.
+
+    Raises:
+        FileNotFoundError: There is none.
+        InvalidDocument: Something else is in its place, or it is larger.
+        OSError: The system refused.
+    """
+    try:
+        fd = sys.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise not_a_file(path, "a symlink") from error
+        if error.errno in (errno.EISDIR, errno.ENXIO):
+            raise not_a_file(path, "a directory" if error.errno == errno.EISDIR else "a FIFO or a device") from error
+        raise
+    found = sys.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        sys.close(fd)
+        raise _other(path, found)
+    if found.st_size > most:
+        sys.close(fd)
+        what = (
+            f"has {found.st_size:,} bytes, and a document may have {most:,}; move it out of the way, "
+            "or raise limits.document_bytes in capsule.toml"
+        )
+        raise InvalidDocument.of([Problem(path, 0, 0, "", what)])
+    return fd, found
+
+
+def ensure_regular(sys: Syscalls, path: str) -> None:
+    """Raise InvalidDocument when something other than a regular file is at `path`; FileNotFoundError for nothing."""
+    found = sys.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise _other(path, found)
+
+
+def _other(path: str, found: os.stat_result) -> InvalidDocument:
+    return not_a_file(path, _KINDS.get(stat.S_IFMT(found.st_mode), "a device"))
+
+
+def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
+    """The status of an open file, when `path` stands for it still; None when that names another file, or none.
+
+    A count of links doesn't tell: it stays when the directory of the file is moved away.
+    """
+    found = sys.fstat(fd)
+    try:
+        named = sys.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if (named.st_ino, named.st_dev) == (found.st_ino, found.st_dev) else None
+
+
+def signature(found: os.stat_result) -> Signature:
+    return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def same_content(one: Signature, other: Signature) -> bool:
+    """Whether two signatures are of one content; a rename touches ctime, and nothing else."""
+    return (one.inode, one.size, one.mtime_ns) == (other.inode, other.size, other.mtime_ns)
+
+
+def pread_all(sys: Syscalls, fd: int, size: int, offset: int = 0) -> bytes:
+    """Read `size` bytes from `offset`, or as many as there are."""
+    data = sys.pread(fd, size, offset)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size and (data := sys.pread(fd, min(size - got, _CHUNK), offset + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def pwrite_all(sys: Syscalls, fd: int, data: bytes, offset: int) -> None:
+    """Write all of `data` at `offset`; a short write goes on behind what it wrote."""
+    done = sys.pwrite(fd, data, offset)
+    while done < len(data):
+        written = sys.pwrite(fd, memoryview(data)[done : done + _CHUNK], offset + done)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += written
+
+
+def pour(sys: Syscalls, fd: int, pieces: Iterable[bytes], offset: int) -> int:
+    """Write pieces one behind the other from `offset`; the offset behind them.
+
+    The system begins to flush what was written while the next pieces are made, so that the flush at the end, which
+    vouches for all of it, has little left to do.
+    """
+    begun = offset
+    for piece in pieces:
+        pwrite_all(sys, fd, piece, offset)
+        offset += len(piece)
+        if offset - begun >= _CHUNK:
+            sys.begin_flush(fd, begun, offset - begun)
+            begun = offset
+    return offset
+
+
+def copy_range(sys: Syscalls, source: int, target: int, start: int, end: int, to: int) -> int:
+    """Copy the bytes between two offsets of a file to an offset of another; the offset behind them there.
+
+    Raises:
+        Interfered: The source has become shorter.
+        OSError: The system refused.
+    """
+    begun = to
+    while start < end:
+        copied = sys.copy(source, target, start, min(end - start, _CHUNK), to)
+        if not copied:
+            raise Interfered
+        start, to = start + copied, to + copied
+        if to - begun >= _CHUNK:
+            sys.begin_flush(target, begun, to - begun)
+            begun = to
+    return to
+
+
+def sync_directory(sys: Syscalls, path: str) -> None:
+    """Make the names in a directory durable."""
+    fd = sys.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sys.fsync(fd)
+    finally:
+        sys.close(fd)
+
+
+def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, like: str | None = None) -> int:
+    """Make the file `path`, which must be free, let `write` fill it, and make it durable.
+
+    Args:
+        sys: The seam to the system.
+        path: The new file.
+        mode: Its permission bits, out of which the umask takes its own.
+        write: Writes to the descriptor it is given.
+        like: The file whose place it is to take: whom that belongs to and who may read it, it is to be so as well.
+
+    Returns:
+        Its descriptor, open for reading and writing. When anything fails the file is gone.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = sys.open(path, flags, mode if like is None else 0o600)
+    try:
+        if like is not None:
+            with suppress(FileNotFoundError):  # Then there is nothing to take the place of: the caller finds out.
+                _take_after(sys, fd, like)
+        write(fd)
+        sys.fsync(fd)
+    except BaseException:
+        with suppress(OSError):
+            sys.close(fd)
+        with suppress(OSError):
+            sys.unlink(path)
+        raise
+    return fd
+
+
+def _take_after(sys: Syscalls, fd: int, path: str) -> None:
+    """Give a file the owner, the group, the permissions and the extended attributes (ACLs are such) of another.
+
+    A user may give away what is theirs only in part: where the group can't be had, the one that the file has instead
+    may do no more than everybody.
+    """
+    theirs, ours = sys.lstat(path), sys.fstat(fd)
+    mode, acl = theirs.st_mode & 0o777, True
+    if (theirs.st_uid, theirs.st_gid) != (ours.st_uid, ours.st_gid):
+        try:
+            sys.fchown(fd, theirs.st_uid, theirs.st_gid)
+        except OSError:
+            try:
+                sys.fchown(fd, -1, theirs.st_gid)
+            except OSError:
+                mode, acl = mode & 0o707 | (mode & 0o007) << 3, False
+    sys.fchmod(fd, mode)
+    wanted = {name: value for name, value in sys.attributes(path).items() if acl or name != _ACL}
+    there = sys.attributes(fd)
+    if wanted == there:
+        return
+    if _ACL in there and _ACL not in wanted:  # From the directory's defaults.
+        sys.remove_attribute(fd, _ACL)
+    for name, value in wanted.items():
+        if there.get(name) != value:
+            try:
+                sys.set_attribute(fd, name, value)
+            except OSError as error:
+                if error.errno not in (*_PERMISSION, errno.ENOTSUP, errno.EOPNOTSUPP):
+                    raise
+
+
+def name_also(sys: Syscalls, source: str, path: str) -> None:
+    """Give a file a second, free name; where the file system knows no hard links, move it there.
+
+    Raises:
+        FileExistsError: The name is taken.
+    """
+    try:
+        sys.link(source, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        try:
+            sys.lstat(path)
+        except FileNotFoundError:
+            sys.rename(source, path)
+        else:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+
+
+def drop_name(sys: Syscalls, path: str) -> None:
+    """Unlink a name, when it is there."""
+    with suppress(FileNotFoundError):
+        sys.unlink(path)
+
+
+def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None) -> None:
+    """Give a durable new file its name, and make the name durable.
+
+    Args:
+        new: The new file, in the directory of `path`.
+        path: The name it is to have.
+        expected: The version it takes the place of; None: there must be none.
+
+    Raises:
+        Interfered: Another version was in that place; it still is, and `new` is gone.
+        OSError: The system refused. What lies at `path` is then the old version or the new one.
+    """
+    ours = -1
+    try:
+        if expected is None:
+            name_also(sys, new, path)
+            exchanged = False
+        else:
+            ours = sys.lstat(new).st_ino
+            # Looked at first, as an exchange that is taken back shows `new` for an instant, without what an editor
+            # saved, and that editor may be the one to read it.
+            if not same_content(signature(sys.lstat(path)), expected):
+                raise FileNotFoundError
+            exchanged = sys.exchange(new, path)
+            if not exchanged:
+                # The next best: a window of microseconds is left, in which an editor's version would be dropped.
+                sys.rename(new, path)
+    except (FileExistsError, FileNotFoundError):
+        drop_name(sys, new)
+        raise Interfered from None
+    except OSError:
+        with suppress(OSError):
+            sys.unlink(new)
+        raise
+    # From here on `new` may be somebody's version: on an error it stays, and is found as a leftover.
+    if exchanged and expected is not None and not same_content(signature(sys.lstat(new)), expected):
+        sys.exchange(new, path)
+        if sys.lstat(new).st_ino != ours:
+            sys.exchange(new, path)  # Saved once more, in between: that version is the one to stay.
+        drop_name(sys, new)
+        raise Interfered
+    drop_name(sys, new)
+    sync_directory(sys, os.path.dirname(path))

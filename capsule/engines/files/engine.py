@@ -1,0 +1,332 @@
+"""The engine of files: a JSON file for each document, and an index that is derived from them.
+
+What must stay true: reading takes no mutex, unless the file isn't as the store left it; it is then settled first, so
+that a hand edit is seen at once and a torn tail never is; and a store that can't be written is still read.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import orjson
+
+from capsule.engines.files.external_edits import decoded, forget_texts, settle
+from capsule.engines.files.protocols import Held, Interfered, Known, Storage, Tracker, Trashed
+from capsule.engines.files.transaction import Caches, FileTransaction
+from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, Document, Engine
+from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.format import anatomy, canonical, codec, migrations
+from capsule.format.head import Head
+from capsule.ids import check_id
+
+if TYPE_CHECKING:
+    from capsule.engines.index.index import Index
+
+__all__ = ["FilesEngine", "again", "files_of"]
+
+T = TypeVar("T")
+_log = logging.getLogger("capsule")
+
+_TRIES = 5
+_SOON_S = 0.5
+#: What a damaged file, or one that somebody writes through a mapping, may raise where it was taken for sound.
+_UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
+
+
+def files_of(engine: Engine, what: str = "this") -> Storage:
+    """The files of an engine, for what only files have. Raises `Refused` where documents are no files."""
+    if isinstance(engine, FilesEngine):
+        return engine.storage
+    raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
+
+
+class FilesEngine:
+    """The documents of one store as files. See `Engine`. Several threads may use it.
+
+    Args:
+        storage: The files.
+    """
+
+    capabilities = frozenset({PATHS, OUTSIDE_EDITS})
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._caches = Caches()
+        self._guard = threading.Lock()
+        self._index: Index | None = None
+
+    # -- One document ----------------------------------------------------------------------------------------------
+
+    def transaction(self, kind: str, id: str) -> _Begun:
+        """See `Engine.transaction`. Costs nothing where the file is as the store left it; else a read of the whole."""
+        return _Begun(self.storage.mutex(kind, id), self._caches)
+
+    def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
+        """See `Engine.create`."""
+        data = codec.encode(document)
+        with self.storage.mutex(kind, document["id"]) as held:
+            if self.storage.exists(kind, document["id"]):
+                raise Interfered
+            known = held.replace(None, data, anatomy.survey(data), [])
+            if written is not None:
+                written(known.tag)
+        return known.signature.size
+
+    def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        """See `Engine.edit`."""
+        with self.storage.mutex(kind, id) as held:
+            got = held.read()
+            after = change(got[0] if got else None)
+            if after is not None:
+                held.replace(got[1] if got else None, after, None, [])
+
+    def exists(self, kind: str, id: str) -> bool:
+        """See `Engine.exists`. Costs an lstat."""
+        return self.storage.exists(kind, id)
+
+    def ids(self, kind: str) -> list[str]:
+        """See `Engine.ids`. Costs one scandir."""
+        return sorted(scanned.id for scanned in self.storage.scan(kind))
+
+    def name(self, kind: str, id: str) -> str:
+        """See `Engine.name`."""
+        return self.storage.path(kind, id)
+
+    def read(self, kind: str, id: str) -> bytes:
+        """See `Engine.read`. Costs reading and checking the file."""
+        if kind != CONVERSATIONS:
+            got = self.storage.read(kind, id)
+            if got is None:
+                raise NotFound(f"there is no {self.name(kind, id)}", id=id)
+            return got[0]
+
+        def parse(data: bytes, is_canonical: bool) -> bytes:
+            decoded(data, self.name(kind, id), id)
+            return data
+
+        return self.parsed(id, parse)
+
+    def document(self, kind: str, id: str) -> Document:
+        """See `Engine.document`. Costs reading and parsing the file."""
+        name = self.name(kind, id)
+        if kind != CONVERSATIONS:
+            return codec.decode(self.read(kind, id), name)
+
+        def parse(data: bytes, is_canonical: bool) -> Document:
+            document, _ = migrations.current(codec.decode(data, name), name)
+            return canonical.in_order(document)
+
+        return self.parsed(id, parse)
+
+    def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
+        """See `Engine.parsed`."""
+        data, is_canonical = self._bytes(id)
+        try:
+            return parse(data, is_canonical)
+        except _UNSOUND:  # The signature has vouched for a file that somebody wrote through a mapping.
+            try:
+                again(lambda: self._settle(id, trust=False))
+            except (Refused, StorageFailed):
+                decoded(data, self.name(CONVERSATIONS, id), id)
+        return parse(*self._bytes(id))
+
+    def tail(self, id: str, n: int) -> tuple[bytes, int]:
+        """See `Engine.tail`. Costs reading these entries."""
+        for _ in range(_TRIES):
+            known = self._settled(id)
+            if known is None or known.anatomy is None:
+                break
+            entries = self.storage.tail(CONVERSATIONS, id, known, n) if n > 0 else b"[]"
+            if entries is not None and _is_json(entries):
+                return entries, known.anatomy.entries
+        history = self.document(CONVERSATIONS, id)["history"]
+        return b"[" + b",".join(map(codec.encode_entry, history[-n:] if n > 0 else [])) + b"]", len(history)
+
+    def head(self, id: str) -> tuple[Document, int]:
+        """See `Engine.head`. Costs reading the beginning of the file."""
+        known = self._settled(id)
+        path = self.name(CONVERSATIONS, id)
+        size = known.signature.size if known else len(self.read(CONVERSATIONS, id))
+        found = _quick(*self.storage.beginning(path))
+        if found is None or found.get("id") != id or Head.of(found, path, size) is None:
+            found, _ = migrations.current(codec.decode(self.read(CONVERSATIONS, id), path), path)
+        return found, size
+
+    def _settled(self, id: str) -> Known | None:
+        """The conversation as the store knows it; None in a store that can't be written."""
+        known = self.storage.known(CONVERSATIONS, check_id(id))
+        if known is not None:
+            return known
+        if not self.storage.exists(CONVERSATIONS, id) and not self.storage.remembers(CONVERSATIONS, id):
+            raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
+        try:
+            return again(lambda: self._settle(id))
+        except (Refused, StorageFailed):
+            return None
+
+    def _settle(self, id: str, timeout_s: float | None = None, *, trust: bool = True) -> Known:
+        with self.storage.mutex(CONVERSATIONS, id, timeout_s) as held:
+            return settle(held, trust=trust)
+
+    def _settled_soon(self, id: str) -> Known | None:
+        """As `_settled`, for the index: a writer that holds the mutex for long is not waited for."""
+        try:
+            return again(partial(self._settle, id, _SOON_S))
+        except (Refused, StorageFailed, StoreBusy):
+            return None
+
+    def _bytes(self, id: str) -> tuple[bytes, bool]:
+        """The file's bytes, validated, and whether they are canonical and current."""
+        for _ in range(_TRIES):
+            known = self._settled(id)
+            got = self.storage.read(CONVERSATIONS, id)
+            if got is None:
+                continue  # An editor is just replacing it, or it is gone: settling tells the two apart.
+            if known is None:
+                decoded(got[0], self.name(CONVERSATIONS, id), id)
+                return got[0], False
+            if got[1] == known.signature and _is_whole(got[0], known):
+                return got[0], known.anatomy is not None
+
+        def look() -> tuple[bytes, bool]:
+            with self.storage.mutex(CONVERSATIONS, id) as held:
+                known = settle(held)
+                got = held.read()
+                if got is None or got[1] != known.signature:
+                    raise Interfered
+                return got[0], known.anatomy is not None
+
+        return again(look)  # Writers leave no gap: read what they have, under the mutex.
+
+    # -- All conversations -----------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> Index:
+        """The index of the conversations, made when it is first asked for."""
+        if self._index is None:
+            from capsule.engines.index.index import Index
+
+            with self._guard:
+                if self._index is None:
+                    self._index = Index(self.storage, CONVERSATIONS, self._settled_soon)
+        return self._index
+
+    def tracker(self) -> Tracker | None:
+        """See `Engine.tracker`."""
+        return self.storage.tracker(CONVERSATIONS)
+
+    # -- Trash and instances ---------------------------------------------------------------------------------------
+
+    def trash(self, kind: str) -> list[Trashed]:
+        """See `Engine.trash`."""
+        return self.storage.trash(kind)
+
+    def trashed(self, token: str) -> bytes:
+        """See `Engine.trashed`."""
+        return self.storage.read_trashed(token)
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        """See `Engine.restore`."""
+        with self.storage.mutex(kind, id) as held:
+            held.restore(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """See `Engine.purge`. Costs reading every conversation that was written here; the index is built anew."""
+        for leftover in self.storage.leftovers(CONVERSATIONS):
+            if leftover.kind == "temporary":
+                self.storage.sweep(CONVERSATIONS, leftover)
+        gone = self.storage.purge(older_than_s)
+        for id in self.storage.remembered(CONVERSATIONS):
+            try:
+                again(partial(forget_texts, self.storage, CONVERSATIONS, id))
+            except InvalidDocument as error:
+                _log.warning("%s; what the store remembers of it was not purged", error.message)
+        self.index.drop()
+        return gone
+
+    def announce(self, instance: str) -> None:
+        """See `Engine.announce`."""
+        self.storage.announce(instance)
+
+    def withdraw(self, instance: str) -> None:
+        """See `Engine.withdraw`."""
+        self.storage.withdraw(instance)
+
+    def is_alive(self, instance: str) -> bool:
+        """See `Engine.is_alive`."""
+        return self.storage.alive(instance)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._index is not None:
+            self._index.close()
+        self.storage.close()
+
+
+class _Begun:
+    """A transaction for a `with` block. A class, as a generator takes twice as long."""
+
+    __slots__ = ("_caches", "_hold")
+
+    def __init__(self, hold: AbstractContextManager[Held], caches: Caches) -> None:
+        self._hold = hold
+        self._caches = caches
+
+    def __enter__(self) -> FileTransaction:
+        held = self._hold.__enter__()
+        try:
+            return FileTransaction(held, settle(held), self._caches)
+        except BaseException:
+            self._hold.__exit__(*sys.exc_info())
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._hold.__exit__(kind, error, at)
+
+
+def again(look: Callable[[], T]) -> T:
+    """What `look` gives, which starts over when another program wrote in between."""
+    for _ in range(_TRIES):
+        try:
+            return look()
+        except Interfered:
+            continue
+    raise StoreBusy(
+        "another program keeps rewriting the file; try again when it is done", id="", holder="another program"
+    )
+
+
+def _is_whole(data: bytes, known: Known) -> bool:
+    """Whether a file read without the mutex is not one whose closing a splice was just writing over.
+
+    A clock that ticks every few milliseconds lets a splice under way leave the signature as it was.
+    """
+    return known.anatomy is None or data.endswith(anatomy.closing_of(known.anatomy))
+
+
+def _is_json(entries: bytes) -> bool:
+    """Whether this parses: what an editor writes in place this very moment is no message yet."""
+    try:
+        orjson.loads(entries)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _quick(beginning: bytes, end: bytes) -> Document | None:
+    """The head from the first and last bytes of a canonical file; None when it isn't one."""
+    head = anatomy.head_of(beginning)
+    if head is None or not end.endswith(b"]\n}\n"):
+        return None
+    try:
+        found = orjson.loads(head)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None

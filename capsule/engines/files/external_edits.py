@@ -1,0 +1,245 @@
+"""Settling: taking in a version of a document that the store did not write.
+
+A hand edit, a checkout, a copied file, the rest of a crash: whatever lies in a document's place, it is read whole
+and validated before the store goes on from it. What must stay true: a file that does not parse is never
+overwritten, except when a crash can have torn it so; and no acknowledged message is gone without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import orjson
+
+from capsule import timestamps
+from capsule.engines.files.checkouts import replaced
+from capsule.engines.files.protocols import Held, Interfered, Known, Leftover, Signature, Splice, Storage
+from capsule.errors import InvalidDocument, NotFound, Problem
+from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.merge.reconcile import Outcome, reconcile
+from capsule.format.merge.records import head_record, identified, splices, without_texts
+
+__all__ = ["decoded", "forget_texts", "mendable", "settle"]
+
+_log = logging.getLogger("capsule")
+
+#: An editor that writes in place is mostly done within this time after its last byte; so long it is waited for.
+_QUIET_NS = 150_000_000
+#: No clock that stamps files has a longer step: a younger file may be written to without its times changing.
+_STEP_NS = 10_000_000
+_POLL_S = 0.02
+_PATIENCE_S = 1.0
+_FEWER = (
+    "was saved with %d messages fewer than it had, too old for the store to have them still or to know whether whoever "
+    "saved it had read them; they are taken for deleted"
+)
+_FROM_OLDER = (
+    "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s%.0s"
+)
+_AS_COMMITTED = (
+    "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s; to have "
+    "the committed version, run: capsule git restore %s --at HEAD"
+)
+
+
+def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
+    """The document in `data`, checked, as its file has it.
+
+    Args:
+        data: The file's bytes.
+        path: The file, for the errors.
+        id: The id that the file's name gives it; None: any.
+
+    Raises:
+        InvalidDocument: It is no capsule, or the capsule of another id.
+    """
+    document = codec.decode(data, path)
+    validation.check(document, data, path)
+    if id is not None and document["id"] != id:
+        line, column = codec.locate(data, ("id",))
+        what = f"is {document['id']!r}, but the file's name says {id!r}; rename the file, or correct the id"
+        raise InvalidDocument.of([Problem(path, line, column, "id", what)])
+    return document
+
+
+def settle(held: Held, *, mend: bool = False, trust: bool = True) -> Known:
+    """The document as the store knows it, after taking in whatever was done to it from outside.
+
+    Args:
+        held: The document, under its mutex.
+        mend: Whether to cut back also a torn file that no crash of a write left so. What the store remembers comes
+            back then; it is for a person to ask for, as what an editor was about to save doesn't.
+        trust: Whether a file of the signature that the store left is as the store left it. A write through a mapping
+            may leave that as it is.
+
+    Raises:
+        NotFound: There is none.
+        InvalidDocument: It does not parse, or is no capsule, and no crash has left it so.
+        Interfered: Another program wrote it meanwhile.
+
+    Cost: nothing when the file is as the store left it; else a read and a parse of the whole, once.
+    """
+    known = held.look()
+    if known is not None and trust:
+        return known
+    deliberate = None
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        got = held.read() or _put_back(held)
+        if got is None:
+            raise NotFound(f"no conversation {held.id}; list them with: capsule list", id=held.id)
+        data, signature = got
+        age_ns = time.time_ns() - signature.mtime_ns
+        is_patient = time.monotonic() < deadline
+        if 0 <= age_ns < _STEP_NS and is_patient:
+            time.sleep((_STEP_NS - age_ns) / 1e9)  # What parses may be half of what is being saved.
+            continue
+        try:
+            document = decoded(data, held.path, held.id)
+            break
+        except InvalidDocument:
+            found = mendable(held, data, signature)
+            if found is None and 0 <= age_ns < _QUIET_NS and is_patient:
+                time.sleep(_POLL_S)
+                continue
+            if found is None and mend:
+                found, deliberate = mendable(held, data, signature, asked=True), False
+            if found is None:
+                raise
+            kept = held.repair(data, signature, found[0])
+            _log.warning("%s: %s; the damaged original is kept as %s", held.path, found[1], kept)
+    return _take_in(held, document, data, signature, deliberate)
+
+
+def _put_back(held: Held) -> tuple[bytes, Signature] | None:
+    """A document that was there lately, once it is again: vim moves the old version away before it writes the new."""
+    if not held.was_known():
+        return None
+    deadline = time.monotonic_ns() + _QUIET_NS
+    got = None
+    while got is None and time.monotonic_ns() < deadline:
+        time.sleep(_POLL_S / 10)
+        got = held.read()
+    return got
+
+
+def mendable(held: Held, data: bytes, signature: Signature, *, asked: bool = False) -> tuple[bytes, str] | None:
+    """A file that isn't valid, as it is once mended, and in words what was done; None when it is left alone.
+
+    Unasked, it is mended where the log has the very write that tore it, or nobody can be saving it any more.
+
+    Args:
+        held: The document, under its mutex.
+        data: The file.
+        signature: Its signature.
+        asked: Whether a person asked for it.
+    """
+    written = [
+        Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
+        for at, entries, stamp in splices(held.records())
+    ]
+    found = held.mended(data, signature, written, asked=asked)
+    return found if found is not None and _taken(found[0], held) is not None else None
+
+
+def forget_texts(storage: Storage, kind: str, id: str) -> None:
+    """Have the log of a document hold no text of a message, and no title, that the document has no more.
+
+    A document that is gone has no log afterwards. What a person deleted stays deleted, and what the document has is
+    still protected from a stale save.
+
+    Raises:
+        InvalidDocument: The document does not parse; nothing was done.
+        StoreBusy, Refused, StorageFailed: The system did not let it.
+    """
+    with storage.mutex(kind, id) as held:
+        if held.read() is not None:
+            known = settle(held)
+            got = held.read()
+            if got is None or got[1] != known.signature:
+                raise Interfered
+            document, _ = migrations.current(decoded(got[0], held.path, id), held.path)
+            held.rewrite_records(without_texts(held.records(), document))
+            return
+    storage.sweep(kind, Leftover("vanished", id, storage.path(kind, id), ""))
+
+
+def _taken(data: bytes, held: Held) -> dict[str, Any] | None:
+    """The capsule in `data`, as it would be taken in; None when it is none."""
+    try:
+        return migrations.current(decoded(data, held.path, held.id), held.path)[0]
+    except InvalidDocument:
+        return None
+
+
+def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None) -> Known:
+    known = held.records()
+    history = identified(document["history"], known)
+    is_renamed = history is not document["history"]
+    document, changes = migrations.current(document | {"history": history}, held.path)
+    document = canonical.in_order(document)
+    outcome = reconcile(document, known, deliberate=deliberate)
+    is_lacking = outcome.changed or outcome.forgotten > 0
+    is_gits = _is_gits(held, data, known) if is_lacking and deliberate is None else False
+    if is_gits:
+        if outcome.changed:
+            _respect_git(held, outcome)
+        outcome = reconcile(document, known, deliberate=True)
+    for what, words in outcome.overruled:
+        kept = held.quarantine(orjson.dumps(what, option=orjson.OPT_INDENT_2), "overruled")
+        _log.warning("%s: %s; the store's is kept as %s", held.path, words, kept)
+    if outcome.forgotten:
+        _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
+    if not outcome.changed and not is_renamed:
+        is_canonical = not changes and codec.encode(document) == data
+        parts = anatomy.survey(data) if is_canonical else None
+        return held.adopt(signature, parts, [outcome.seen], outcome.newest)
+    stamp = timestamps.later_than(outcome.newest)
+    merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
+    written = codec.encode(merged)
+    records = [outcome.seen, head_record(stamp, merged, len(merged["history"]))]
+    known_now = held.replace(signature, written, anatomy.survey(written), records)
+    if outcome.changed:
+        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome), held.id)
+    return known_now
+
+
+def _lacking(outcome: Outcome) -> str:
+    said = list(outcome.remade)
+    if outcome.restored:
+        many = len(outcome.restored)
+        said.insert(0, f"{many} message{'s' if many > 1 else ''}")
+    return ", ".join(said)
+
+
+def _respect_git(held: Held, outcome: Outcome) -> None:
+    """A version that git put there is a decision: what it takes away is kept aside, and stays away."""
+    overruled = [what for what, _ in outcome.overruled]
+    lost: dict[str, Any] = {"restored": outcome.restored, "remade": outcome.remade, "overruled": overruled}
+    if outcome.remade:  # Words alone: what a field held, or a message, is only in the document that would have become.
+        lost["document"] = outcome.document
+    kept = held.quarantine(orjson.dumps(lost, option=orjson.OPT_INDENT_2), "git")
+    _log.warning(
+        "%s: git put a version there that lacks what was written since: %s; it is kept as %s",
+        held.path,
+        _lacking(outcome),
+        kept,
+    )
+
+
+def _is_gits(held: Held, data: bytes, known: list[list[bytes]]) -> bool | None:
+    """Whether a version that lacks something was put there by git, and what it replaced is in a commit as a whole.
+
+    Returns:
+        None where that can't be told: HEAD has this version, but had no other one that holds all that the store
+        remembers. It may be an editor's, saved unchanged; and what is in no commit must not go.
+    """
+    committed = replaced(held.path, data)
+    if committed is None:
+        return False
+    documents = [taken for version in committed if (taken := _taken(version, held)) is not None]
+    outcomes = (reconcile(document, known) for document in documents)
+    # No commit has a lock.
+    return any(not one.restored and set(one.remade) <= {"the lock"} for one in outcomes) or None

@@ -1,0 +1,274 @@
+"""The note: what the last writer left about a document, beside its mutex; and the log of what it wrote.
+
+The header is 512 bytes in the mutex file itself, one padded JSON line behind its CRC-32, written over in place and
+never flushed. The log (`log.py`) is a file of its own. What must stay true: a header that is torn, stale, garbage or
+gone costs a look at the whole document and nothing else; a write's records are in the log before the document is
+touched, and the header counts them once it is done; both are written under the mutex only, and a reader without it
+checks the header by its CRC. The module knows neither what a record says nor what a conversation is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import orjson
+
+from capsule.engines.files.disk.layout import Directory
+from capsule.engines.files.disk.log import Log, Position
+from capsule.engines.files.disk.mutex import Mutex
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import sync_directory
+from capsule.engines.files.protocols import Known, Signature
+from capsule.format.anatomy import Anatomy
+
+__all__ = ["HEADER_BYTES", "Note", "decode_header", "encode_header", "new_tag", "read_header"]
+
+HEADER_BYTES = 512
+_VERSION = 4
+_MARK = b'{"note":%d,' % _VERSION
+
+
+def new_tag() -> str:
+    """A tag for a head that was written anew."""
+    return os.urandom(8).hex()
+
+
+def encode_header(known: Known, log: Position | None) -> bytes:
+    told = {
+        "note": _VERSION,
+        "file": tuple(known.signature),
+        "at": known.anatomy and tuple(known.anatomy),
+        "tag": known.tag,
+        "stamp": known.stamp,
+        "boot": known.boot,
+        "doubt": known.doubt,
+        "newest": known.newest,
+        "time": known.time,
+        "log": log and tuple(log),
+    }
+    body = orjson.dumps(told).ljust(HEADER_BYTES - 10)
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
+    """What a header says: the document as the last writer left it, and where the log ended; None when it is none."""
+    body = raw[9:-1]
+    if not body.startswith(_MARK) or raw[:8] != b"%08x" % zlib.crc32(body):
+        return None
+    told = orjson.loads(body)
+    at, log = told["at"], told["log"]
+    known = Known(
+        Signature(*told["file"]),
+        None if at is None else Anatomy(*at),
+        *(told[name] for name in ("tag", "stamp", "boot", "doubt", "newest", "time")),
+    )
+    return known, None if log is None else Position(*log)
+
+
+def read_header(sys: Syscalls, fd: int) -> Known | None:
+    """The document as the last writer left it, by its mutex file; None when there is no header to trust."""
+    told = decode_header(sys.pread(fd, HEADER_BYTES, 0))
+    return told and told[0]
+
+
+class Note:
+    """The note of one document whose mutex is held.
+
+    Args:
+        sys: The seam to the system.
+        mutex: The document's mutex.
+        directory: Where the logs lie.
+        boot: This run of the machine: a header of another one tells nothing.
+
+    Attributes:
+        under_way: Whether the log has a write that the header does not count, as its writer died or was interrupted,
+            or its flush failed. Known once the records were read.
+        base: Gives what a new log is to begin with; set by who knows it.
+    """
+
+    def __init__(self, sys: Syscalls, mutex: Mutex, directory: Directory, boot: str) -> None:
+        self._sys = sys
+        self._mutex = mutex
+        self._directory = directory
+        self._boot = boot
+        self._position: Position | None = None
+        self._is_looked_up = False
+        self._is_sure = False
+        self.under_way = False
+        self.base: Callable[[], list[bytes]] | None = None
+
+    def known(self) -> Known | None:
+        """What the header says; one that was read or written here last is not decoded again."""
+        mutex = self._mutex
+        raw = self._sys.pread(mutex.fd, HEADER_BYTES, 0) if mutex.size >= HEADER_BYTES else b""
+        if mutex.memo is None or mutex.memo[0] != raw:
+            told = decode_header(raw)
+            if told is None or told[0].boot != self._boot:
+                self._is_sure = told is not None  # After a start of the machine, what is read is on the medium.
+                return None
+            mutex.memo = (raw, *told)
+        if not self._is_looked_up:
+            self._position, self._is_looked_up = mutex.memo[2], True
+        return mutex.memo[1]
+
+    def records(self) -> list[list[bytes]]:
+        """The records of each write, oldest first. Costs reading the log."""
+        log = self._log()
+        if log is None:
+            return []
+        had = self._position
+        writes = log.read()
+        if had is not None and had != log.position:
+            self.under_way = True
+        self._position = log.position
+        return writes
+
+    def _log(self) -> Log | None:
+        mutex = self._mutex
+        if not self._is_looked_up:
+            self.known()
+        if mutex.log is None or not mutex.log.is_at(self._position):
+            self._close_log()
+            is_sure = self._is_sure or self._position is not None
+            mutex.log = Log.open(self._sys, self._path(), self._position, is_sure=is_sure)
+        return mutex.log
+
+    def _path(self) -> str:
+        return self._directory.file(self._mutex.name)
+
+    def _close_log(self) -> None:
+        log, self._mutex.log = self._mutex.log, None
+        if log is not None:
+            log.close()
+
+    def begin(self, records: list[bytes], device: int) -> None:
+        """Log what is about to be written to the document: durably, or so with the first flush on `device` after
+        `land`."""
+        if not records:
+            return
+        try:
+            log = self._mutex.log
+            if log is None or not log.is_at(self._position) or not log.put(records, device):
+                self._roomy(records).put(records, device)
+        except OSError:
+            self._give_up_log()
+            raise
+
+    def land(self) -> None:
+        """Wait until the drive has what was begun; called before the flush of the document."""
+        if self._mutex.log is not None:
+            try:
+                self._mutex.log.land()
+            except OSError:
+                self._give_up_log()
+                raise
+
+    def remark(self, records: list[bytes]) -> None:
+        """Log what was found in the document, when there is a log; durable with the next write's records."""
+        if records and self._log() is not None:
+            try:
+                log = self._roomy(records)
+                log.note(records)
+            except OSError:
+                self._give_up_log()
+                raise
+            self._position = log.position
+
+    def _give_up_log(self) -> None:
+        """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
+        if self._mutex.log is not None:
+            with suppress(OSError):
+                self._mutex.log.blot()
+        with suppress(OSError):
+            self._close_log()
+        self._position = None
+        if (known := self.known()) is not None:
+            self._write(known, None)
+
+    def _roomy(self, records: list[bytes]) -> Log:
+        """The log, with space for a write."""
+        mutex = self._mutex
+        log = self._log()
+        if log is None:
+            self._directory.ensure()
+            writes = [self.base()] if self.base else []
+            log = mutex.log = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
+        mutex.log = log = log.make_room(records, self._directory.file_mode)
+        if self._position is None or self._position[:2] != log.position[:2]:
+            self._position = log.position
+            if mutex.memo is not None and (known := self.known()) is not None:
+                self._write(known, log.position)  # Before the line is there: it must lie behind what the header counts.
+        return log
+
+    def write(self, known: Known) -> Known:
+        """Count what was begun for done, and note how the document is now. Fails silently: derived, see above."""
+        if self._mutex.log is not None and self._position is not None:
+            self._mutex.log.take()
+            self._position = self._mutex.log.position
+        self._write(known, self._position)
+        return known
+
+    def doubt(self, known: Known) -> None:
+        """Note that the document is to be looked at; what was begun stays in the log, and is not counted."""
+        self._write(known, self._position)
+
+    def _write(self, known: Known, position: Position | None) -> None:
+        mutex = self._mutex
+        raw = encode_header(known, position)
+        self._is_looked_up = True
+        try:
+            self._sys.pwrite(mutex.fd, raw, 0)
+            if mutex.size > HEADER_BYTES:  # A note of an earlier version of Capsule.
+                self._sys.ftruncate(mutex.fd, HEADER_BYTES)
+            mutex.size, mutex.memo = HEADER_BYTES, (raw, known, position)
+        except OSError:
+            mutex.memo = None
+
+    def withdraw(self) -> bool:
+        """Take what was begun out of the log: the document does not have it. Whether that could be done."""
+        if self._mutex.log is None:
+            return True
+        try:
+            self._mutex.log.withdraw()
+        except OSError:
+            return False
+        return True
+
+    def rewrite(self, writes: list[list[bytes]]) -> None:
+        """Have the log hold these records and no others, durably. Known as it is stays known."""
+        if self._log() is None:
+            return
+        try:
+            made = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # Its texts have to go, most likely to make space: without the old log there is some.
+            self.drop_log()
+            made = Log.make(self._sys, self._path(), self._directory.file_mode, writes, None)
+        self._close_log()
+        self._mutex.log = made
+        self._position = made.position
+        known = self.known()
+        if known is not None:
+            self._write(known, made.position)
+
+    def drop_log(self) -> None:
+        """Remove the log, durably: what it tells is of another document."""
+        self._close_log()
+        self._position = None
+        try:
+            self._sys.unlink(self._path())
+        except FileNotFoundError:
+            return
+        sync_directory(self._sys, self._directory.path)
+
+    def forget(self) -> None:
+        """Drop the header: how the document is must be found out anew."""
+        with suppress(OSError):
+            self._sys.ftruncate(self._mutex.fd, 0)
+        self._mutex.size, self._mutex.memo = 0, None

@@ -1,0 +1,189 @@
+"""The splice: appending to `history` in place, at a cost that the file's size has no part in.
+
+One pwrite over the closing of the file, one over `updatedAt`, one fdatasync. What must stay true: a splice that
+returns is durable and lies in the file that the path names; one that fails leaves the file as it was, complete, or
+torn as `repair` knows; one that an editor's save got in the way of takes back what it wrote and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import orjson
+
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import pread_all, pwrite_all, signature
+from capsule.engines.files.protocols import Interfered, Known, Signature
+from capsule.format.anatomy import Anatomy, closing_of, spliced
+from capsule.timestamps import WIDTH
+
+__all__ = ["Unflushed", "splice", "stamp_in_place"]
+
+#: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
+_BEFORE = 48
+_QUIET_S = 0.03
+_PATIENCE_S = 2.0
+#: An `updatedAt` that no write ever had, so that it shows nothing of what was read.
+_NO_STAMP = b"1970-01-01T00:00:00.000Z"
+
+
+class Unflushed(OSError):
+    """A flush failed: what the kernel has of the file may never reach the medium, and a second flush can't tell."""
+
+
+def splice(
+    sys: Syscalls,
+    fd: int,
+    path: str,
+    known: Known,
+    anatomy: Anatomy,
+    entries: list[bytes],
+    stamp: str,
+    land: Callable[[], None],
+) -> tuple[Signature, Anatomy]:
+    """Append entries to the canonical capsule open at `fd`.
+
+    Args:
+        sys: The seam to the system.
+        fd: The document, open for reading and writing.
+        path: Its name, which must still stand for it at the end.
+        known: How it was found.
+        anatomy: The file's anatomy.
+        entries: Encoded entries, at least one.
+        stamp: The new `updatedAt`.
+        land: Called before the flush, which makes durable with it what the drive has then. Raises `OSError`.
+
+    Returns:
+        The file's signature and anatomy afterwards.
+
+    Raises:
+        Interfered: Another program wrote the file meanwhile; nothing of the splice is left in it.
+        Unflushed: It is all in the file, but may never reach the medium.
+        OSError: The system refused; the file is as it was, as far as the system let it.
+    """
+    closing = closing_of(anatomy)
+    start = max(anatomy.tail - _BEFORE, 0)
+    block, after = spliced(anatomy, entries)
+    before, now = known.stamp.encode(), stamp.encode()
+    # All is looked at right before it is written, so that an editor that writes in place is met in time.
+    if signature(sys.fstat(fd)) != known.signature:
+        raise Interfered
+    around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
+    if not around.endswith(closing) or len(around) != anatomy.size - start:
+        raise Interfered
+    try:
+        pwrite_all(sys, fd, block, anatomy.tail)
+        undisturbed = sys.pread(fd, WIDTH, anatomy.updated_at) == before
+        if undisturbed:
+            pwrite_all(sys, fd, now, anatomy.updated_at)
+        land()
+    except OSError:
+        # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
+        # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.
+        with suppress(OSError):
+            if sys.fstat(fd).st_size <= after.size:
+                sys.ftruncate(fd, anatomy.size)
+                pwrite_all(sys, fd, closing, anatomy.tail)
+                pwrite_all(sys, fd, before, anatomy.updated_at)
+        raise
+    _flush(sys, fd)
+    there = around[: anatomy.tail - start] + block[:_BEFORE]
+    found = _named(sys, path, known.signature.inode)
+    if not undisturbed or found.size != after.size or sys.pread(fd, len(there), start) != there:
+        _withdraw(sys, fd, anatomy, block, now)
+        raise Interfered
+    return found, after
+
+
+def stamp_in_place(sys: Syscalls, fd: int, path: str, known: Known, offset: int, stamp: str) -> Signature:
+    """Overwrite one timestamp of the head in place; the file's signature afterwards. Raises as `splice`."""
+    if signature(sys.fstat(fd)) != known.signature:
+        raise Interfered
+    before = sys.pread(fd, WIDTH + 2, offset - 1)
+    if len(before) != WIDTH + 2 or before[:1] != b'"' or before[-1:] != b'"':
+        raise Interfered
+    try:
+        pwrite_all(sys, fd, stamp.encode(), offset)
+    except OSError:
+        with suppress(OSError):
+            pwrite_all(sys, fd, before[1:-1], offset)
+        raise
+    _flush(sys, fd)
+    found = _named(sys, path, known.signature.inode)
+    if found.size != known.signature.size or sys.pread(fd, WIDTH + 2, offset - 1) != b'"' + stamp.encode() + b'"':
+        raise Interfered
+    return found
+
+
+def _flush(sys: Syscalls, fd: int) -> None:
+    try:
+        sys.fdatasync(fd)
+    except OSError as error:
+        raise Unflushed(error.errno, error.strerror) from error
+
+
+def _named(sys: Syscalls, path: str, inode: int) -> Signature:
+    """The signature of the file at `path`.
+
+    Raises:
+        Interfered: It is another: an editor renamed its copy over the path, and the write went into a file without a
+            name.
+    """
+    try:
+        named = sys.lstat(path)
+    except FileNotFoundError:
+        raise Interfered from None
+    if named.st_ino != inode:
+        raise Interfered
+    return signature(named)
+
+
+def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes, stamp: bytes) -> None:
+    """Take what a splice wrote out of a file that an editor truncated and wrote in place at the same time.
+
+    The editor's text ends at some byte, before or inside what the splice wrote; what lies between is NULs. Waits
+    until the editor is done. An `updatedAt` that was put into the editor's text would say that it was made from a
+    version which it never saw; what it said before is lost, so that it is to say nothing.
+    """
+    if sys.pread(fd, WIDTH, anatomy.updated_at) == stamp:
+        pwrite_all(sys, fd, _NO_STAMP, anatomy.updated_at)
+    tail = anatomy.tail
+    data = _quiet(sys, fd)
+    end = _end_of_document(data)
+    if end is None:
+        return
+    rest = data[end:].lstrip(b" \r\n\t")
+    left = rest.lstrip(b"\0")
+    if left and block.endswith(left) and len(data) <= tail + len(block):
+        white = len(data) - end - len(rest)
+        sys.ftruncate(fd, end + white)
+        sys.fdatasync(fd)
+
+
+def _quiet(sys: Syscalls, fd: int) -> bytes:
+    """The file, once it has been left alone for a moment."""
+    deadline = time.monotonic() + _PATIENCE_S
+    found = sys.fstat(fd)
+    while time.monotonic() < deadline:
+        time.sleep(_QUIET_S)
+        now = sys.fstat(fd)
+        if (now.st_size, now.st_mtime_ns) == (found.st_size, found.st_mtime_ns):
+            break
+        found = now
+    return pread_all(sys, fd, found.st_size)
+
+
+def _end_of_document(data: bytes) -> int | None:
+    """Where the first JSON document in `data` ends; None when it holds no whole one."""
+    text = data.partition(b"\0")[0]
+    end = text.rfind(b"}") + 1
+    while end > 0:
+        with suppress(orjson.JSONDecodeError):
+            orjson.loads(text[:end])
+            return end
+        end = text.rfind(b"}", 0, end - 1) + 1
+        if len(text) - end > 64 << 10:
+            return None
+    return None

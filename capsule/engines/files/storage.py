@@ -1,0 +1,400 @@
+"""Documents as files: the storage engine that the store uses.
+
+What must stay true: it knows kinds, ids and the canonical layout, and no conversation; every write happens
+under the document's mutex; reading takes none.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+
+from capsule.engines.files import note
+from capsule.engines.files.disk import whole_files
+from capsule.engines.files.disk.derived import Derived
+from capsule.engines.files.disk.instances import Instances
+from capsule.engines.files.disk.layout import Directory, Layout, refuse_symlink
+from capsule.engines.files.disk.mutex import Mutexes
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.trash import QUARANTINE, Keeping
+from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.protocols import Known, Leftover, Scanned, Signature, Tracker, Trashed
+from capsule.errors import CapsuleError, NotFound
+from capsule.format.anatomy import last_entries
+from capsule.ids import check_id, is_id
+
+__all__ = ["FileStorage"]
+
+_SUFFIX = ".json"
+_FIRST_READ = 4096
+_TAIL_CHUNK = 64 * 1024
+_CONTEXT_LINE = b'\n  "context": '
+
+
+class FileStorage:
+    """A store's documents as files below one directory.
+
+    Args:
+        root: The store's directory.
+        shared: See `Layout`.
+        append: "splice", or "replace" for a store where even the microseconds of a splice matter.
+        mutex_timeout_s: How long to wait for a mutex, in seconds, when the caller doesn't say.
+        document_bytes: The largest document that is opened; one that is larger is a damaged one, so that it is not
+            read into memory.
+        sys: The seam to the system.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        shared: bool = False,
+        append: str = "splice",
+        mutex_timeout_s: float = 10.0,
+        document_bytes: int = 500_000_000,
+        sys: Syscalls | None = None,
+    ) -> None:
+        self.sys = sys or Syscalls()
+        self.layout = Layout(root, shared)
+        self.replaces_on_append = append == "replace"
+        self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
+        self.keeping = Keeping(self.sys, self.layout)
+        self.derived = Derived(self.layout, self.sys)
+        self.boot = self.sys.boot() or "unknown"
+        self._timeout_s = mutex_timeout_s
+        self._document_bytes = document_bytes
+        self._mutex_files = Directory(self.layout, self.sys, "mutex")
+        self.logs = Directory(self.layout, self.sys, "log")
+        self.mutexes = Mutexes(self.sys, self._mutex_files)
+        self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
+        self._instances = Instances(self.sys, Directory(self.layout, self.sys, "instances"))
+        self._checked: set[str] = set()
+        _open_storages.add(self)
+
+    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> _Hold:
+        """See `Storage.mutex`."""
+        if kind not in self._checked:
+            self._check(kind)
+        return _Hold(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
+
+    def _check(self, kind: str) -> None:
+        """Raise Refused, at the first use of a kind, when its directory is a symlink.
+
+        Behind it may lie another store's documents, which have another mutex there.
+        """
+        directory = self.layout.documents(kind)
+        with whole_files.naming(directory, "look at"):
+            refuse_symlink(self.sys, directory)
+        self._checked.add(kind)
+
+    def path(self, kind: str, id: str) -> str:
+        """See `Storage.path`."""
+        return self.layout.document(kind, id)
+
+    def exists(self, kind: str, id: str) -> bool:
+        """See `Storage.exists`."""
+        path = self.layout.document(kind, id)
+        with whole_files.naming(path, "look for"):
+            try:
+                self.sys.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+    def noted(self, kind: str, id: str) -> Known | None:
+        """See `Storage.noted`."""
+        try:
+            path = self._mutex_files.file(f"{kind}-{id}")
+            fd = self.sys.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return note.read_header(self.sys, fd)
+        except OSError:
+            return None
+        finally:
+            with suppress(OSError):
+                self.sys.close(fd)
+
+    def known(self, kind: str, id: str) -> Known | None:
+        """See `Storage.known`."""
+        path = self.layout.document(kind, id)
+        known = self.noted(kind, id)
+        if known is None or known.boot != self.boot:
+            return None
+        try:
+            found = self.sys.lstat(path)
+        except OSError:
+            return None
+        return known if whole_files.signature(found) == known.signature else None
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
+        """Open a document. Raises as `files.open_document`."""
+        return whole_files.open_document(self.sys, path, flags, self._document_bytes)
+
+    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
+        """See `Storage.read`."""
+        return self.read_from(kind, id, 0)
+
+    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
+        """See `Storage.read_from`."""
+        path = self.layout.document(kind, id)
+        with whole_files.naming(path, "read"):
+            try:
+                fd, found = self.open(path)
+            except FileNotFoundError:
+                return None
+            try:
+                size = max(found.st_size - offset, 0)
+                data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(found)
+                unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
+                return data, signature if unchanged else Signature(0, 0, 0, 0)
+            finally:
+                self.sys.close(fd)
+
+    def beginning(self, path: str) -> tuple[bytes, bytes]:
+        """See `Storage.beginning`. Costs an open and two reads, when the head is of a usual size."""
+        with whole_files.naming(path, "read"):
+            try:
+                fd, found = self.open(path)
+            except FileNotFoundError:
+                raise NotFound(f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)) from None
+            try:
+                data = self.sys.pread(fd, _FIRST_READ, 0)
+                wanted = _FIRST_READ
+                while _CONTEXT_LINE not in data and len(data) == wanted:
+                    wanted *= 8
+                    data = whole_files.pread_all(self.sys, fd, wanted)
+                if len(data) == found.st_size:
+                    return data, data[-8:]
+                return data, self.sys.pread(fd, 8, max(found.st_size - 8, 0))
+            finally:
+                self.sys.close(fd)
+
+    def is_torn(self, data: bytes) -> bool:
+        """See `Storage.is_torn`."""
+        from capsule.engines.files import repair
+
+        return repair.mend(data) is not None
+
+    def remembered(self, kind: str) -> list[str]:
+        """See `Storage.remembered`."""
+        with whole_files.naming(self._mutex_files.path, "list"):
+            names = (name.removeprefix(f"{kind}-") for name in self._mutex_files.files() if name.startswith(f"{kind}-"))
+            return [id for id in names if is_id(id)]
+
+    def remembers(self, kind: str, id: str) -> bool:
+        """See `Storage.remembers`."""
+        return self.noted(kind, id) is not None
+
+    def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
+        """See `Storage.tail`. Costs reading the entries asked for."""
+        anatomy = known.anatomy
+        if anatomy is None:
+            return None
+        path = self.layout.document(kind, id)
+        with whole_files.naming(path, "read"):
+            try:
+                fd, found = self.open(path)
+            except FileNotFoundError:
+                return None
+            try:
+                if whole_files.signature(found) != known.signature:
+                    return None
+                chunk = _TAIL_CHUNK
+                while True:
+                    start = max(anatomy.history, anatomy.tail - chunk)
+                    entries, count = last_entries(whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n)
+                    if count >= n or start == anatomy.history:
+                        return entries
+                    chunk *= 4
+            finally:
+                self.sys.close(fd)
+
+    def scan(self, kind: str) -> Iterator[Scanned]:
+        """See `Storage.scan`. Costs one scandir, and an lstat a file."""
+        directory = self.layout.documents(kind)
+        if kind not in self._checked:
+            self._check(kind)
+        with whole_files.naming(directory, "list"):
+            try:
+                for name, found in self.sys.names(directory):
+                    if name.endswith(_SUFFIX) and not name.startswith("."):
+                        regular = stat.S_ISREG(found.st_mode)
+                        id = name[: -len(_SUFFIX)]
+                        yield Scanned(id, f"{directory}/{name}", whole_files.signature(found), regular, found.st_nlink)
+            except FileNotFoundError:
+                return
+
+    def find(self, kind: str, id: str) -> Scanned | None:
+        """See `Storage.find`."""
+        if "/" in id or "\0" in id or id.startswith("."):
+            return None
+        path = f"{self.layout.documents(kind)}/{id}{_SUFFIX}"
+        with whole_files.naming(path, "look for"):
+            try:
+                found = self.sys.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return Scanned(id, path, whole_files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
+
+    def tracker(self, kind: str) -> Tracker | None:
+        """See `Storage.tracker`."""
+        from capsule.engines.files.disk.notices import open_tracker
+
+        return open_tracker(self.layout.documents(kind), _SUFFIX)
+
+    def trash(self, kind: str) -> list[Trashed]:
+        """See `Storage.trash`."""
+        with whole_files.naming(self.layout.derived("trash"), "list"):
+            return self.keeping.trashed(kind)
+
+    def read_trashed(self, token: str) -> bytes:
+        """See `Storage.read_trashed`."""
+        with whole_files.naming(self.layout.derived("trash", token), "read"):
+            try:
+                return self.keeping.read(token, self._document_bytes)
+            except FileNotFoundError:
+                raise NotFound(f"{token} is not in the trash any more; see what is: capsule trash", id=token) from None
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """See `Storage.purge`."""
+        with whole_files.naming(self.layout.derived("trash"), "purge"):
+            return self.keeping.purge(older_than_s)
+
+    def announce(self, instance: str) -> None:
+        """See `Storage.announce`."""
+        with whole_files.naming(self.layout.derived("instances", instance), "make"):
+            self._instances.announce(instance)
+
+    def withdraw(self, instance: str) -> None:
+        """See `Storage.withdraw`."""
+        self._instances.withdraw(instance)
+
+    def alive(self, instance: str) -> bool:
+        """See `Storage.alive`."""
+        return self._instances.alive(instance)
+
+    def clear_temporary(self, kind: str, id: str) -> str:
+        """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""
+        temporary = self.layout.temporary(kind, id)
+        with suppress(FileNotFoundError):
+            if self.sys.lstat(temporary).st_ino == self.sys.lstat(self.layout.document(kind, id)).st_ino:
+                self.sys.unlink(temporary)
+                return f"{temporary}: unlinked, it was a second name of the document"
+        # It may be a version that an editor saved in the instant of a crash: kept, never unlinked.
+        kept = self.keeping.move(temporary, QUARANTINE, kind, id, "leftover")
+        return f"{temporary}: moved to {kept}"
+
+    def read_stray(self, kind: str, name: str) -> bytes | None:
+        """See `Storage.read_stray`."""
+        found = self.find(kind, name)
+        if found is None or not found.regular:
+            return None
+        with whole_files.naming(found.path, "read"), suppress(FileNotFoundError):
+            fd, status = self.open(found.path)
+            try:
+                return whole_files.pread_all(self.sys, fd, status.st_size)
+            finally:
+                self.sys.close(fd)
+        return None
+
+    def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
+        """See `Storage.set_aside`."""
+        found = self.find(kind, name)
+        if found is None:
+            raise NotFound(f"there is no file {name[:200]!r} any more", id=id)
+        with whole_files.naming(found.path, "put away"):
+            whole_files.ensure_regular(self.sys, found.path)
+            return self.keeping.move(found.path, QUARANTINE, kind, check_id(id), reason)
+
+    def leftovers(self, kind: str) -> list[Leftover]:
+        """See `Storage.leftovers`. Takes the mutex of each document that seems to have one."""
+        with whole_files.naming(self.layout.root, "list"):
+            dead = [(one, self.layout.derived("instances", one)) for one in self._instances.dead()]
+            found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
+            present, temporaries = set(), []
+            with suppress(FileNotFoundError):
+                for name, _ in self.sys.names(self.layout.documents(kind)):
+                    if name.startswith(".") and name.endswith(".tmp"):
+                        temporaries.append(name[1:-4])
+                    present.add(name)
+            for id in temporaries:
+                with suppress(CapsuleError), self.mutex(kind, id):
+                    path = self.layout.temporary(kind, id)
+                    with suppress(FileNotFoundError):
+                        self.sys.lstat(path)
+                        found.append(Leftover("temporary", id, path, "left by a writer that is dead"))
+            for name in self._mutex_files.files():
+                id = name.removeprefix(f"{kind}-")
+                if id != name and is_id(id) and f"{id}{_SUFFIX}" not in present and self.noted(kind, id):
+                    what = "was written by the store and then removed by something else"
+                    found.append(Leftover("vanished", id, self.layout.document(kind, id), what))
+        return found
+
+    def sweep(self, kind: str, leftover: Leftover) -> str:
+        """See `Storage.sweep`."""
+        with whole_files.naming(leftover.path, "put away"):
+            if leftover.kind == "instance":
+                self._instances.sweep(leftover.id)
+                return f"{leftover.path}: unlinked"
+            with self.mutex(kind, leftover.id) as held:
+                if leftover.kind == "temporary":
+                    return self.clear_temporary(kind, leftover.id)
+                if held.read() is None:
+                    held.rewrite_records([])
+                    held.forget()
+                return f"{leftover.path}: forgotten"
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+        self._instances.close()
+        self.mutexes.close()
+
+    def forget_parent(self) -> None:
+        """In a forked child: share nothing with the parent."""
+        self.mutexes.forget()
+        self._instances.forget()
+
+
+class _Hold:
+    """Holds the mutex of one document for a `with` block. A class, as a generator takes twice as long."""
+
+    __slots__ = ("_held", "_id", "_kind", "_mutex", "_storage", "_timeout_s")
+
+    def __init__(self, storage: FileStorage, kind: str, id: str, timeout_s: float) -> None:
+        self._storage = storage
+        self._kind = kind
+        self._id = id
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> HeldDocument:
+        path = self._storage.layout.document(self._kind, self._id)  # Checks the id before a file is made of it.
+        name = f"{self._kind}-{self._id}"
+        try:
+            self._mutex = self._storage.mutexes.acquire(name, self._timeout_s)
+        except OSError as error:
+            raise whole_files.failure(error, self._storage.mutexes.path(name), "open") from error
+        self._held = HeldDocument(self._storage, self._kind, self._id, path, self._mutex)
+        return self._held
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._storage.mutexes.release(self._mutex)
+        if isinstance(error, OSError):
+            raise whole_files.failure(error, self._held.path, "read or write") from error
+
+
+_open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for storage in list(_open_storages):
+        storage.forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)

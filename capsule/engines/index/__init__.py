@@ -1,0 +1,1 @@
+"""The index of all conversations in SQLite: lists, pages, search and the journal of changes."""

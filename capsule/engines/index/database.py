@@ -1,0 +1,294 @@
+"""The index's file: opened, built aside and put into place, and built anew when there is anything wrong with it.
+
+What must stay true: a connection that writes has the file that the name stands for (or one that nobody will read any
+more), so that no two indexes ever share a write-ahead log; the index may be deleted, cut short or overwritten at any
+moment; and where no file can be written, there is an index in memory.
+
+How a file takes the place of another. SQLite keeps `index.sqlite3-wal` beside the file, and finds it by name. So
+under the lock of `index.lock`, and in this order: the old file's name goes, then its log's, then the new file gets
+the name, complete and without a log. Whoever opened the old file in between sees that the name stands for another
+one now, before anything is written; and SQLite itself leaves the log alone when it closes a file that has no name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from capsule.engines.files.protocols import DerivedFiles
+from capsule.engines.index import schema
+from capsule.errors import CapsuleError, StoreBusy
+
+__all__ = ["Database", "Unusable", "is_busy", "is_of_no_use"]
+
+_log = logging.getLogger("capsule")
+
+NAME = "index.sqlite3"
+_LOCK = "index.lock"
+_LOGS = (f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
+_BUSY_S = 30.0
+_POLL_S = 0.02
+_BUILT_S = 600.0
+_TRIES = 8
+_CACHE = 16 * 1024  # KiB
+#: Nothing of it is durable until it is put into place. Pages of 8 KiB hold more of the longer messages as a whole.
+_BUILDING = (
+    "page_size = 8192",
+    "journal_mode = OFF",
+    "synchronous = OFF",
+    "main.locking_mode = EXCLUSIVE",
+    "cache_size = -65536",
+)
+
+Progress = Callable[[int, int], None]
+Fill = Callable[[sqlite3.Connection, Progress | None], None]
+
+
+class Unusable(Exception):
+    """The file can't be used as it is. It never leaves this package."""
+
+
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether another process held the file for too long."""
+    return isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_of_no_use(error: Exception) -> bool:
+    """Whether an error speaks against the file, and not against what was asked of it."""
+    if isinstance(error, Unusable):
+        return True
+    return isinstance(error, sqlite3.Error) and (_code(error) in _AGAINST or "no such table" in str(error))
+
+
+_AGAINST = frozenset(
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in ("CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "FULL", "READONLY", "PROTOCOL")
+)
+
+
+class Database:
+    """The database of one index in one process.
+
+    Args:
+        derived: Where it lies; None: in memory.
+        fill: Fills an empty index with all there is.
+
+    Attributes:
+        generation: Tells this index from the one before it was built anew.
+    """
+
+    def __init__(self, derived: DerivedFiles | None, fill: Fill) -> None:
+        self._kept = derived
+        self._fill = fill
+        self._main: sqlite3.Connection | None = None
+        self._inode = 0
+        self._pid = os.getpid()
+        self._only_memory = derived is None
+        self._is_filling = False
+        self.generation = ""
+
+    @property
+    def _derived(self) -> DerivedFiles:
+        assert self._kept is not None
+        return self._kept
+
+    # -- Opening --------------------------------------------------------------------------------------------------
+
+    def ensure(self, progress: Progress | None = None) -> tuple[sqlite3.Connection, bool]:
+        """The connection that writes; and whether it is to another index than the last time. Not thread-safe.
+
+        Raises:
+            sqlite3.Error, Unusable: There is something wrong with the file.
+        """
+        is_ours = self._main is not None and os.getpid() == self._pid
+        if is_ours and (self._inode == 0 or self._derived.inode(NAME) == self._inode):
+            return self.connection, False
+        self.forget()
+        for _ in range(_TRIES):
+            if self._only_memory or not (self._open() or self._build(progress)):
+                self._fill_memory(progress)
+            if self._main is not None:
+                return self._main, True
+        raise Unusable("it keeps being replaced")
+
+    def _open(self) -> bool:
+        """Open the file, when there is a sound one of this version."""
+        inode = self._derived.inode(NAME)
+        if not inode:
+            return False
+        uri = f"file:{_quoted(self._derived.path(NAME))}?mode=rw"
+        db = None
+        try:
+            db = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            # The first read opens the log; only then is it certain whose log that is.
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if self._derived.inode(NAME) != inode:
+                raise Unusable("replaced while it was opened")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(f"PRAGMA cache_size = -{_CACHE}")
+            self.generation = self._generation(db)
+        except BaseException as error:
+            if db is not None:
+                db.close()
+            if isinstance(error, (sqlite3.DatabaseError, Unusable)) and not is_busy(error):
+                return False
+            raise
+        self._main, self._inode = db, inode
+        return True
+
+    @staticmethod
+    def _generation(db: sqlite3.Connection) -> str:
+        if db.execute("PRAGMA user_version").fetchone()[0] != schema.VERSION:
+            raise Unusable("of another version")
+        found = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+        if found is None or not isinstance(found[0], str):
+            raise Unusable("without a generation")
+        return found[0]
+
+    # -- Building -------------------------------------------------------------------------------------------------
+
+    def _build(self, progress: Progress | None) -> bool:
+        """Build the index and put it into place, unless another process has just done so; False when it can't be."""
+        try:
+            release = self._lock()
+        except CapsuleError as error:
+            self.stay_in_memory(error)
+            return False
+        try:
+            if self._open():
+                return True
+            self._sweep()
+            self._build_aside(progress)
+        except (CapsuleError, sqlite3.OperationalError) as error:
+            if self._is_filling and isinstance(error, CapsuleError):
+                raise  # It is the documents that can't be read.
+            self.stay_in_memory(error)
+            return False
+        finally:
+            self._is_filling = False
+            release()
+        return True
+
+    def _lock(self) -> Callable[[], None]:
+        """Wait for the lock of whoever builds. Raises StoreBusy, and as `DerivedFiles.try_lock`."""
+        deadline = time.monotonic() + _BUILT_S
+        while (release := self._derived.try_lock(_LOCK)) is None:
+            if time.monotonic() > deadline:
+                raise StoreBusy("another process takes too long to build it", id="", holder="another process")
+            time.sleep(_POLL_S)
+        return release
+
+    def _build_aside(self, progress: Progress | None) -> None:
+        aside = f"{NAME}-{os.urandom(6).hex()}.new"
+        path = self._derived.make(aside)
+        db = sqlite3.connect(path, isolation_level=None)
+        try:
+            for setting in _BUILDING:
+                db.execute(f"PRAGMA {setting}").close()
+            self._filled(db, progress)
+            db.execute("PRAGMA main.locking_mode = NORMAL").close()
+            db.execute("PRAGMA main.journal_mode = WAL").close()
+            db.close()
+            self._derived.drop(NAME, *_LOGS)
+            self._derived.put(aside, NAME)
+        except BaseException:
+            db.close()
+            with suppress(CapsuleError):
+                self._derived.drop(aside, *(f"{aside}-{log}" for log in ("wal", "shm", "journal")))
+            raise
+
+    def _filled(self, db: sqlite3.Connection, progress: Progress | None) -> None:
+        from capsule.engines.index import words  # Only where something is written: a list mostly writes nothing.
+
+        db.execute("BEGIN")
+        schema.create(db)
+        if not db.in_transaction:
+            db.execute("BEGIN")
+        db.execute("INSERT INTO meta VALUES('generation', ?)", (os.urandom(8).hex(),))
+        self._is_filling = True
+        words.build(db, lambda: self._fill(db, progress))
+        self._is_filling = False
+        schema.finish(db)
+        db.execute("COMMIT")
+
+    def _fill_memory(self, progress: Progress | None) -> None:
+        db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._filled(db, progress)
+        self._main, self._inode, self.generation = db, 0, self._generation(db)
+
+    def _sweep(self) -> None:
+        """Drop what builders left that are dead; the lock is held."""
+        for name in self._derived.names():
+            if name.startswith(f"{NAME}-") and ".new" in name:
+                self._derived.drop(name)
+
+    def stay_in_memory(self, why: Exception) -> None:
+        """Use no file any more."""
+        if not self._only_memory:
+            self._only_memory = True
+            _log.warning("the index can't be kept (%s); it is made in memory, anew in each process", why)
+
+    def discard(self) -> None:
+        """Have the index built anew by the next `ensure`, as this one is of no use. Not thread-safe."""
+        inode = self._inode
+        self.forget()
+        if inode:
+            with suppress(CapsuleError):
+                self._remove(inode)
+
+    def drop(self) -> None:
+        """As `discard`, whatever index lies there. Raises as `DerivedFiles.try_lock`."""
+        self.forget()
+        if self._kept is not None:
+            self._remove(None)
+
+    def _remove(self, inode: int | None) -> None:
+        """Remove the file with this inode (None: any), its logs, and what a builder left."""
+        release = self._lock()
+        try:
+            if inode in (None, self._derived.inode(NAME)):
+                self._derived.drop(NAME, *_LOGS)
+                self._sweep()
+        finally:
+            release()
+
+    # -- The connection -------------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """What `ensure` opened last. Only whoever holds the lock of the index uses it: SQLite crashes the process when
+        one thread closes what another one reads."""
+        assert self._main is not None
+        return self._main
+
+    def forget(self) -> None:
+        """Close the connection. In a forked child it is the parent's, and only dropped."""
+        connection, self._main, self._inode = self._main, None, 0
+        if os.getpid() != self._pid:
+            _parents.append(connection)  # Closing it would meddle with files that the parent is at work on.
+            self._pid = os.getpid()
+        elif connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def __del__(self) -> None:
+        # A store that nobody closed gives its files back with itself, as the rest of it does; Python 3.13 would warn.
+        with suppress(AttributeError):
+            self.forget()
+
+
+#: Connections of a parent process, kept from being closed.
+_parents: list[sqlite3.Connection | None] = []
+
+
+def _quoted(path: str) -> str:
+    """A path as it stands in a URI."""
+    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")

@@ -1,0 +1,179 @@
+"""The index of a store's conversations, as it is asked.
+
+What must stay true: an answer is that of the files as they were when it was asked for, or later, whoever wrote them;
+and an index that proves to be of no use is built anew, not complained about.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capsule.engines.index.database import Progress
+from capsule.engines.index.refreshing import Refreshing
+from capsule.errors import CapsuleError
+from capsule.format.head import Head
+
+if TYPE_CHECKING:
+    from capsule.engines.changes import Change
+    from capsule.engines.index.hits import Found as FoundHits
+    from capsule.engines.index.pages import Listed
+    from capsule.engines.index.search import Asked
+    from capsule.engines.index.stats import Stats
+
+__all__ = ["Index"]
+
+T = TypeVar("T")
+
+
+class Index(Refreshing):
+    """The index of one kind of document; see `Refreshing` for its arguments. Several threads may use it."""
+
+    def heads(self, progress: Progress | None = None) -> list[Head]:
+        """The heads of all conversations, in no order, damaged ones among them."""
+        return self._doing(self._all_heads, None, progress)
+
+    def _all_heads(self) -> list[Head]:
+        from capsule.engines.index.rows import HEAD_COLUMNS, head_of
+
+        assert self._seen is not None
+        db = self._database.connection
+        if self._heads is None:
+            rows = db.execute(f"SELECT {HEAD_COLUMNS} FROM capsules WHERE gone = 0")
+            self._heads = {row[0]: head_of(row, self._prefix) for row in rows}
+        else:
+            for id in self._stale:
+                row = db.execute(f"SELECT {HEAD_COLUMNS} FROM capsules WHERE gone = 0 AND id = ?", (id,)).fetchone()
+                if row is None:
+                    self._heads.pop(id, None)
+                else:
+                    self._heads[id] = head_of(row, self._prefix)
+        self._stale = set()
+        return list(self._heads.values())
+
+    def message_counts(self) -> dict[str, int]:
+        """How many messages each conversation has, in all its branches, by id."""
+        return self.query(
+            lambda db: dict(db.execute("SELECT id, entries FROM capsules WHERE gone = 0 AND damaged = ''").fetchall())
+        )
+
+    def latest(self) -> str | None:
+        """The id of the sound conversation that changed last; None when there is none."""
+        # Within one millisecond, the files' own times tell.
+        question = (
+            "SELECT id FROM capsules WHERE gone = 0 AND damaged = ''"
+            " ORDER BY updated_ms DESC, mtime_ns DESC, id DESC LIMIT 1"
+        )
+        return self.query(lambda db: next((str(id) for (id,) in db.execute(question)), None))
+
+    def forks_of(self, id: str) -> list[str]:
+        """The ids of the conversations that say they were split off from this one, sorted."""
+        question = "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id"
+        return self.query(lambda db: [row[0] for row in db.execute(question, (id,))])
+
+    def locks(self) -> dict[str, dict[str, Any]]:
+        """The active locks, by conversation."""
+        question = "SELECT id, lock FROM capsules WHERE lock IS NOT NULL AND gone = 0"
+        return self.query(lambda db: {id: json.loads(lock) for id, lock in db.execute(question)})
+
+    def counts(self) -> dict[str, int]:
+        """How many conversations, damaged ones, messages and words there are."""
+        question = (
+            "SELECT count(*), coalesce(sum(damaged != ''), 0), coalesce(sum(entries), 0), coalesce(sum(words), 0)"
+            " FROM capsules WHERE gone = 0"
+        )
+        names = ("conversations", "damaged", "messages", "words")
+        return self.query(lambda db: dict(zip(names, db.execute(question).fetchone(), strict=True)))
+
+    def cursor(self) -> str:
+        """The place in the journal where everything so far was heard of."""
+        return self.changes(None, 0)[1]
+
+    def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> tuple[list[Change], str]:
+        """What changed since a cursor, oldest first, `limit` at most; and the cursor behind that.
+
+        Args:
+            since: A cursor; None: nothing is told, but the cursor of now.
+            limit: The most that is told at once.
+            refresh: Whether to bring the index up to date before; else what is told is what it has.
+
+        Raises:
+            InvalidInput: `since` is no cursor.
+        """
+        from capsule.engines.index import journal
+
+        cursor = None if since is None else journal.Cursor.of(since)
+
+        def ask(db: sqlite3.Connection) -> tuple[list[Change], str]:
+            generation = self._database.generation
+            now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
+            if cursor is None:
+                return [], str(now)
+            found = journal.read(db, generation, cursor, limit)
+            if found is None:
+                return journal.since_time(db, cursor, now), str(now)
+            return found, found[-1].cursor if len(found) == limit and found else str(now)
+
+        return self.query(ask, None if refresh else ())
+
+    def query(
+        self,
+        ask: Callable[[sqlite3.Connection], T],
+        ids: Iterable[str] | None = None,
+        progress: Progress | None = None,
+    ) -> T:
+        """Bring the index up to date, as `refresh` does, and read it within one transaction.
+
+        `ask` may run twice, when the index proves to be of no use.
+        """
+
+        def read() -> T:
+            db = self._database.connection
+            db.execute("BEGIN")
+            try:
+                return ask(db)
+            finally:
+                db.execute("COMMIT")
+
+        return self._doing(read, ids, progress)
+
+    def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> FoundHits:
+        """The hits of a checked question, asked at a time in milliseconds since 1970."""
+        from capsule.engines.index.search import search
+
+        return self.query(lambda db: search(db, asked, now_ms), progress=progress)
+
+    def page(self, heads: list[Head], limit: int, cursor: str, view: str) -> Listed:
+        """A page of these heads, changed last first. Raises InvalidInput when the cursor is of another view."""
+        from capsule.engines.index.pages import Listed
+
+        return self.query(lambda db: Listed.of(db, heads, limit, cursor, view))
+
+    def stats(self, progress: Progress | None = None) -> Stats:
+        """What is in the store, counted. Costs a pass over the messages."""
+        from capsule.engines.index.stats import count
+
+        return self.query(count, progress=progress)
+
+    def rebuild(self, progress: Progress | None = None) -> None:
+        """Build the index anew from the files."""
+        with self._guard:
+            with suppress(CapsuleError):  # Where no file can be written it is made in memory.
+                self.drop()
+            self.refresh(progress=progress)
+
+    def drop(self) -> None:
+        """Remove the index's files; the next question has them built anew. Raises Refused, StorageFailed, StoreBusy."""
+        with self._guard:
+            self._throw_away()
+            self._database.drop()
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        with self._guard:
+            self._close_tracker()
+            self._database.forget()
+            self._reset()

@@ -1,0 +1,151 @@
+"""The journal of changes in the index, and the cursors that let a follower go on where it was.
+
+What must stay true: whoever goes on from a cursor hears of everything since, though perhaps twice; a cursor of an
+index that is gone is answered from the times of the files.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from capsule.errors import InvalidInput
+from capsule.timestamps import from_ms
+
+if TYPE_CHECKING:
+    from capsule.engines.changes import Change  # Only who asks what changed loads it: a list does not.
+
+__all__ = ["KEPT", "Cursor", "add", "behind", "newest", "read", "since_time"]
+
+#: So many of the newest changes are kept.
+KEPT = 100_000
+_PRUNED_EVERY = 256
+#: What a clock may be off, or a file system that counts in two seconds, where only times are left to go by.
+_SLACK_MS = 5000
+_INSERT = "INSERT INTO changes(at_ms, since_ms, id, kind, told) VALUES(?, ?, ?, ?, ?)"
+
+
+_CURSOR = re.compile(r"(\w+)\.(\d{1,19})\.(\d{1,19})(?:\.(\d{1,19}))?", re.ASCII)
+
+
+class Cursor(NamedTuple):
+    """A place in the journal.
+
+    Attributes:
+        generation: Of the index.
+        seq: The last change that was heard of.
+        time_ms: Everything before this time was heard of.
+        skip: How many messages of the next change were heard of, too.
+    """
+
+    generation: str
+    seq: int
+    time_ms: int
+    skip: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.seq}.{self.time_ms}" + (f".{self.skip}" if self.skip else "")
+
+    @classmethod
+    def of(cls, text: str) -> Cursor:
+        """Read a cursor. Raises InvalidInput when `text` is none."""
+        found = _CURSOR.fullmatch(text)
+        if found is not None:
+            seq, time_ms, skip = (int(number or 0) for number in found.groups()[1:])
+            if seq < 2**62 and time_ms < 2**46:
+                return cls(found[1], seq, time_ms, skip)
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise InvalidInput(f"{shown!r} is no cursor of changes; give one that was printed with a change, or none")
+
+
+def add(db: sqlite3.Connection, changes: list[tuple[str, str, dict[str, Any]]], at_ms: int, since_ms: int) -> None:
+    """Write changes down: kind, id and the further fields of each."""
+    for kind, id, told in changes:
+        done = db.execute(_INSERT, (at_ms, since_ms, id, kind, orjson.dumps(told).decode()))
+        if (done.lastrowid or 0) % _PRUNED_EVERY == 0:
+            db.execute("DELETE FROM changes WHERE seq <= ?", ((done.lastrowid or 0) - KEPT,))
+
+
+def newest(db: sqlite3.Connection) -> int:
+    """The number of the last change; 0 when there was none."""
+    found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+    return found[0] if found else 0
+
+
+def read(db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int) -> list[Change] | None:
+    """The changes behind a cursor, `limit` at most; None when the journal doesn't reach back so far."""
+    last = newest(db)
+    if cursor.generation != generation or cursor.seq > last:
+        return None
+    if cursor.seq == last:
+        return []
+    rows = db.execute(
+        "SELECT seq, at_ms, since_ms, id, kind, told FROM changes WHERE seq > ? ORDER BY seq LIMIT ?",
+        (cursor.seq, limit),
+    ).fetchall()
+    if not rows or rows[0][0] != cursor.seq + 1:
+        return None
+    found = []
+    for seq, at_ms, since_ms, id, kind, text in rows:
+        told = orjson.loads(text)
+        skip = cursor.skip if seq == cursor.seq + 1 else 0
+        if skip and "messages" in told:
+            # The rest of a change whose beginning was told by itself.
+            kind, told["messages"] = "appended", told["messages"][skip:]
+        told["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
+        found.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), told))
+    return found
+
+
+def behind(cursor: str, messages: int) -> str:
+    """The cursor behind so many messages of the change that comes next from a cursor."""
+    found = Cursor.of(cursor)
+    return str(found._replace(skip=found.skip + messages))
+
+
+def _change(kind: str, id: str, at_ms: int, cursor: str, told: dict[str, Any]) -> Change:
+    from capsule.engines.changes import Change
+
+    for name in ("messages", "removed", "fields"):
+        if name in told:
+            told[name] = tuple(told[name])
+    return Change(kind, id, from_ms(at_ms), cursor, **told)
+
+
+def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Change]:
+    """What changed since a cursor that the journal doesn't know, as the files' times tell it.
+
+    All have the cursor of now but the last: who stops in between goes on from the same time.
+    """
+    from dataclasses import replace
+
+    after_ms = cursor.time_ms - _SLACK_MS
+    after_ns = after_ms * 1_000_000
+    rows = db.execute(
+        "SELECT num, id, max(mtime_ns, ctime_ns, updated_ms * 1000000) AS latest, created_at, damaged, entries"
+        " FROM capsules WHERE gone = 0 AND latest >= ? ORDER BY latest",
+        (after_ns,),
+    ).fetchall()
+    found: list[Change] = []
+    again = str(Cursor(cursor.generation, cursor.seq, cursor.time_ms))
+    for num, id, latest_ns, created_at, damaged, entries in rows:
+        at_ms = latest_ns // 1_000_000
+        told: dict[str, Any] = {"source": "outside", "count": entries, "before": again}
+        if damaged:
+            found.append(_change("damaged", id, at_ms, again, told | {"damaged": damaged}))
+            continue
+        messages = [
+            row[0]
+            for row in db.execute(
+                "SELECT id FROM messages WHERE capsule = ? AND time_ms >= ? ORDER BY at", (num, after_ms)
+            )
+        ]
+        created = bool(created_at) and created_at >= from_ms(max(after_ms, 0))
+        kind = "created" if created else "appended" if messages else "edited"
+        found.append(_change(kind, id, at_ms, again, told | {"messages": messages}))
+    if found:
+        found[-1] = replace(found[-1], cursor=str(now))
+    return found

@@ -1,0 +1,96 @@
+"""Messages as the index has them, made from the entries of a history.
+
+What must stay true: equal entries have equal digests, wherever they stand and in whatever layout; a message without
+an id or a time is none here, and migrating the document gives it both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import orjson
+
+from capsule import timestamps
+from capsule.engines.index.folding import count as count_words
+from capsule.format import canonical
+from capsule.format.tree.tree import ROOT
+
+__all__ = ["Message", "messages_of", "ms_of", "pieces_of"]
+
+_BETWEEN = b"\n    },\n    {\n"
+_FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
+
+
+class Message(NamedTuple):
+    """One message as the index has it; see `schema` for the columns of the same names."""
+
+    id: str
+    parent: str | None
+    role: str
+    sender: str | None
+    time_ms: int
+    words: int
+    content: str
+    tools: str | None
+    digest: int
+
+
+#: Makes a message of a tuple, at a third of the cost.
+_message = partial(tuple.__new__, Message)
+
+
+def pieces_of(block: bytes) -> list[bytes]:
+    """The lines of each entry in the bytes of a canonical history, without its braces."""
+    return block[_FIRST:-_LAST].split(_BETWEEN) if block else []
+
+
+_in_order: dict[tuple[str, ...], bool] = {}
+
+
+def _is_in_order(keys: tuple[str, ...], entry: dict[str, Any]) -> bool:
+    """Whether an entry's keys come in canonical order, so that its bytes are those the store would write."""
+    found = _in_order.get(keys)
+    if found is None:
+        found = tuple(canonical.order_message(entry)) == keys
+        if len(_in_order) < 1024:
+            _in_order[keys] = found
+    return found
+
+
+def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[Message] | None:
+    """The messages, each with the lines it stands in; None when one has no id, no time or an order of its own."""
+    made = []
+    for entry, piece in zip(entries, pieces, strict=True):
+        keys = tuple(entry)
+        get = entry.get
+        role, content, stamp, id = entry["role"], entry["content"], get("timestamp"), get("id")
+        parent = (entry["parent"] or ROOT) if "parent" in entry else None
+        if not _is_in_order(keys, entry):
+            return None
+        if not id or not stamp:
+            return None
+        digest = crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
+        words, tools = count_words(content), _tools(entry)
+        made.append(_message((id, parent, role, get("from"), ms_of(stamp), words, content, tools, digest)))
+    return made
+
+
+def _tools(entry: dict[str, Any]) -> str | None:
+    """Tool calls and reasoning as text; None when there are none."""
+    if "reasoning" not in entry and "toolCalls" not in entry:
+        return None
+    parts = [entry["reasoning"]] if isinstance(entry.get("reasoning"), str) else []
+    if entry.get("toolCalls"):
+        parts.append(orjson.dumps(entry["toolCalls"]).decode())
+    return "\n".join(part for part in parts if part) or None
+
+
+def ms_of(stamp: str) -> int:
+    """A time in milliseconds since 1970; 0 for what is none."""
+    try:
+        return round(timestamps.parse(stamp).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return 0

@@ -1,0 +1,151 @@
+"""The cursor of a search, or of a list: where its next page begins.
+
+What must stay true: pages of one search never repeat a message and skip none, whatever is appended meanwhile. A
+score can change with every message that is indexed, so a cursor holds no score: it holds the time that ages are
+counted from, the newest message that counts, and which ones were given already.
+
+A cursor is base64url of: version (1 byte), generation of the index (8 bytes), digest of what was asked (4), and,
+deflated, a JSON array: time, top, top of the titles, count of words, the numbers of the messages given and of the
+titles given; each number of a list as its distance from the one before.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from heapq import nlargest
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+from zlib import MAX_WBITS, compressobj, decompressobj
+from zlib import error as DeflateError
+
+import orjson
+
+from capsule import timestamps
+from capsule.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from capsule.format.head import Head
+
+__all__ = ["Listed", "Page", "by_change"]
+
+_VERSION = 3
+_HEAD = 1 + 8 + 4
+_LONGEST = 1 << 20
+
+
+@dataclass(slots=True)
+class Page:
+    """What the next page is made from.
+
+    Attributes:
+        now_ms: The time that ages are counted from.
+        top: The number of the newest message that is looked at.
+        top_title: The number of the newest conversation.
+        having: How many words of the query a hit has; 0: all of them.
+        given: The numbers of the messages that were given already.
+        given_titles: Those of the conversations that were.
+    """
+
+    now_ms: int
+    top: int
+    top_title: int
+    having: int = 0
+    given: set[int] = field(default_factory=set)
+    given_titles: set[int] = field(default_factory=set)
+
+    def cursor(self, generation: str, asked: str) -> str:
+        """The text of it.
+
+        Args:
+            generation: Of the index (16 hexadecimal digits): the numbers are good for no other.
+            asked: What was asked, in any words: another search can't go on here.
+        """
+        given = [_steps(self.given), _steps(self.given_titles)]
+        numbers = orjson.dumps([self.now_ms, self.top, self.top_title, self.having, *given])
+        deflate = compressobj(wbits=-MAX_WBITS)
+        data = _head(generation, asked) + deflate.compress(numbers) + deflate.flush()
+        return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    @classmethod
+    def of(cls, cursor: str, generation: str, asked: str) -> Page:
+        """The page that a cursor stands for.
+
+        Raises:
+            InvalidInput: It is no cursor, or of another search, or of an index that is gone.
+        """
+        try:
+            data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+            inflate = decompressobj(wbits=-MAX_WBITS)
+            head, numbers = data[:_HEAD], orjson.loads(inflate.decompress(data[_HEAD:], _LONGEST))
+            now_ms, top, top_title, having = (_number(one) for one in numbers[:4])
+            given, titles = (set(accumulate(map(_number, one))) for one in numbers[4:])
+        except (ValueError, TypeError, LookupError, DeflateError):
+            raise InvalidInput("that is no cursor; take the one of the last page, or none to begin anew") from None
+        if head[:1] != bytes([_VERSION]) or head[9:] != _head(generation, asked)[9:]:
+            raise InvalidInput("the cursor belongs to another question; give it with what was asked on the first page")
+        if head != _head(generation, asked):
+            raise InvalidInput(
+                "the cursor is of another store, or of an index that was built anew since; begin again without a cursor"
+            )
+        return cls(now_ms, top, top_title, having, given, titles)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of conversations.
+
+    Attributes:
+        heads: The conversations, changed last first.
+        total: How many there are on all pages.
+    """
+
+    heads: list[Head]
+    total: int
+    _left: int
+    _numbers: list[int]
+    _page: Page
+    _words: tuple[str, str]
+
+    @classmethod
+    def of(cls, db: sqlite3.Connection, heads: list[Head], limit: int, cursor: str, view: str) -> Listed:
+        """The first page of these conversations, or what a cursor of the same view leaves of them."""
+        generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+        page = Page.of(cursor, generation, view) if cursor else Page(0, 0, 0)
+        numbers = dict(db.execute("SELECT id, num FROM capsules WHERE gone = 0"))
+        left = [head for head in heads if numbers.get(head.id, 0) not in page.given_titles]
+        shown = nlargest(limit, left, key=by_change)
+        return cls(shown, len(heads), len(left), [numbers.get(head.id, 0) for head in shown], page, (generation, view))
+
+    def cursor(self, shown: int | None = None) -> str | None:
+        """What the next page begins with, when `shown` of the conversations were shown (None: all); None: no more."""
+        count = len(self.heads) if shown is None else shown
+        if count >= self._left:
+            return None
+        given = self._page.given_titles | set(self._numbers[:count])
+        return replace(self._page, given_titles=given).cursor(*self._words)
+
+
+def by_change(head: Head) -> tuple[str, str]:
+    """What the conversations are sorted by: the time of the last change."""
+    return timestamps.sortable(head.updated_at), head.id
+
+
+def _head(generation: str, asked: str) -> bytes:
+    digest = blake2b(asked.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+    return bytes([_VERSION]) + blake2b(generation.encode(), digest_size=8).digest() + digest
+
+
+def _number(found: Any) -> int:
+    if type(found) is not int or not 0 <= found < 1 << 62:
+        raise ValueError
+    return found
+
+
+def _steps(numbers: set[int]) -> list[int]:
+    """Sorted, each as its distance from the one before: that deflates best."""
+    found = sorted(numbers)
+    return [number - before for before, number in zip([0, *found], found, strict=False)]

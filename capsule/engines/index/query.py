@@ -1,0 +1,220 @@
+"""What a person types into the search, as what FTS5 is asked.
+
+What must stay true: every text is a query, and none is an error; what is no syntax is words; and what is passed over,
+as it has no words or stands behind too many, makes a query find more: a message's own words find it.
+
+    words            all of them, in any order            plan budget
+    "a phrase"       these words in a row                 "the plan"
+    begin*           words that begin so                  bud*
+    AND OR NOT       in capitals, with something on       plan NOT (draft OR old)
+    ( )              both sides; NOT takes away
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+from capsule.engines.index.folding import tokens
+
+__all__ = ["MOST_WORDS", "Phrase", "Query", "parse"]
+
+#: The first so many words of a query count; one that goes on finds what has these.
+MOST_WORDS = 64
+_MOST_CHARACTERS = 50_000
+_DEEPEST = 16
+#: The most choices of some words among all that FTS5 is asked for at once: each is a condition of its own.
+_MOST_CHOICES = 100
+
+_CHUNK = re.compile(r'\s+|"[^"]*"\**|(?:[^\s"]|"(?![^"]*"))+')
+_OPERATORS = ("AND", "OR", "NOT")
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words in a row.
+
+    Attributes:
+        words: Folded.
+        prefix: Whether the last one is the beginning of a word.
+    """
+
+    words: tuple[str, ...]
+    prefix: bool = False
+
+    def __str__(self) -> str:
+        return f'"{" ".join(self.words)}"' + ("*" if self.prefix else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query that was understood.
+
+    Attributes:
+        match: What FTS5 is asked; empty when the text has no words.
+        phrases: What a message that is found may hold, to be marked in it; not what is behind a NOT.
+        literal: The text, when it has no words: it is looked for as it is.
+        single: Whether it is one phrase and nothing else.
+        parts: What FTS5 is asked for each phrase, when all of several are wanted and nothing else is said.
+    """
+
+    match: str
+    phrases: tuple[Phrase, ...]
+    literal: str = ""
+    single: bool = False
+    parts: tuple[str, ...] = ()
+
+    def having(self, count: int) -> str:
+        """What FTS5 is asked for texts that have so many of the parts."""
+        return " OR ".join(f"({' AND '.join(some)})" for some in combinations(self.parts, count))
+
+    def weaker(self) -> list[int]:
+        """How many of the parts a text may have instead of all: most first, as far as that can be asked."""
+        many = len(self.parts)
+        return [count for count in range(many - 1, 0, -1) if comb(many, count) <= _MOST_CHOICES]
+
+
+def parse(text: str) -> Query:
+    """Understand a text as a query. Never raises for a text."""
+    beginning = text
+    if len(text) > _MOST_CHARACTERS:
+        beginning = text[:_MOST_CHARACTERS]
+        if not text[_MOST_CHARACTERS].isspace():
+            beginning = beginning.rsplit(None, 1)[0]  # It was cut within a word.
+    items = _items(beginning)
+    if not items:
+        return Query("", (), text.strip())
+    parser = _Parser(items)
+    match = parser.whole()
+    found = tuple(dict.fromkeys(parser.phrases))
+    parts = tuple(map(str, found)) if len(found) > 1 and all(isinstance(item, Phrase) for item in items) else ()
+    return Query(match, found, single=match == str(found[0]), parts=parts)
+
+
+#: A phrase, an operator, or a parenthesis.
+_Item = Phrase | str
+
+
+def _items(text: str) -> list[_Item]:
+    """The parts of a text, without those that have no words."""
+    items: list[_Item] = []
+    left = MOST_WORDS
+    for match in _CHUNK.finditer(text):
+        chunk = match.group()
+        if chunk.isspace():
+            continue
+        closing = ""
+        if chunk[0] != '"':
+            inner = chunk.lstrip("(")
+            items.extend("(" * (len(chunk) - len(inner)))
+            chunk = inner.rstrip(")")
+            # A parenthesis that is opened within the chunk is closed within it: f(x)
+            closing = ")" * (len(inner) - len(chunk) - chunk.count("("))
+        if chunk in _OPERATORS:
+            items.append(chunk)
+        elif words := tuple(word for word, _, _ in tokens(chunk)):
+            if len(words) > left:
+                if left == MOST_WORDS:
+                    items.append(Phrase(words[:left]))
+                break
+            items.append(Phrase(words, chunk.endswith("*") and not _ends_apart(chunk)))
+            left -= len(words)
+        items.extend(closing)
+    if not any(isinstance(item, Phrase) for item in items):
+        return [Phrase((item.lower(),)) for item in items if item in _OPERATORS]
+    while left < MOST_WORDS and not isinstance(items[-1], Phrase) and match.end() < len(text):
+        items.pop()  # What was to follow it was cut off.
+    return _balanced(items)
+
+
+def _ends_apart(chunk: str) -> bool:
+    """Whether something else than a word stands before the asterisks that end a chunk: nothing can begin so."""
+    bare = chunk.rstrip("*").removesuffix('"')
+    found = tokens(bare)
+    return not found or found[-1][2] != len(bare)
+
+
+def _balanced(items: list[_Item]) -> list[_Item]:
+    """Without the parentheses that have no counterpart, stand around nothing, or lie too deep."""
+    drop: set[int] = set()
+    opened: list[tuple[int, int]] = []
+    phrases = 0
+    for at, item in enumerate(items):
+        phrases += isinstance(item, Phrase)
+        if item == "(":
+            opened.append((at, phrases))
+        elif item == ")":
+            if not opened:
+                drop.add(at)
+                continue
+            start, before = opened.pop()
+            if len(opened) >= _DEEPEST or phrases == before:
+                drop.update((start, at))
+    drop.update(at for at, _ in opened)
+    return [item for at, item in enumerate(items) if at not in drop]
+
+
+class _Parser:
+    """Reads the items from left to right; an operator that lacks something on a side is a word."""
+
+    def __init__(self, items: list[_Item]) -> None:
+        self._items = items
+        self._at = 0
+        self.phrases: list[Phrase] = []
+
+    def whole(self) -> str:
+        return self._any_of(wanted=True)
+
+    def _peek(self, ahead: int = 0) -> _Item | None:
+        at = self._at + ahead
+        return self._items[at] if at < len(self._items) else None
+
+    def _operand(self, ahead: int) -> bool:
+        item = self._peek(ahead)
+        return isinstance(item, Phrase) or item == "("
+
+    def _any_of(self, *, wanted: bool) -> str:
+        """Alternatives, up to the end of a group or of the query."""
+        parts = [self._all_of(wanted=wanted)]
+        while self._peek() == "OR":  # `_all_of` leaves it only when something follows.
+            self._at += 1
+            parts.append(self._all_of(wanted=wanted))
+        parts = list(dict.fromkeys(parts))
+        return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
+
+    def _all_of(self, *, wanted: bool) -> str:
+        """What must all be there, and what must not."""
+        having: list[str] = []
+        lacking: list[str] = []
+        while (item := self._peek()) is not None and item != ")":
+            after = self._operand(1)
+            if item == "OR" and having and (after or self._peek(1) == "NOT"):
+                break
+            if item == "AND" and having and (after or (self._peek(1) == "NOT" and self._operand(2))):
+                self._at += 1
+            elif item == "NOT" and having and after:
+                self._at += 1
+                lacking.append(self._one(wanted=not wanted))
+            else:
+                having.append(self._one(wanted=wanted))
+        match = " AND ".join(dict.fromkeys(having))
+        if len(set(having)) > 1:
+            match = f"({match})"
+        for one in dict.fromkeys(lacking):
+            match = f"({match} NOT {one})"
+        return match
+
+    def _one(self, *, wanted: bool) -> str:
+        """A phrase, a group, or an operator that is a word here."""
+        item = self._peek()
+        self._at += 1
+        if item == "(":
+            inner = self._any_of(wanted=wanted)
+            self._at += 1
+            return inner
+        phrase = item if isinstance(item, Phrase) else Phrase((str(item).lower(),))
+        if wanted:
+            self.phrases.append(phrase)
+        return str(phrase)

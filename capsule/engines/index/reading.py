@@ -1,0 +1,295 @@
+"""What the index takes from a file: its head, its messages, or what is wrong with it.
+
+What must stay true: what is sound here is what `Store.load` accepts, and what is damaged here is what it refuses, in
+its words; reading takes no mutex; and a file that changed while it was read, or may have, is marked to be read again.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import orjson
+
+from capsule.engines.files.external_edits import decoded
+from capsule.engines.files.protocols import Known, Scanned, Signature, Source
+from capsule.engines.index.messages import Message, messages_of, pieces_of
+from capsule.errors import CapsuleError, InvalidDocument
+from capsule.format import anatomy, codec, migrations, validation
+from capsule.format.head import Head
+from capsule.format.merge.copy_names import original_of
+
+__all__ = ["NOTHING", "Found", "Row", "is_young", "look"]
+
+#: The signature that no file has.
+NOTHING = Signature(0, 0, 0, 0)
+#: A clock that ticks every 10 ms, and then some; and for file systems that know whole seconds (FAT: two) only.
+_YOUNG_NS, _YOUNG_COARSE_NS = 50_000_000, 2_100_000_000
+_SECOND_NS = 1_000_000_000
+_TRIES = 5
+
+_FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+_ENTRY = 6  # What `codec.encode_entry` puts before and behind the lines of an entry.
+
+
+#: A row of the table of conversations, by the names of its columns.
+Row = dict[str, Any]
+
+
+class Found(NamedTuple):
+    """A file as it was found.
+
+    Attributes:
+        young: Whether it must be read again, as it may change without its signature showing it.
+        tag: The note's, when that vouches for the file; else empty.
+        by_store: Whether a store wrote this version.
+        head: None: only `updated_at` changed.
+        current: `metadata.currentNode`.
+        rest: Checksums of what else is in the head, and of the context.
+        messages: Those from position `start` on; what lies before is as it was. None: all are as they were.
+        place: Offsets of the history and of its end, and the checksum of what lies between; in the canonical layout.
+        damaged: What is wrong; nothing else is known then.
+        mendable: Whether a crash can have left it so.
+    """
+
+    signature: Signature
+    young: bool
+    tag: str = ""
+    by_store: bool = False
+    head: Head | None = None
+    updated_at: str = ""
+    current: str | None = None
+    rest: tuple[int, int] = (0, 0)
+    start: int = 0
+    messages: list[Message] | None = None
+    entries: int = 0
+    place: tuple[int, int, int] | None = None
+    damaged: str = ""
+    mendable: bool = False
+
+
+def is_young(signature: Signature, now_ns: int) -> bool:
+    """Whether a file is so young at `now_ns` that a change within the same tick of the clock may still come."""
+    latest = max(signature.mtime_ns, signature.ctime_ns)
+    coarse = signature.ctime_ns % _SECOND_NS == 0
+    return latest > now_ns - (_YOUNG_COARSE_NS if coarse else _YOUNG_NS)
+
+
+def look(
+    storage: Source,
+    kind: str,
+    scanned: Scanned,
+    know: Callable[[Scanned], Known | None],
+    before: Row | None,
+    verify: bool = False,
+) -> Found | None:
+    """Read a file, as little of it as will do.
+
+    Args:
+        storage: Where the documents are read.
+        kind: The kind of document.
+        scanned: The file as it was met.
+        know: Says what the store knows of it, when it is as the store left it.
+        before: What the index knows of it.
+        verify: Whether a change may have left the signature as it was, so that it vouches for nothing.
+
+    Returns:
+        None when it is gone.
+    """
+    id, path = scanned.id, scanned.path
+    started = time.time_ns()
+
+    def damaged(what: str) -> Found:
+        return Found(scanned.signature, is_young(scanned.signature, started), damaged=what)
+
+    if (original := original_of(id)) is not None:
+        return damaged(f"{path}: a conflict copy of conversation {original}; capsule doctor --repair merges it")
+    data = b""
+    try:
+        if not scanned.regular or storage.path(kind, id) != path:
+            storage.read(kind, id)  # Says what is wrong with it.
+        for _ in range(_TRIES):
+            known = know(scanned)
+            started = time.time_ns()
+            if known is not None and before is not None and not verify:
+                grown = _grown(storage, kind, id, known, before)
+                if grown is not None:
+                    return grown._replace(young=is_young(known.signature, started))
+            got = storage.read(kind, id)
+            if got is None:
+                return None
+            data, signature = got
+            if signature == NOTHING or (
+                known is not None and (signature != known.signature or not _is_whole(data, known))
+            ):
+                continue
+            found = _whole(data, signature, path, id, known, before, verify)
+            mendable = bool(found.damaged) and storage.is_torn(data)
+            return found._replace(young=is_young(signature, started), mendable=mendable)
+    except CapsuleError as error:
+        return damaged(error.message)
+    # Somebody writes it all the time: what was read last will do, and is looked at again.
+    return _whole(data, NOTHING, path, id, None, None, True)._replace(young=True)
+
+
+def _is_whole(data: bytes, known: Known) -> bool:
+    return known.anatomy is None or data.endswith(anatomy.closing_of(known.anatomy))
+
+
+def _grown(storage: Source, kind: str, id: str, known: Known, before: Row) -> Found | None:
+    """A file to which the store has only appended since, read from where the index stopped; else None.
+
+    The note's tag says so: every other write of the store, and every version it took in, gets a new one.
+    """
+    at = known.anatomy
+    if (
+        at is None
+        or before["tag"] != known.tag
+        or before["damaged"]
+        or before["inode"] != known.signature.inode
+        or before["history"] != at.history
+        or before["tail"] is None
+        or before["digest"] is None
+        or not before["tail"] <= at.tail
+    ):
+        return None
+    got = storage.read_from(kind, id, before["tail"])
+    if got is None or got[1] != known.signature or not _is_whole(got[0], known):
+        return None
+    return _appended(known.signature, known, before, got[0][: at.tail - before["tail"]])
+
+
+def _appended(signature: Signature, known: Known, before: Row, block: bytes) -> Found | None:
+    """What was found where these lines of entries stand behind those that the index has; None when they can't be."""
+    assert known.anatomy is not None
+    at, lines = known.anatomy, block.removeprefix(b",")
+    try:
+        messages = messages_of(orjson.loads(b"[" + lines + b"]"), pieces_of(lines))
+    except (ValueError, KeyError, TypeError):
+        return None
+    if messages is None or len(messages) != at.entries - before["entries"]:
+        return None
+    return Found(
+        signature,
+        False,
+        tag=known.tag,
+        by_store=known.doubt != "name",
+        updated_at=known.stamp,
+        start=before["entries"],
+        messages=messages,
+        entries=at.entries,
+        place=(at.history, at.tail, zlib.crc32(block, before["digest"])),
+    )
+
+
+def _whole(
+    data: bytes, signature: Signature, path: str, id: str, known: Known | None, before: Row | None, verify: bool
+) -> Found:
+    """A file read as a whole."""
+    try:
+        found = _reheaded(data, signature, path, known, before) if known is not None and before is not None else None
+        return found or _sound(data, signature, path, id, None if verify else known)
+    except InvalidDocument as error:
+        return Found(signature, False, damaged=error.message)
+
+
+def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known | None) -> Found:
+    vouched = known is not None and known.anatomy is not None
+    document, canonical_layout = _document(data, path, id, vouched=vouched)
+    # A head that stands in the usual place is told as it stands; so does `Store.head`.
+    is_usual = data.endswith(b"]\n}\n") and anatomy.head_of(data) is not None
+    head = Head.of(document, path, signature.size) if is_usual else None
+    at = anatomy.survey(data) if canonical_layout else None
+    messages: list[Message] | None = None
+    block = b""
+    if at is not None:
+        block = data[at.history : at.tail]
+        pieces = pieces_of(block)
+        if len(pieces) == len(document["history"]):
+            messages = messages_of(document["history"], pieces)
+    if messages is None or head is None:
+        document, _ = migrations.current(document, path)
+        head = head or Head.of(document, path, signature.size)
+    if messages is None:
+        history = document["history"]
+        messages = messages_of(history, (codec.encode_entry(entry)[_ENTRY:-_ENTRY] for entry in history))
+        at = None
+        if messages is None:
+            raise ValueError(f"{path}: a migrated message without an id")
+    found = Found(
+        signature,
+        False,
+        tag=known.tag if known is not None else "",
+        by_store=known is not None and known.doubt != "name",
+        messages=messages,
+        entries=len(messages),
+        place=(at.history, at.tail, zlib.crc32(block)) if at is not None else None,
+    )
+    return _with_head(found, document, head)
+
+
+def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before: Row) -> Found | None:
+    """A file to whose history the store has only appended since, whatever it did to the head; else None."""
+    at = known.anatomy
+    if (
+        at is None
+        or before["tail"] is None
+        or before["history"] is None
+        or before["digest"] is None
+        or before["damaged"]
+    ):
+        return None
+    tail = at.history + before["tail"] - before["history"]
+    if tail > at.tail or zlib.crc32(memoryview(data)[at.history : tail]) != before["digest"]:
+        return None
+    found = _appended(signature, known, before, data[tail : at.tail])
+    try:
+        document = orjson.loads(anatomy.head_of(data[: at.context + 64]) or b"")
+        document |= orjson.loads(b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}")
+        head = Head.of(document, path, signature.size)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return None if found is None or head is None else _with_head(found, document, head)
+
+
+def _with_head(found: Found, document: dict[str, Any], head: Head | None) -> Found:
+    current = document.get("metadata", {}).get("currentNode")
+    return found._replace(
+        head=head,
+        updated_at=head.updated_at if head else "",
+        current=current if isinstance(current, str) else None,
+        rest=_rest(document),
+    )
+
+
+def _document(data: bytes, path: str, id: str, *, vouched: bool) -> tuple[dict[str, Any], bool]:
+    """The checked document in a file, and whether its layout is that of the store (its order of keys may not be).
+
+    orjson takes two things that the strict reader refuses, a second key of one name and too deep a nesting; what it
+    writes again byte for byte has no second key, and the depth is asked where there is any.
+    """
+    try:
+        document = orjson.loads(data)
+        is_plain = vouched or orjson.dumps(document, option=_FILE) == data
+    except (orjson.JSONDecodeError, TypeError):
+        is_plain = False
+    if not is_plain or type(document) is not dict:
+        return decoded(data, path, id), False
+    if not vouched:
+        if _DEEP in data or document.get("id") != id or not str(document.get("version")).startswith("2."):
+            return decoded(data, path, id), True
+        validation.check(document, data, path)
+    return document, True
+
+
+#: The indentation of what is nested deeper than a capsule's own fields ever are; such a file is read strictly.
+_DEEP = b"\n" + b" " * 120
+
+
+def _rest(document: dict[str, Any]) -> tuple[int, int]:
+    """Checksums of the head without what is told apart, and of the context."""
+    metadata = {key: value for key, value in document.get("metadata", {}).items() if key != "lock"}
+    head = {key: value for key, value in document.items() if key not in ("history", "context", "updatedAt", "metadata")}
+    return zlib.crc32(orjson.dumps([head, metadata])), zlib.crc32(orjson.dumps(document.get("context")))

@@ -1,0 +1,394 @@
+"""Bringing the index up to date: which files may have changed, and having the rows say what they say now.
+
+What must stay true: what was acknowledged before it began is in it when it is done, whoever wrote it; it costs what
+changed since the last time; it takes no mutex of a document, but to settle a version that another program wrote, and
+no writer waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from capsule.engines.files.protocols import Known, Scanned, Signature, Source, Tracker
+from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
+from capsule.errors import CapsuleError, StoreBusy
+from capsule.format.head import Head
+
+if TYPE_CHECKING:
+    from capsule.engines.index.reading import Found, Row
+    from capsule.engines.index.rows import Rows
+
+__all__ = ["Refreshing"]
+
+T = TypeVar("T")
+
+#: Files taken in within one transaction, for which other processes wait.
+_BATCH = 50
+#: No event tells of a write through a mapping: so often the files are looked at in any case.
+_RESCAN_NS = 10_000_000_000
+#: An editor that moves the old version away before it writes the new one is done within this time.
+_QUIET_S, _POLL_S = 0.15, 0.002
+#: After a power cut, bytes may be older than the times that go with them by what the system writes back late.
+_WRITTEN_BACK_NS = 60_000_000_000
+_TRIES = 4
+
+
+class Refreshing:
+    """The index of one kind of document, as far as it is brought up to date. The base of `Index`.
+
+    Args:
+        storage: Where the documents are read.
+        kind: The kind.
+        settle: Takes in a version that the store did not write; raises as `Store.load`.
+    """
+
+    def __init__(self, storage: Source, kind: str, settle: Callable[[str], Known | None]) -> None:
+        self._storage = storage
+        self._kind = kind
+        self._settle = settle
+        self._guard = threading.RLock()
+        self._database = Database(storage.derived, self._fill)
+        self._pid = os.getpid()
+        _all.add(self)
+        self._prefix = storage.path(kind, "x").removesuffix("x.json")
+        self._reset()
+
+    def _reset(self) -> None:
+        """Know nothing of the rows there are."""
+        #: The files as the rows have them, and those of which that must be looked at again whatever they look like.
+        self._seen: dict[str, tuple[int, int, int, int]] | None = None  # Each a `Signature`, as a plain tuple.
+        self._again: set[str] = set()
+        self._linked: set[str] = set()
+        self._heads: dict[str, Head] | None = None
+        self._stale: set[str] = set()
+        self._tracker: Tracker | None = None
+        self._refreshes = 0
+        self._scanned_ns = 0
+        self._fresh_ns = 0
+
+    # -- Bringing it up to date -----------------------------------------------------------------------------------
+
+    def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+        """Bring the index up to date.
+
+        Args:
+            ids: Only as far as these conversations go; None: all.
+            progress: Told how many bytes are done, and of how many, when there is much to do.
+
+        Raises:
+            StoreBusy: Another process keeps the index from being written.
+            Refused, StorageFailed: The system did not let the files be read.
+        """
+        self._doing(lambda: None, ids, progress)
+
+    def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
+        """Bring the index up to date, and do something with it; anew when it proves to be of no use."""
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._guard:
+            for tries in range(_TRIES):
+                try:
+                    self._bring(ids, progress)
+                    return act()
+                except (sqlite3.Error, Unusable) as error:
+                    if is_busy(error):
+                        raise StoreBusy(
+                            "the index is being written by another process for too long; try again when it is done",
+                            id="",
+                            holder="another process",
+                        ) from error
+                    if tries == _TRIES - 1 or not is_of_no_use(error):
+                        raise
+                    self._throw_away()
+                    if tries == _TRIES - 2:
+                        self._database.stay_in_memory(error)
+            raise AssertionError
+
+    def _throw_away(self) -> None:
+        self._close_tracker()
+        self._reset()
+        self._database.discard()
+
+    def _after_fork(self) -> None:
+        self._guard = threading.RLock()
+        self._pid = os.getpid()
+        self._close_tracker()
+        self._reset()
+
+    def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
+        db, is_other = self._database.ensure(progress)
+        if is_other or self._seen is None:
+            self._close_tracker()
+            self._reset()
+            self._load(db)
+        started_ns = time.time_ns()
+        touched = self._touched(ids)
+        if touched:
+            # What was told of the building is enough.
+            self._take_in(db, touched, started_ns, None if is_other else progress, whole=ids is None)
+        if ids is None:
+            self._fresh_ns = started_ns
+            self._refreshes += 1
+
+    def _load(self, db: sqlite3.Connection) -> None:
+        """What the rows say of the files."""
+        rows = db.execute("SELECT id, inode, size, mtime_ns, ctime_ns, racy FROM capsules WHERE gone = 0").fetchall()
+        self._seen = {row[0]: row[1:5] for row in rows}
+        self._again = {row[0] for row in rows if row[5]}
+        meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        if meta.get("boot") != self._storage.boot:
+            since = meta.get("fresh_ns", 0) - _WRITTEN_BACK_NS
+            self._again |= {id for id, file in self._seen.items() if max(file[2:]) > since}
+
+    def _touched(self, ids: Iterable[str] | None) -> dict[str, Scanned | None]:
+        """The files that may differ from their rows."""
+        assert self._seen is not None
+        if ids is not None:
+            found = {id: self._storage.find(self._kind, id) for id in set(ids)}
+            return {id: file for id, file in found.items() if self._differs(id, file)}
+        names = self._tracked()
+        if names is None:
+            return self._scan()
+        # What was young when it was read is not looked at here: a change would have been an event.
+        found = {id: self._storage.find(self._kind, id) for id in names | self._linked}
+        return {id: file for id, file in found.items() if (id in names and file) or self._differs(id, file)}
+
+    def _differs(self, id: str, file: Scanned | None) -> bool:
+        assert self._seen is not None
+        seen = self._seen.get(id)
+        return id in self._again or (None if file is None else file.signature) != seen
+
+    def _tracked(self) -> set[str] | None:
+        """The ids whose files were touched since the last time, where that can be told."""
+        if self._tracker is None:
+            # One that asks once, as a command does, has no use for it.
+            if self._refreshes:
+                self._tracker = self._storage.tracker(self._kind)
+            return None
+        names = self._tracker.changed()
+        if names is None and not self._tracker.is_open:
+            self._close_tracker()
+        if time.monotonic_ns() - self._scanned_ns > _RESCAN_NS:
+            return None
+        return names
+
+    def _close_tracker(self) -> None:
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            tracker.close()
+
+    def _scan(self) -> dict[str, Scanned | None]:
+        assert self._seen is not None
+        self._scanned_ns = time.monotonic_ns()
+        seen, again = self._seen, self._again
+        touched: dict[str, Scanned | None] = {}
+        linked = set()
+        count = 0
+        for file in self._storage.scan(self._kind):
+            id = file[0]
+            if seen.get(id) != file[2] or id in again:
+                touched[id] = file
+            if id in seen:
+                count += 1
+            if file.links > 1:
+                linked.add(id)
+        self._linked = linked
+        if count < len(seen):
+            there = {file.id for file in self._storage.scan(self._kind)}
+            touched |= {id: None for id in seen if id not in there}
+        return touched
+
+    def _take_in(
+        self,
+        db: sqlite3.Connection,
+        touched: dict[str, Scanned | None],
+        started_ns: int,
+        progress: Progress | None,
+        *,
+        whole: bool,
+    ) -> None:
+        """Bring the rows of these files up to date."""
+        from capsule.engines.index.rows import Rows
+
+        self._await_the_missing(touched)
+        for file in touched.values():
+            if file is not None:
+                self._known(file)  # Settled outside of the transaction.
+        left = list(touched.items())
+        total = sum(file.signature.size for file in touched.values() if file is not None)
+        done = 0
+        while left:
+            now, left = left[:_BATCH], left[_BATCH:]
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                rows = Rows(db)
+                noted = [(id, *self._one(rows, id, file)) for id, file in now]
+                self._commit(db, rows, started_ns, whole=whole and not left)
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    db.execute("ROLLBACK")
+                raise
+            for id, signature, again in noted:
+                self._note(id, signature, again=again)
+            done += sum(file.signature.size for _, file in now if file is not None)
+            if progress is not None and len(touched) > 1:
+                progress(min(done, total), total)
+
+    def _commit(self, db: sqlite3.Connection, rows: Rows, started_ns: int, *, whole: bool) -> None:
+        from capsule.engines.index import journal
+
+        meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        fresh_ns = meta.get("fresh_ns", 0)
+        if rows.changes:
+            journal.add(db, rows.changes, time.time_ns() // 1_000_000, fresh_ns // 1_000_000)
+        if whole:
+            db.execute("INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)", (max(started_ns, fresh_ns),))
+            if meta.get("boot") != self._storage.boot:
+                db.execute("INSERT OR REPLACE INTO meta VALUES('boot', ?)", (self._storage.boot,))
+        db.execute("COMMIT")
+
+    def _note(self, id: str, signature: Signature | None, *, again: bool) -> None:
+        assert self._seen is not None
+        if signature is None:
+            self._seen.pop(id, None)
+        else:
+            self._seen[id] = signature
+        (self._again.add if again else self._again.discard)(id)
+        self._stale.add(id)
+
+    def _await_the_missing(self, touched: dict[str, Scanned | None]) -> None:
+        """Give documents that vanished a moment to come back: vim moves the old version away first."""
+        missing = {id for id, file in touched.items() if file is None and self._remembers(id)}
+        deadline = time.monotonic() + _QUIET_S
+        while missing and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            touched |= {id: self._storage.find(self._kind, id) for id in missing}
+            missing = {id for id in missing if touched[id] is None}
+
+    def _remembers(self, id: str) -> bool:
+        try:
+            return self._storage.remembers(self._kind, id)
+        except CapsuleError:
+            return False
+
+    def _known(self, file: Scanned) -> Known | None:
+        """What the store knows of a file; a version that it remembers otherwise is settled first."""
+        if not file.regular:
+            return None
+        id = file.id
+        try:
+            # As `Storage.known` says it; but most files of a fresh clone have no note, and one look tells that.
+            noted = self._storage.noted(self._kind, id)
+            now = self._storage.find(self._kind, id) if noted is not None else None
+            if noted is None or now is None:
+                return None
+            if noted.signature == now.signature:
+                return noted if noted.boot == self._storage.boot else None
+            return self._settle(id)
+        except CapsuleError:
+            return None
+
+    def _one(self, rows: Rows, id: str, file: Scanned | None) -> tuple[Signature | None, bool]:
+        """Bring the rows of one file up to date; its signature there, and whether to look again."""
+        row = rows.get(id)
+        file = self._storage.find(self._kind, id) if file is not None else None
+        found = None
+        if file is not None:
+            if row is None or row["gone"]:
+                found = self._found(file, None)
+            else:
+                is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
+                if is_same and not row["racy"] and id not in self._again:
+                    return file.signature, False  # Another process was here first.
+                found = self._found(file, row, verify=is_same)
+                if found is not None and row["racy"] and not is_same and found.start:
+                    # Only the end was read: what lies before may have changed within the same tick as the last time.
+                    found = found._replace(young=True)
+        if found is None:
+            if row is not None and not row["gone"]:
+                rows.remove(id, row, by_store=bool(row["tag"]) and not self._remembers(id))
+            return None, False
+        rows.put(id, row, found)
+        return found.signature, found.young
+
+    def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
+        """A file as it is, after what was torn by a crash is mended, and who writes it in place is done."""
+        from capsule.engines.index.reading import look
+
+        deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
+        while True:
+            found = look(self._storage, self._kind, now, self._known, before, verify)
+            if is_ours or found is None or not found.damaged or not file.regular:
+                return found
+            is_ours = found.mendable or self._remembers(file.id)
+            if is_ours:
+                try:
+                    self._settle(file.id)
+                except CapsuleError:
+                    return found
+            else:
+                if not found.young or time.monotonic() > deadline:
+                    return found
+                time.sleep(_POLL_S)
+            again = self._storage.find(self._kind, file.id)
+            if again is None:
+                return None
+            now = again
+
+    def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
+        """Fill an empty index with all there is."""
+        from capsule.engines.index.rows import Rows
+
+        started_ns = time.time_ns()
+        # Messages are numbered as they come, and a search ranks the newest numbers: what changed last comes last.
+        files = sorted(self._storage.scan(self._kind), key=lambda file: file.signature.mtime_ns)
+        total = sum(file.signature.size for file in files)
+        done = 0
+        rows = Rows(db)
+        for num, file in enumerate(files, 1):
+            found = self._found(file, None)
+            if found is not None:
+                rows.insert(file.id, num, found)
+            done += file.signature.size
+            if progress is not None:
+                progress(done, total)
+        db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))
+
+
+# -- Forking ------------------------------------------------------------------------------------------------------
+
+_all: weakref.WeakSet[Refreshing] = weakref.WeakSet()
+_still: list[Refreshing] = []
+_forking = threading.RLock()
+
+
+def _before_fork() -> None:
+    """Wait until no thread is at work in an index: what SQLite had locked would stay so in the child."""
+    _forking.acquire()
+    _still[:] = list(_all)
+    for index in _still:
+        index._guard.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    while _still:
+        _still.pop()._guard.release()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    # Their guards are made anew when the child first uses them; the process id says so.
+    global _forking
+    _still.clear()
+    _forking = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,0 +1,324 @@
+"""The rows of the index: brought from what they say to what a file says, and what that changes written down.
+
+What must stay true: everything is done within the caller's transaction, so that rows, words and journal never
+disagree; and only what differs is touched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import orjson
+
+from capsule.engines.index import words
+from capsule.engines.index.messages import Message, ms_of
+from capsule.engines.index.reading import Found, Row
+from capsule.format.head import Head
+from capsule.format.tree import tree
+from capsule.timestamps import sortable
+
+__all__ = ["HEAD_COLUMNS", "Rows", "head_of"]
+
+#: What `head_of` makes a head of, in its order.
+HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
+_HEAD_FIELDS = (
+    "title",
+    "version",
+    "created_at",
+    "mode",
+    "type",
+    "tags",
+    "pinned",
+    "archived",
+    "is_summary",
+    "source_conversation_id",
+    "title_set_by",
+    "forked_from",
+    "mcp_servers",
+    "conflicts",
+)
+#: The fields of a `Message` in their order, behind its number, its conversation and its place.
+_MESSAGE = (
+    "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, content, tools, digest, active)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
+)
+
+
+def head_of(row: tuple[Any, ...], prefix: str) -> Head:
+    """The head in a row of `HEAD_COLUMNS`.
+
+    Args:
+        row: The row.
+        prefix: What stands before the id in the path of a file.
+    """
+    id, updated_at, size, damaged, lock, head = row
+    path = f"{prefix}{id}.json"
+    if damaged or head is None:
+        return Head(id=id, path=path, bytes=size, damaged=damaged)
+    title, version, created_at, mode, type, tags, *more, conflicts = orjson.loads(head)
+    locked = orjson.loads(lock) if lock else None
+    rest = (tuple(tags), *more, tuple(conflicts), locked, path, size)
+    return Head(*(id, title, version, created_at, updated_at, mode, type, *rest))
+
+
+class Rows:
+    """The rows of one index, within one transaction.
+
+    Attributes:
+        changes: What was changed, for the journal: kind, id and further fields.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._next = db.execute("SELECT coalesce(max(num), 0) + 1 FROM messages").fetchone()[0]
+        self.changes: list[tuple[str, str, dict[str, Any]]] = []
+
+    def get(self, id: str) -> Row | None:
+        """The row of a conversation, by the names of its columns."""
+        found = self._db.execute("SELECT * FROM capsules WHERE id = ?", (id,))
+        row = found.fetchone()
+        return None if row is None else dict(zip((column[0] for column in found.description), row, strict=True))
+
+    def _set(self, num: int, values: dict[str, Any]) -> None:
+        columns = ", ".join(f"{name} = ?" for name in values)
+        self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
+
+    def _begin(self, num: int, id: str, values: dict[str, Any]) -> None:
+        """Have a row say these values and nothing else."""
+        self._db.execute("INSERT OR REPLACE INTO capsules(num, id) VALUES(?, ?)", (num, id))
+        self._set(num, values)
+
+    def _tell(self, kind: str, id: str, found: Found, was: str = "", **told: Any) -> None:
+        source = "store" if found.by_store else "outside"
+        if found.tag and kind != "appended":
+            told |= {"tag": found.tag, "was": was}
+        self.changes.append((kind, id, {**told, "source": source}))
+
+    def remove(self, id: str, row: Row, *, by_store: bool) -> None:
+        """The file is gone; the row stays, as it may come back."""
+        old = self._db.execute("SELECT num, content, tools FROM messages WHERE capsule = ? ORDER BY num", (row["num"],))
+        words.remove(self._db, old.fetchall())
+        self._db.execute("DELETE FROM messages WHERE capsule = ?", (row["num"],))
+        self._title(row["num"], (row["title"], row["tags"]), ("", "[]"))
+        self._begin(row["num"], id, {"gone": True})
+        self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
+
+    def put(self, id: str, row: Row | None, found: Found) -> None:
+        """Have the rows of a conversation say what was found in its file."""
+        if row is None or row["gone"]:
+            self._new(id, row, found)
+        elif found.damaged:
+            self._set(row["num"], _file(found) | {"tag": "", "damaged": found.damaged})
+            if row["damaged"] != found.damaged:
+                self._tell("damaged", id, found, damaged=found.damaged)
+        else:
+            self._sound(id, row, found)
+
+    # -- A conversation that was not there ------------------------------------------------------------------------
+
+    def _new(self, id: str, row: Row | None, found: Found) -> None:
+        num = row["num"] if row else self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
+        self.insert(id, num, found)
+        ids = [message.id for message in found.messages or []]
+        kind = "created" if row is None else "restored"
+        self._tell(kind, id, found, messages=ids, count=found.entries)
+        if found.damaged:
+            self._tell("damaged", id, found, damaged=found.damaged)
+        elif found.head is not None and found.head.lock is not None:
+            self._tell("locked", id, found, lock=found.head.lock, count=found.entries)
+
+    def insert(self, id: str, num: int, found: Found) -> None:
+        """Make the rows of a conversation that has no messages there."""
+        messages = found.messages or []
+        linear = found.current is None and all(message.parent is None for message in messages)
+        values = _values(found, sum(message.words for message in messages), linear)
+        self._begin(num, id, values)
+        self._title(num, ("", "[]"), (values.get("title", ""), values.get("tags", "[]")))
+        self._insert_messages(num, 0, messages)
+        if not linear:
+            self._mark_active(num, found.current)
+
+    def _insert_messages(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> None:
+        """Put messages from place `at` on, numbered from `first`; 0: as the newest."""
+        if not first:
+            first, self._next = self._next, self._next + len(messages)
+        # In the order of their numbers, as that is the quickest.
+        numbered = list(enumerate(messages, first))
+        self._db.executemany(_MESSAGE, ((num, capsule, at + num - first, *message) for num, message in numbered))
+        words.add(self._db, ((num, message.content, message.tools) for num, message in numbered))
+
+    def _title(self, num: int, old: tuple[str, str], new: tuple[str, str]) -> None:
+        """Have the words of titles and tags say what the head says; tags as a JSON array."""
+        if old == new:
+            return
+        if old != ("", "[]"):
+            words.remove_title(self._db, num, old[0], orjson.loads(old[1]))
+        if new != ("", "[]"):
+            words.add_title(self._db, num, new[0], orjson.loads(new[1]))
+
+    # -- A conversation that changed ------------------------------------------------------------------------------
+
+    def _mark_active(self, capsule: int, current: str | None) -> None:
+        """Work out anew which messages lie on the active branch."""
+        rows = self._db.execute(
+            "SELECT num, id, parent, active FROM messages WHERE capsule = ? ORDER BY at", (capsule,)
+        ).fetchall()
+        on = tree.active([(id, parent) for _, id, parent, _ in rows], current)
+        self._db.executemany(
+            "UPDATE messages SET active = ? WHERE num = ?",
+            [(now, num) for (num, _, _, was), now in zip(rows, on, strict=True) if now != bool(was)],
+        )
+
+    def _sound(self, id: str, row: Row, found: Found) -> None:
+        """A file that was read; its messages from `start` on, and its head unless only `updatedAt` changed."""
+        if row["damaged"]:
+            self._tell("repaired", id, found, count=found.entries)
+        appended, edited, removed = changed = self._messages(row, found)
+        current = row["current"] if found.head is None else found.current
+        count, has_parents = self._counted(row, found)
+        linear = not has_parents and current is None
+        values = _values(found, count, linear)
+        if found.head is None:
+            self._set(row["num"], values)
+        else:
+            self._begin(row["num"], id, values)
+            self._title(row["num"], (row["title"], row["tags"]), (values["title"], values["tags"]))
+        if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
+            self._mark_active(row["num"], current)
+        if edited or removed:
+            self._tell("edited", id, found, row["tag"], messages=edited, removed=removed, count=found.entries)
+        if appended:
+            self._tell("appended", id, found, messages=appended, count=found.entries)
+        if found.head is not None:
+            self._tell_head(id, row, found, found.head)
+
+    def _counted(self, row: Row, found: Found) -> tuple[int, int]:
+        """How many words a conversation has, and how many messages that name a parent."""
+        if found.start and row["linear"]:  # What lies before the end is as it was.
+            new = found.messages or []
+            more = sum(message.words for message in new)
+            return row["words"] + more, sum(message.parent is not None for message in new)
+        return self._db.execute(  # type: ignore[no-any-return]
+            "SELECT coalesce(sum(words), 0), count(parent) FROM messages WHERE capsule = ?", (row["num"],)
+        ).fetchone()
+
+    def _messages(self, row: Row, found: Found) -> tuple[list[str], list[str], list[str]]:
+        """Bring the messages from `found.start` on up to date; ids appended, edited (or put in between), removed."""
+        new, start, capsule = found.messages or [], found.start, row["num"]
+        old = self._db.execute(
+            "SELECT num, id, digest FROM messages WHERE capsule = ? AND at >= ? ORDER BY at", (capsule, start)
+        ).fetchall()
+        first, shortest = 0, min(len(old), len(new))
+        while first < shortest and old[first][1:] == (new[first].id, new[first].digest):
+            first += 1
+        last = 0
+        while last < shortest - first and old[~last][1:] == (new[~last].id, new[~last].digest):
+            last += 1
+        before, after = old[first : len(old) - last], new[first : len(new) - last]
+        if len(old) != len(new) and last:
+            self._db.execute(
+                "UPDATE messages SET at = at + ? WHERE capsule = ? AND at >= ?",
+                (len(new) - len(old), capsule, start + len(old) - last),
+            )
+        return self._differing(capsule, start + first, before, after, at_end=not last)
+
+    def _differing(
+        self, capsule: int, at: int, old: list[tuple[int, str, int]], new: list[Message], *, at_end: bool
+    ) -> tuple[list[str], list[str], list[str]]:
+        """As `_messages`, for a stretch that begins at place `at`."""
+        if not old and at_end:
+            self._insert_messages(capsule, at, new)
+            return [message.id for message in new], [], []
+        there: dict[str, list[tuple[int, str, int]]] = {}
+        for one in reversed(old):
+            there.setdefault(one[1], []).append(one)
+        edited: list[str] = []
+        added: list[tuple[int, Message]] = []
+        last_kept = -1
+        for i, message in enumerate(new):
+            same = there.get(message.id)
+            if not same:
+                added.append((i, message))
+                continue
+            num, _, digest = same.pop()
+            last_kept = i
+            if digest == message.digest:
+                self._db.execute("UPDATE messages SET at = ? WHERE num = ?", (at + i, num))
+            else:
+                self._remove_message(num)
+                self._insert_messages(capsule, at + i, [message], num)
+                edited.append(message.id)
+        gone = [one for left in there.values() for one in left]
+        gone.sort()
+        for num, _, _ in gone:
+            self._remove_message(num)
+        appended: list[str] = []
+        for i, message in added:
+            self._insert_messages(capsule, at + i, [message])
+            if i > last_kept and at_end:
+                appended.append(message.id)
+            else:
+                edited.append(message.id)
+        removed = [id for _, id, _ in gone]
+        if not (edited or removed or appended) and new:
+            edited = [message.id for message in new]  # Only their order changed.
+        return appended, edited, removed
+
+    def _remove_message(self, num: int) -> None:
+        found = self._db.execute("SELECT num, content, tools FROM messages WHERE num = ?", (num,))
+        words.remove(self._db, found.fetchall())
+        self._db.execute("DELETE FROM messages WHERE num = ?", (num,))
+
+    def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:
+        was = orjson.loads(row["head"]) if row["head"] else [None] * len(_HEAD_FIELDS)
+        now = orjson.loads(orjson.dumps([getattr(head, name) for name in _HEAD_FIELDS]))
+        fields = [name for name, old, new in zip(_HEAD_FIELDS, was, now, strict=True) if old != new]
+        if found.current != row["current"]:
+            fields.append("current_node")
+        if not fields and found.rest[0] != row["rest"]:
+            fields.append("metadata")
+        if found.rest[1] != row["context"]:
+            fields.append("context")
+        if fields:
+            self._tell("head", id, found, row["tag"], fields=fields, count=found.entries)
+        old_lock = orjson.loads(row["lock"]) if row["lock"] else None
+        if _owner(old_lock) != _owner(head.lock):
+            if head.lock is not None:
+                self._tell("locked", id, found, row["tag"], lock=head.lock, count=found.entries)
+            else:
+                self._tell("unlocked", id, found, row["tag"], lock=old_lock, count=found.entries)
+
+
+def _file(found: Found) -> dict[str, Any]:
+    """The columns that tell one state of the file from another."""
+    return dict(zip(("inode", "size", "mtime_ns", "ctime_ns", "racy"), (*found.signature, found.young), strict=True))
+
+
+def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
+    """The columns of a conversation that was read, by their names; those of its head where that was read."""
+    head, values = found.head, _file(found) | {"entries": found.entries, "words": count, "linear": linear}
+    if found.place is not None:
+        values |= dict(zip(("history", "tail", "digest"), found.place, strict=True))
+    if found.updated_at:
+        values |= {"updated_at": found.updated_at, "updated_ms": ms_of(sortable(found.updated_at))}
+    if head is None and found.updated_at:
+        return values
+    values |= {"tag": found.tag, "damaged": found.damaged, "current": found.current}
+    values["rest"], values["context"] = found.rest
+    if head is not None:
+        values |= {
+            "head": orjson.dumps([getattr(head, name) for name in _HEAD_FIELDS]).decode(),
+            "title": head.title,
+            "created_at": head.created_at,
+            "mode": head.mode,
+            "tags": orjson.dumps(head.tags).decode(),
+            "archived": head.archived,
+            "lock": orjson.dumps(head.lock).decode() if head.lock is not None else None,
+            "forked": head.forked_from,
+        }
+    return values
+
+
+def _owner(lock: dict[str, Any] | None) -> Any:
+    return None if lock is None else (lock.get("instanceId"), lock.get("host"), lock.get("name"))

@@ -1,0 +1,90 @@
+"""The tables of the index.
+
+What must stay true: a change of anything here gets a new `VERSION`, and an index of another version is built anew,
+never altered; nothing in it is the only copy of anything.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+__all__ = ["VERSION", "create", "finish"]
+
+#: Goes up with every change of the tables, or of what is written into them.
+VERSION = 7
+
+_TABLES = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+-- A row for every conversation, also for one that is gone, as it may come back. Sound ones: gone = 0 AND damaged = ''.
+CREATE TABLE capsules(
+    num INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    inode INTEGER, size INTEGER, mtime_ns INTEGER, ctime_ns INTEGER,  -- the signature of the file as indexed
+    racy INTEGER NOT NULL DEFAULT 0,      -- the file was too young when it was read: it is read again
+    tag TEXT NOT NULL DEFAULT '',         -- of the store's note, when that vouched for the file
+    head TEXT,                            -- the fields of `Head`, as a JSON array
+    title TEXT NOT NULL DEFAULT '', created_at TEXT, updated_at TEXT,
+    updated_ms INTEGER NOT NULL DEFAULT 0,
+    mode TEXT,
+    tags TEXT NOT NULL DEFAULT '[]',      -- a JSON array
+    archived INTEGER,
+    lock TEXT,                            -- a JSON object, when it is active
+    current TEXT,                         -- metadata.currentNode
+    forked TEXT,                          -- metadata.forkedFrom
+    rest INTEGER, context INTEGER,        -- checksums of what else is in the head, and of the context
+    damaged TEXT NOT NULL DEFAULT '',     -- what is wrong; the messages are then those of the last sound version
+    digest INTEGER,                       -- checksum of the bytes from `history` to `tail`
+    history INTEGER, tail INTEGER,        -- offsets of the canonical layout; NULL in another one
+    entries INTEGER NOT NULL DEFAULT 0,
+    words INTEGER NOT NULL DEFAULT 0,
+    linear INTEGER NOT NULL DEFAULT 1,    -- no message names a parent, and there is no currentNode
+    gone INTEGER NOT NULL DEFAULT 0
+);
+
+CREATE TABLE messages(
+    num INTEGER PRIMARY KEY,
+    capsule INTEGER NOT NULL,
+    at INTEGER NOT NULL,                  -- place in the history, from 0
+    id TEXT NOT NULL,                     -- one that has none in the file: as the next write gives it
+    parent TEXT,                          -- as the file has it; NULL: the entry before; '': a root
+    role TEXT NOT NULL,
+    sender TEXT,                          -- the field `from`
+    time_ms INTEGER NOT NULL,
+    words INTEGER NOT NULL,
+    active INTEGER NOT NULL,              -- whether it lies on the active branch
+    content TEXT NOT NULL,
+    tools TEXT,                           -- tool calls and reasoning, as text
+    digest INTEGER NOT NULL               -- checksum and length of its bytes
+);
+
+CREATE TABLE changes(
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms INTEGER NOT NULL,
+    since_ms INTEGER NOT NULL,            -- it happened after this
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    told TEXT NOT NULL                    -- the further fields of `Change`, as JSON
+);
+"""
+_INDEXES = (
+    "CREATE INDEX forks ON capsules(forked) WHERE forked IS NOT NULL",
+    "CREATE INDEX messages_in_order ON messages(capsule, at)",
+    # What a search asks of every match, without the texts that make the rows lie far apart.
+    "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words)",
+)
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Make the tables in an empty database; `finish` makes what is made faster when they are filled."""
+    from capsule.engines.index import words  # Only where something is written: a list mostly writes nothing.
+
+    db.executescript(_TABLES)
+    words.create(db)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def finish(db: sqlite3.Connection) -> None:
+    """Make the indexes of the filled tables."""
+    for statement in _INDEXES:
+        db.execute(statement)

@@ -1,0 +1,368 @@
+"""A search: the matches of a query, narrowed, ranked, and shown.
+
+What must stay true: a hit is a message, or a conversation, that the index has within one transaction; what narrows a
+search is applied before anything is cut off; and no text makes SQLite raise, for an error of its own is taken for a
+damaged index.
+
+Ranking every match of a common word would cost a microsecond or two for each. So unless the profile is `exact`, the
+newest matches are ranked (`ranking.WINDOW` of them), in the order in which they came into the index; when those are
+used up, the next page is made of the next ones.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Any
+
+import orjson
+
+from capsule import timestamps
+from capsule.engines.index.hits import Found, Hit
+from capsule.engines.index.pages import Page
+from capsule.engines.index.query import Query, parse
+from capsule.engines.index.ranking import WINDOW, Profile, profile_of
+from capsule.engines.index.snippets import Snippet, snippet
+from capsule.errors import InvalidInput
+
+__all__ = ["BRANCHES", "Asked", "check", "search"]
+
+BRANCHES = ("active", "all")
+#: What words in a title and in tags count among titles.
+_TITLE_WEIGHT, _TAG_WEIGHT = 2.0, 1.0
+#: So few conversations are looked for by where their messages lie in the index, too.
+_FEW = 16
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search; `Store.search` says what each of these means."""
+
+    query: str
+    roles: tuple[str, ...] = ()
+    senders: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    mode: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    title_only: bool = False
+    branch: str = "all"
+    in_tools: bool = False
+    profile: str = "balanced"
+    limit: int = 20
+    cursor: str | None = None
+
+    @property
+    def words(self) -> str:
+        """What a cursor of this search belongs to. Without the times: `2h ago` is another time for the next page."""
+        asked = (self.query, self.roles, self.senders, self.ids, self.tags, self.mode, self.title_only)
+        return repr((*asked, self.branch, self.in_tools, self.profile))
+
+
+#: One match: how well it fits, when it was written, its number. Plain, as there are thousands.
+_Match = tuple[float, int, int]
+#: One match with its score, so that the best and newest is the greatest; the last tells a title from a message.
+_Scored = tuple[float, int, int, bool]
+
+
+def search(db: sqlite3.Connection, asked: Asked, now_ms: int) -> Found:
+    """The hits of one search, or the next page of them.
+
+    Args:
+        db: The index, within a transaction.
+        asked: What is looked for.
+        now_ms: The time that ages are counted from, unless the cursor says another.
+
+    Raises:
+        InvalidInput: A field of `asked` can't be accepted.
+    """
+    profile = profile_of(asked.profile)
+    query = parse(asked.query)
+    if any("\ud800" <= character <= "\udfff" for character in query.literal):
+        return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
+    generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+    if asked.cursor is not None:
+        page = Page.of(asked.cursor, generation, asked.words)
+    else:
+        top = db.execute(
+            "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
+        ).fetchone()
+        page = Page(now_ms, *top)
+    found = _Search(db, asked, query, profile, page).found(generation)
+    for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
+        found = _Search(db, asked, query, profile, page).found(generation)
+        if found.hits:
+            break
+    return found
+
+
+class _Search:
+    """One page of one search."""
+
+    def __init__(self, db: sqlite3.Connection, asked: Asked, query: Query, profile: Profile, page: Page) -> None:
+        self._db = db
+        self._asked = asked
+        self._query = query
+        self._words = query.having(page.having) if page.having else query.match
+        self._profile = profile
+        self._page = page
+        #: The conversations that may be found, by number; None: all.
+        self._capsules = self._allowed() if asked.ids or asked.tags else None
+
+    def found(self, generation: str) -> Found:
+        asked, page = self._asked, self._page
+        messages, more = ([], False) if asked.title_only else self._messages()
+        titles, more_titles = self._titles()
+        scored = self._scored(messages, titles)
+        hits: list[Hit] = []
+        left = len(scored)
+        for score, _, num, is_title in sorted(scored, reverse=True):
+            if len(hits) == asked.limit:
+                break
+            left -= 1
+            (page.given_titles if is_title else page.given).add(num)
+            hit = self._title_hit(num, score) if is_title else self._message_hit(num, score)
+            if hit is not None:
+                hits.append(hit)
+        if not left and more and (not self._profile.ranks_all or not self._query.match):
+            page.top, page.given = min(num for _, _, num in messages) - 1, set()
+        if not left and more_titles:
+            page.top_title, page.given_titles = min(num for _, _, num in titles) - 1, set()
+        more = more or more_titles
+        total = None if more or asked.cursor is not None else len(scored)
+        cursor = page.cursor(generation, asked.words) if left or more else None
+        weaker = (page.having, len(self._query.parts)) if page.having and hits else (0, 0)
+        return Found(hits, cursor, total, *weaker)
+
+    # -- What narrows ---------------------------------------------------------------------------------------------
+
+    def _allowed(self) -> list[int]:
+        asked = self._asked
+        tagged = [f"{{tags}} : {parse(_quoted(tag)).match}" for tag in asked.tags if parse(_quoted(tag)).match]
+        conditions = ["gone = 0"]
+        values: list[Any] = []
+        if asked.ids:
+            conditions.append(f"id IN ({_marks(asked.ids)})")
+            values += asked.ids
+        if tagged:
+            conditions.append("num IN (SELECT rowid FROM names WHERE names MATCH ?)")
+            values.append(" AND ".join(f"({one})" for one in tagged))
+        found = self._db.execute(f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values)
+        wanted = set(asked.tags)
+        return [num for num, tags in found if not wanted or wanted <= set(orjson.loads(tags))]
+
+    def _conditions(self) -> tuple[str, list[Any]]:
+        """What a message must be besides matching, as SQL about the row `m`."""
+        asked = self._asked
+        conditions = ["m.num <= ?"]
+        values: list[Any] = [self._page.top]
+        if asked.branch == "active":
+            conditions.append("m.active")
+        for column, wanted in (("role", asked.roles), ("sender", asked.senders)):
+            if wanted:
+                conditions.append(f"m.{column} IN ({_marks(wanted)})")
+                values += wanted
+        self._narrow(conditions, values, "m.time_ms", "m.capsule")
+        if asked.mode:
+            conditions.append("m.capsule IN (SELECT num FROM capsules WHERE mode = ?)")
+            values.append(asked.mode)
+        return " AND ".join(conditions), values
+
+    def _narrow(self, conditions: list[str], values: list[Any], time: str, capsule: str) -> None:
+        """Add what both messages and titles are narrowed by, given the columns of their times and conversations."""
+        for comparison, time_ms in ((">=", self._asked.since_ms), ("<", self._asked.until_ms)):
+            if time_ms is not None:
+                conditions.append(f"{time} {comparison} ?")
+                values.append(time_ms)
+        if self._capsules is not None:
+            conditions.append(f"{capsule} IN ({', '.join(map(str, self._capsules))})")
+
+    def _reach(self) -> tuple[int, int]:
+        """The first and the last number that a message may have."""
+        if self._capsules is None or len(self._capsules) > _FEW:
+            return 0, self._page.top
+        numbers = ", ".join(map(str, self._capsules))
+        first, last = self._db.execute(
+            f"SELECT min(num), max(num) FROM messages WHERE capsule IN ({numbers})"
+        ).fetchone()
+        return (1, 0) if first is None else (first, min(last, self._page.top))
+
+    # -- What matches ---------------------------------------------------------------------------------------------
+
+    def _messages(self) -> tuple[list[_Match], bool]:
+        """The matches among the messages that are to be ranked, and whether there are older ones."""
+        if self._capsules == []:
+            return [], False
+        if not self._query.match:
+            return self._literally()
+        if self._profile.ranks_all:
+            return self._all_messages()
+        conditions, values = self._conditions()
+        rows = self._db.execute(
+            f"""SELECT -bm25(words.words), m.time_ms, m.num
+            FROM words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
+            WHERE words.words MATCH ? AND words.rowid BETWEEN ? AND ? AND {conditions}
+            ORDER BY words.rowid DESC LIMIT {WINDOW + 1}""",
+            (self._match, *self._reach(), *values),
+        ).fetchall()
+        return rows[:WINDOW], len(rows) > WINDOW
+
+    def _all_messages(self) -> tuple[list[_Match], bool]:
+        """The best matches of all, some more of them than are asked for; and whether there are others."""
+        wanted = self._asked.limit + len(self._page.given) + 1
+        conditions, values = self._conditions()
+        first, last = self._reach()
+        if self._capsules is None:
+            # Looking at the rows of all matches costs as much as ranking them: first those that rank best.
+            rows = self._db.execute(
+                f"""SELECT found.fit, m.time_ms, m.num
+                FROM (SELECT rowid AS num, -bm25(words) AS fit FROM words WHERE words MATCH ? AND rowid <= ?
+                    ORDER BY 2 DESC, 1 DESC LIMIT {2 * wanted + 40}) AS found
+                CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = found.num WHERE {conditions}""",
+                (self._match, last, *values),
+            ).fetchall()
+            if len(rows) >= wanted:
+                return rows, True
+        rows = self._db.execute(
+            f"""SELECT -bm25(words.words), m.time_ms, m.num
+            FROM words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
+            WHERE words.words MATCH ? AND words.rowid BETWEEN ? AND ? AND {conditions}
+            ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {wanted}""",
+            (self._match, first, last, *values),
+        ).fetchall()
+        return rows, len(rows) == wanted
+
+    def _literally(self) -> tuple[list[_Match], bool]:
+        """The newest messages that hold a text without words, which no index has; all of them when it is empty."""
+        conditions, values = self._conditions()
+        column = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
+        if self._query.literal:
+            conditions += f" AND instr({column}, ?) > 0"
+            values.append(self._query.literal)
+        rows = self._db.execute(
+            f"""SELECT 1.0, m.time_ms, m.num FROM messages AS m WHERE m.num BETWEEN ? AND ? AND {conditions}
+            ORDER BY m.num DESC LIMIT {WINDOW + 1}""",
+            (*self._reach(), *values),
+        ).fetchall()
+        return rows[:WINDOW], len(rows) > WINDOW
+
+    @property
+    def _match(self) -> str:
+        return self._words if self._asked.in_tools else f"{{content}} : ({self._words})"
+
+    def _titles(self) -> tuple[list[_Match], bool]:
+        """The matches among titles and tags that are to be ranked, and whether there are others."""
+        asked = self._asked
+        if asked.roles or asked.senders or self._capsules == [] or not (asked.query.strip() or asked.title_only):
+            return [], False
+        limit = -1 if self._profile.ranks_all else WINDOW + 1
+        conditions = ["c.num <= ?", "c.gone = 0", "c.damaged = ''"]
+        values: list[Any] = [self._page.top_title]
+        self._narrow(conditions, values, "c.updated_ms", "c.num")
+        if asked.mode:
+            conditions.append("c.mode = ?")
+            values.append(asked.mode)
+        narrowed = " AND ".join(conditions)
+        if self._query.match:
+            found = self._db.execute(
+                f"""SELECT -bm25(names, {_TITLE_WEIGHT}, {_TAG_WEIGHT}), c.updated_ms, c.num
+                FROM names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ? AND {narrowed}
+                ORDER BY names.rowid DESC LIMIT {limit}""",
+                (self._words, *values),
+            )
+        else:
+            found = self._db.execute(
+                f"""SELECT 1.0, c.updated_ms, c.num FROM capsules AS c WHERE {narrowed} AND instr(c.title, ?) > 0
+                ORDER BY c.num DESC LIMIT {limit}""",
+                (*values, self._query.literal),
+            )
+        rows = found.fetchall()
+        return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
+
+    # -- The best of it -------------------------------------------------------------------------------------------
+
+    def _scored(self, messages: list[_Match], titles: list[_Match]) -> list[_Scored]:
+        """All matches that were not given yet, with their scores.
+
+        bm25 of a message and of a title don't compare: the titles are brought to the measure of the messages, so
+        that the best title fits as well as the best message. Many titles that fit alike would then take the whole
+        page; so no title counts for more than the message of the same place among messages.
+        """
+        best = max((fit for fit, _, _ in messages), default=1.0)
+        best_title = max((fit for fit, _, _ in titles), default=0.0) or 1.0
+        brought = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
+        weigh, now_ms, page = self._profile.weigh, self._page.now_ms, self._page
+        scores = weigh(messages, now_ms)
+        named = sorted(
+            (
+                (score, time_ms, num, True)
+                for score, (_, time_ms, num) in zip(weigh(brought, now_ms), brought, strict=True)
+            ),
+            reverse=True,
+        )
+        most = nlargest(len(named), scores)
+        capped = [(min(one[:1] + tuple(most[place : place + 1])), *one[1:]) for place, one in enumerate(named)]
+        return [
+            (score, time_ms, num, False)
+            for score, (_, time_ms, num) in zip(scores, messages, strict=True)
+            if num not in page.given
+        ] + [one for one in capped if one[2] not in page.given_titles]
+
+    # -- What is shown of it --------------------------------------------------------------------------------------
+
+    def _message_hit(self, num: int, score: float) -> Hit | None:
+        """The hit of a message; None when its file can't be opened at the moment."""
+        row = self._db.execute(
+            "SELECT c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
+            " FROM messages AS m JOIN capsules AS c ON c.num = m.capsule WHERE m.num = ? AND c.damaged = ''",
+            (num,),
+        ).fetchone()
+        if row is None:
+            return None
+        id, title, message, at, role, sender, time_ms, content, tools, active = row
+        where, shown = "content", self._snippet(content)
+        if tools and self._asked.in_tools and not shown.marks:
+            in_tools = self._snippet(tools)
+            if in_tools.marks:
+                where, shown = "tools", in_tools
+        time = timestamps.from_ms(time_ms)
+        return Hit(id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active))
+
+    def _title_hit(self, num: int, score: float) -> Hit | None:
+        id, title, updated_at, tags = self._db.execute(
+            "SELECT id, title, updated_at, tags FROM capsules WHERE num = ?", (num,)
+        ).fetchone()
+        shown = self._snippet(title)
+        if not shown.marks:
+            tagged = self._snippet(" ".join(f"#{tag}" for tag in orjson.loads(tags)))
+            shown = tagged if tagged.marks else shown
+        time = timestamps.sortable(updated_at) or updated_at
+        return Hit(id, title, None, None, None, None, time, "title", shown, _rounded(score))
+
+    def _snippet(self, text: str) -> Snippet:
+        return snippet(text, self._query.phrases, self._query.literal)
+
+
+def _rounded(score: float) -> float:
+    return float(f"{score:.{_DIGITS}g}")
+
+
+def _quoted(text: str) -> str:
+    """A query for the words of a text in a row."""
+    return '"' + text.replace('"', " ") + '"'
+
+
+def _marks(values: tuple[str, ...]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def check(asked: Asked) -> None:
+    """Raise InvalidInput unless a search can be made."""
+    if asked.branch not in BRANCHES:
+        raise InvalidInput(f"{asked.branch!r} is no branch to search; there are: {', '.join(BRANCHES)}")
+    if asked.limit < 1:
+        raise InvalidInput(f"a page of {asked.limit} hits can't be given; ask for one or more")
+    profile_of(asked.profile)

@@ -1,0 +1,73 @@
+"""The full-text index: how the words of rows come into it and out of it.
+
+What must stay true: the two FTS5 tables are changed in the transaction that changes the rows they stand for; they
+are contentless (no text is kept twice), so what is removed must be named with the very texts that were added.
+
+    words   content, tools      a row for a message, rowid messages.num
+    names   title, tags         a row for a conversation, rowid capsules.num
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+
+from capsule.engines.index.folding import fold
+
+__all__ = ["Row", "add", "add_title", "build", "create", "remove", "remove_title"]
+
+#: messages.num, content, tools.
+Row = tuple[int, str, str | None]
+
+_WORDS = "CREATE VIRTUAL TABLE words USING fts5(content, tools, content='', tokenize='ascii')"
+_NAMES = "CREATE VIRTUAL TABLE names USING fts5(title, tags, content='', tokenize='ascii')"
+_ADD = "INSERT INTO words(rowid, content, tools) VALUES(?, ?, ?)"
+_REMOVE = "INSERT INTO words(words, rowid, content, tools) VALUES('delete', ?, ?, ?)"
+#: How many bytes FTS5 gathers before it writes a part: while a first index is built, and else (its default).
+_BUILDING_HASH, _HASH = 8 << 20, 1 << 20
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Make the tables, in an index that has none."""
+    db.execute(_WORDS)
+    db.execute(_NAMES)
+
+
+def add(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    """Take in the texts of messages, in the order of their numbers where there is a choice: it is the quickest."""
+    db.executemany(_ADD, _folded(rows))
+
+
+def remove(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    """Take out the texts of messages, which must be those that were added."""
+    db.executemany(_REMOVE, _folded(rows))
+
+
+def add_title(db: sqlite3.Connection, num: int, title: str, tags: Iterable[str]) -> None:
+    """Take in the title and the tags of conversation `num`."""
+    db.execute("INSERT INTO names(rowid, title, tags) VALUES(?, ?, ?)", (num, fold(title), fold("\n".join(tags))))
+
+
+def remove_title(db: sqlite3.Connection, num: int, title: str, tags: Iterable[str]) -> None:
+    """Take out the title and the tags of conversation `num`, which must be those that were added."""
+    row = (num, fold(title), fold("\n".join(tags)))
+    db.execute("INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?, ?, ?)", row)
+
+
+def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:
+    """Have `fill` add all there is to an index without words, and make one part of it.
+
+    The part then lies above the level where later texts come, so that they are not merged with it for a long time.
+    """
+    _configure(db, _BUILDING_HASH)
+    fill()
+    db.execute("INSERT INTO words(words) VALUES('optimize')")
+    _configure(db, _HASH)
+
+
+def _folded(rows: Iterable[Row]) -> Iterator[Row]:
+    return ((num, fold(content), tools if tools is None else fold(tools)) for num, content, tools in rows)
+
+
+def _configure(db: sqlite3.Connection, hash_size: int) -> None:
+    db.execute("INSERT INTO words(words, rank) VALUES('hashsize', ?)", (hash_size,))

@@ -1,0 +1,1 @@
+"""Merging documents: three versions into one, and a file with the records of its log. Pure."""

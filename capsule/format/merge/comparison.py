@@ -1,0 +1,344 @@
+"""What changed between two versions of a conversation: as data, and in words.
+
+What must stay true: neither a lock nor `updatedAt` is a change, and a version that only lacks what the next write fills
+in (ids, times, the newer version) is none either; a message is the same one by its id, wherever it stands; and whatever
+two versions differ in besides is named, so that nobody is told "nothing" of a version that differs. Pure.
+
+The index compares too (`index/rows.py`), digests in its rows with what a file says now, and tells ids; it has no
+earlier version to show.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import orjson
+
+from capsule.format import migrations
+from capsule.format.merge.marks import bare
+from capsule.format.tree.tree import Tree
+
+__all__ = ["Comparison", "FieldChange", "compare", "in_all"]
+
+Document = Mapping[str, Any]
+Message = Mapping[str, Any]
+
+#: What no version is told apart by.
+_UNCOUNTED = frozenset({"updatedAt", "metadata.lock", "history"})
+#: What goes with a change that has words: who named it and when, and where the active branch goes.
+_WORDLESS = frozenset({"metadata.titleSetBy", "metadata.titleSetAt", "metadata.currentNode", "metadata.currentWanted"})
+_QUOTED = 60
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One field of the head that differs.
+
+    Attributes:
+        name: `title`, `metadata.tags`, `context`.
+        before: What it held; None also when it was not there. Of a context its metadata, without the list of files.
+        after: What it holds.
+    """
+
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What changed between two versions.
+
+    Attributes:
+        created: Whether the conversation was not there before.
+        deleted: Whether it is gone.
+        added: Messages that came, in the order of the history; of a created one all.
+        edited: Messages that changed, as they were and as they are, in the order of the history as it is.
+        removed: Messages that went, in the order of the history as it was; of a deleted one all.
+        moved: Messages that answer another one than before, though nothing else of them changed, and that one is there.
+        reordered: Whether messages that stayed stand in another order.
+        switched: Whether another branch is the active one, and not just longer.
+        fields: The head's fields that changed; of a created or deleted conversation none.
+    """
+
+    created: bool = False
+    deleted: bool = False
+    added: tuple[Message, ...] = ()
+    edited: tuple[tuple[Message, Message], ...] = ()
+    removed: tuple[Message, ...] = ()
+    moved: tuple[Message, ...] = ()
+    reordered: bool = False
+    switched: bool = False
+    fields: tuple[FieldChange, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        parts = (self.added, self.edited, self.removed, self.moved, self.fields)
+        return self.created or self.deleted or self.reordered or self.switched or any(parts)
+
+    def words(self) -> list[str]:
+        """What changed, in a few words each: `2 messages added`, `renamed to 'X'`; empty when nothing did.
+
+        What stands in the conversation is quoted as Python quotes texts, so that nothing in it commands a terminal.
+        """
+        if self.deleted:
+            return ["deleted"]
+        if self.created:
+            return [f"created with {_count(len(self.added))}" if self.added else "created"]
+        words = [
+            f"{_count(len(messages))} {what}"
+            for messages, what in ((self.added, "added"), (self.edited, "edited"), (self.removed, "removed"))
+            if messages
+        ]
+        if self.moved:
+            words.append(f"{_count(len(self.moved))} moved to another branch")
+        if self.reordered:
+            words.append("messages put in another order")
+        if self.switched:
+            words.append("switched to another branch")
+        for field in self.fields:
+            words += _words_of(field)
+        if self.fields and not words:
+            words.append(", ".join(_plain(field.name.removeprefix("metadata.")) for field in self.fields) + " changed")
+        return words
+
+    def as_json(self, *, messages: bool = False) -> dict[str, Any]:
+        """What `--json` prints: what is empty is left out.
+
+        Args:
+            messages: Whether messages are given whole, the edited ones as they were and as they are; else their ids.
+        """
+        result: dict[str, Any] = {
+            name: True for name in ("created", "deleted", "reordered", "switched") if getattr(self, name)
+        }
+        for name in ("added", "removed", "moved"):
+            if messages_of := getattr(self, name):
+                result[name] = [message if messages else message["id"] for message in messages_of]
+        if self.edited:
+            result["edited"] = [
+                {"before": before, "after": after} if messages else after["id"] for before, after in self.edited
+            ]
+        if self.fields:
+            result["fields"] = {field.name: {"before": field.before, "after": field.after} for field in self.fields}
+        return result
+
+
+def compare(before: Document | None, after: Document | None) -> Comparison:
+    """What changed from one version of a conversation to the next.
+
+    Args:
+        before: The one version, as `codec.decode` gives it; None: it was not there. It stays as it is.
+        after: The other one, likewise.
+
+    Raises:
+        InvalidDocument: One of them is of a newer major version.
+
+    Cost: a few microseconds a message.
+    """
+    if before is None:
+        return Comparison() if after is None else Comparison(created=True, added=tuple(_current(after)["history"]))
+    if after is None:
+        return Comparison(deleted=True, removed=tuple(_current(before)["history"]))
+    old, new = _current(before), _current(after)
+    # By places, as an id may stand twice: the second use of one is another message.
+    pairs = _paired(before, after, old["history"], new["history"])
+    stayed, stays = {was for was, _ in pairs}, {now for _, now in pairs}
+    trees = Tree(old["history"]), Tree(new["history"])
+    return Comparison(
+        added=tuple(message for place, message in enumerate(new["history"]) if place not in stays),
+        edited=tuple(
+            (old["history"][was], new["history"][now])
+            for was, now in pairs
+            if _bytes(_alone(old["history"][was])) != _bytes(_alone(new["history"][now]))
+        ),
+        removed=tuple(message for place, message in enumerate(old["history"]) if place not in stayed),
+        moved=tuple(_moved(old["history"], new["history"], trees, pairs)),
+        reordered=any(one > other for (one, _), (other, _) in pairwise(pairs)),
+        switched=_is_switched(trees, old, new, dict(pairs)),
+        fields=tuple(_fields(old, new)),
+    )
+
+
+def in_all(comparisons: Sequence[Comparison]) -> Comparison:
+    """What changed against every one of several versions: what a merge did itself.
+
+    Args:
+        comparisons: At least one, all with the same version as the later one.
+    """
+    first, rest = comparisons[0], comparisons[1:]
+
+    def common(name: str) -> tuple[Any, ...]:
+        keys = [{_key(one) for one in getattr(comparison, name)} for comparison in rest]
+        return tuple(one for one in getattr(first, name) if all(_key(one) in other for other in keys))
+
+    return Comparison(
+        created=all(comparison.created for comparison in comparisons),
+        deleted=all(comparison.deleted for comparison in comparisons),
+        reordered=all(comparison.reordered for comparison in comparisons),
+        switched=all(comparison.switched for comparison in comparisons),
+        **{name: common(name) for name in ("added", "edited", "removed", "moved", "fields")},
+    )
+
+
+def _key(one: Any) -> Any:
+    """What tells a part of a comparison from the others of its kind."""
+    if isinstance(one, FieldChange):
+        return one.name
+    return one[1]["id"] if isinstance(one, tuple) else one["id"]
+
+
+def _current(document: Document) -> dict[str, Any]:
+    return migrations.current(dict(document))[0]
+
+
+def _alone(message: Message) -> dict[str, Any]:
+    """A message without its place in the tree, which may be said or go without saying, and without its id."""
+    return {name: value for name, value in bare(message).items() if name != "id"}
+
+
+def _bytes(value: Any) -> bytes:
+    """What equal values have in common, whatever the order of their keys; numbers count by their digits."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]) -> list[tuple[int, int]]:
+    """Which message became which, by places, in the order of `new`.
+
+    A message that a person typed has no id until the store writes the file. The one it is given then comes of its
+    place and its words, so that one whose words or place changed before that is known again by the other of the two.
+    """
+    typed = [not message.get("id") for message in before["history"]], [not m.get("id") for m in after["history"]]
+    pairs: dict[int, int] = {}
+    taken: set[int] = set()
+    for key in _KEYS:
+        waiting: dict[Any, deque[int]] = {}
+        for place, message in enumerate(old):
+            if place not in taken:
+                waiting.setdefault(key(message), deque()).append(place)
+        if not waiting:
+            break
+        for place, message in enumerate(new):
+            there = waiting.get(key(message)) if place not in pairs else None
+            if there and (key is _KEYS[0] or typed[0][there[0]] or typed[1][place]):
+                pairs[place] = there.popleft()
+                taken.add(pairs[place])
+    return sorted(((was, now) for now, was in pairs.items()), key=lambda pair: pair[1])
+
+
+#: By what a message is known again: by its id, and one that was typed also by its words, and by its time.
+_KEYS: tuple[Callable[[Message], Any], ...] = (
+    lambda message: message["id"],
+    lambda message: (message["role"], message["content"]),
+    lambda message: (message["role"], message["timestamp"]),
+)
+
+
+def _moved(
+    old: Sequence[Message], new: Sequence[Message], trees: tuple[Tree, Tree], pairs: Sequence[tuple[int, int]]
+) -> Iterator[Message]:
+    """The messages that were told to answer another one. One that follows from where it stands, as the lines of a
+    group do, is not told of, nor is one whose own was taken out."""
+    became = dict(pairs)
+    for was, now in pairs:
+        parents = trees[0].parents[was], trees[1].parents[now]
+        above = became.get(parents[0]) if parents[0] >= 0 else -1
+        if above is None or above == parents[1] or "parent" not in new[now]:
+            continue
+        if _bytes(_alone(old[was])) == _bytes(_alone(new[now])):
+            yield new[now]
+
+
+def _is_switched(trees: tuple[Tree, Tree], old: Document, new: Document, became: Mapping[int, int]) -> bool:
+    """Whether the end of the branch that was active lies on another branch than the one that is."""
+    leaf = became.get(trees[0].active_leaf(old["metadata"].get("currentNode")))
+    return leaf is not None and leaf not in trees[1].path(new["metadata"].get("currentNode"))
+
+
+def _fields(old: Document, new: Document) -> Iterator[FieldChange]:
+    flats = _flat(old), _flat(new)
+    for name in {**flats[0], **flats[1]}:
+        before, after = flats[0].get(name), flats[1].get(name)
+        if _bytes(before) == _bytes(after):
+            continue
+        if name == "context":
+            before, after = _of_context(before), _of_context(after)
+        yield FieldChange(name, before, after)
+
+
+def _flat(document: Document) -> dict[str, Any]:
+    """The fields of a head by their full names, those of `metadata` one by one."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        flat |= {f"metadata.{inner}": one for inner, one in value.items()} if name == "metadata" else {name: value}
+    return {name: value for name, value in flat.items() if name not in _UNCOUNTED}
+
+
+def _of_context(context: Any) -> Any:
+    """What of a context is shown: its text may be megabytes, and its files thousands."""
+    about = (context or {}).get("metadata")
+    return {name: value for name, value in about.items() if name != "files"} if isinstance(about, dict) else None
+
+
+def _count(number: int) -> str:
+    return "a message" if number == 1 else f"{number} messages"
+
+
+def _words_of(field: FieldChange) -> Iterator[str]:
+    """A changed field in words."""
+    name, before, after = field.name.removeprefix("metadata."), field.before, field.after
+    if name == "title":
+        yield f"renamed to {_quoted(after)}"
+    elif field.name in _WORDLESS:
+        return
+    elif name == "tags":
+        yield from _came_and_went(field, "tagged {}", "untagged {}")
+    elif name == "participants":
+        yield from _came_and_went(field, "{} joined", "{} left")
+    elif name in _SWITCHES:
+        if bool(before) != bool(after):
+            yield _SWITCHES[name][0 if after else 1]
+    elif name == "context":
+        yield "project context changed"
+    elif name == "conflicts":
+        many = len(after) if isinstance(after, list) else 0
+        yield f"{many} conflict{'' if many == 1 else 's'} to settle" if many else "conflicts settled"
+    elif name in ("type", "mode"):
+        yield f"{name} changed to {_plain(after)}"
+    elif name == "mcpServers":
+        yield "MCP servers changed"
+    elif before is None:
+        yield f"{_plain(name)} set"
+    else:
+        yield f"{_plain(name)} {'removed' if after is None else 'changed'}"
+
+
+_SWITCHES = {
+    "archived": ("archived", "taken from the archive"),
+    "pinned": ("pinned", "unpinned"),
+    "isSummary": ("made a summary", "no summary any more"),
+}
+
+
+def _came_and_went(field: FieldChange, came: str, went: str) -> Iterator[str]:
+    before, after = (value if isinstance(value, list) else [] for value in (field.before, field.after))
+    new, old = [one for one in after if one not in before], [one for one in before if one not in after]
+    for words, names in ((came, new), (went, old)):
+        if names:
+            yield words.format(", ".join(map(_plain, names)))
+    if not new and not old:
+        yield f"{field.name.removeprefix('metadata.')} put in another order"
+
+
+def _plain(text: Any) -> str:
+    """A word that needs no quotes; any other one in quotes."""
+    text = text if isinstance(text, str) else str(text)
+    return text if text and text.isprintable() and len(text) <= _QUOTED and "," not in text else _quoted(text)
+
+
+def _quoted(text: Any) -> str:
+    text = str(text)
+    return repr(text if len(text) <= _QUOTED else text[: _QUOTED - 1].rstrip() + "\u2026")

@@ -1,0 +1,232 @@
+"""Two heads that began as one, made one again, field by field, and what of it a person has to settle.
+
+What must stay true: the answer is the same when the sides change places; what both sides changed differently, and no
+rule of the format decides, stands in `metadata.conflicts` with every value it could have; and where a rule goes by
+which of two is later, the time is written along, so that whoever is merged next is compared with that and not with the
+merge. No clock, no chance. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from capsule.format.fields import names
+from capsule.format.merge.conflicts import Conflict, Recorded
+from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, merged_set, same
+from capsule.format.migrations import parse_version
+from capsule.timestamps import sortable
+
+__all__ = ["Heads"]
+
+Document = Mapping[str, Any]
+_TITLE = ("title", "titleSetBy", "titleSetAt")
+_KNOWN = frozenset((*names(""), *names("metadata")))
+
+
+@dataclass(slots=True)
+class Heads:
+    """Three versions of a head, and what merging them finds.
+
+    Attributes:
+        base: The common ancestor's capsule; an empty one when there is none.
+        ours: One side's.
+        theirs: The other's.
+        conflicts: What both changed differently and a person has to settle.
+        notes: What was decided besides, in words.
+    """
+
+    base: Document
+    ours: Document
+    theirs: Document
+    conflicts: list[Conflict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _times: dict[tuple[str, bytes], str] = field(default_factory=dict)
+
+    def merged(self) -> dict[str, Any]:
+        """The head of both: everything but `history`; `currentNode` is not looked at, and not there."""
+        special: dict[str, Callable[[Any, Any, Any], Any]] = {
+            "title": lambda *_: ABSENT,
+            "history": lambda *_: ABSENT,
+            "version": lambda _, mine, yours: max((mine, yours), key=lambda one: (parse_version(one) or (0, 0), one)),
+            "createdAt": lambda _, mine, yours: min(mine, yours),
+            "updatedAt": lambda _, mine, yours: max(mine, yours),
+            "metadata": self._metadata,
+            "context": self._context,
+        }
+
+        def each(name: str, base: Any, ours: Any, theirs: Any) -> Any:
+            rule = special.get(name)
+            return rule(base, ours, theirs) if rule else merged(base, ours, theirs, self._clash, (name,))
+
+        head = merged_object(self.base, self.ours, self.theirs, each, _KNOWN)
+        title = self._title()
+        recorded = self._recorded(title)
+        head["title"] = title.pop("title")
+        about: dict[str, Any] = {**head["metadata"], **title}
+        if recorded:
+            about["conflicts"] = recorded
+        head["metadata"] = about
+        return head
+
+    def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
+        special: dict[str, Callable[[Any, Any, Any], Any]] = {
+            "tags": merged_set,
+            "participants": merged_set,
+            "summaryOf": _later_summary,
+            "mcpServers": self._servers,
+        }
+        special |= dict.fromkeys((*_TITLE, "currentNode", "currentWanted", "conflicts"), lambda *_: ABSENT)
+
+        def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
+            rule = special.get(name)
+            return rule(was, mine, yours) if rule else merged(was, mine, yours, self._clash, ("metadata", name))
+
+        return merged_object(base, ours, theirs, each, _KNOWN)
+
+    def _servers(self, base: Any, ours: Any, theirs: Any) -> Any:
+        where = ("metadata", "mcpServers")
+        if any(isinstance(side, list) for side in (base, ours, theirs)) and not same(ours, theirs):
+            base, ours, theirs = (_switches(side) for side in (base, ours, theirs))
+        if isinstance(ours, dict) or isinstance(theirs, dict):
+            # No override at all is as good as an empty list of them.
+            ours, theirs = (side if isinstance(side, dict) else {} for side in (ours, theirs))
+        return merged(base, ours, theirs, self._clash, where) or ABSENT
+
+    def _clash(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
+        """Both changed a field, and no rule says which stands; until a person does, the value decides."""
+        kept = max(ours, theirs, key=bytes_of)
+        self.conflicts.append(Conflict.of(where, ours, theirs, kept))
+        return kept
+
+    # -- The title -----------------------------------------------------------------------------------------------
+
+    def _title(self) -> dict[str, Any]:
+        """`title`, `titleSetBy` and `titleSetAt`: a person's before a rule's, then the later."""
+        base, ours, theirs = (_title_of(side) for side in (self.base, self.ours, self.theirs))
+        if same(ours, theirs):
+            return ours
+        mine, yours = (
+            self._dated(side, base, document) for side, document in ((ours, self.ours), (theirs, self.theirs))
+        )
+        if same(theirs, base):
+            return mine
+        if same(ours, base):
+            return yours
+        winner, loser = sorted((mine, yours), key=_title_rank, reverse=True)
+        if winner["title"] == loser["title"]:
+            return {**winner, "titleSetAt": max(mine.get("titleSetAt") or "", yours.get("titleSetAt") or "")}
+        if _person(winner) and _person(loser):
+            for side in (winner, loser):
+                self._times["title", bytes_of(side["title"])] = side.get("titleSetAt") or ""
+            self.conflicts.append(Conflict.of(("title",), mine["title"], yours["title"], winner["title"]))
+        return winner
+
+    @staticmethod
+    def _dated(title: dict[str, Any], base: Mapping[str, Any], document: Document) -> dict[str, Any]:
+        """A title with the time it was set; one that was changed without that is as old as its version."""
+        if title["title"] == base.get("title") and title.get("titleSetBy") == base.get("titleSetBy"):
+            return title
+        stamp = title.get("titleSetAt")
+        stale = stamp is None or ("title" in base and stamp == base.get("titleSetAt"))
+        return {
+            **title,
+            "titleSetAt": document["updatedAt"] if stale else sortable(str(stamp)) or document["updatedAt"],
+        }
+
+    # -- The context ---------------------------------------------------------------------------------------------
+
+    def _context(self, base: Any, ours: Any, theirs: Any) -> Any:
+        """The context that was changed; of two the newer capture, with the digest of the other."""
+        if same(ours, theirs):
+            return ours
+        was = _captured(base)
+        mine, yours = (_capture(side, was, document) for side, document in ((ours, self.ours), (theirs, self.theirs)))
+        if same(theirs, base):
+            return mine
+        if same(ours, base):
+            return yours
+        winner, loser = sorted((mine, yours), key=lambda one: (_captured(one) or "", bytes_of(one)), reverse=True)
+        others = {*_other_hashes(mine), *_other_hashes(yours), _hash_of(loser)} - {_hash_of(winner), ""}
+        about = {**winner["metadata"]}
+        about.pop("otherHashes", None)
+        if others:
+            about["otherHashes"] = sorted(others)
+        if _hash_of(loser) not in ("", _hash_of(winner)):
+            self.notes.append("the context was captured anew on both sides; the newer one is kept")
+        return {**winner, "metadata": about}
+
+    # -- What is to be settled -----------------------------------------------------------------------------------
+
+    def _recorded(self, title: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """`metadata.conflicts` of both: what one side has settled is settled, what was found now comes along."""
+        base, ours, theirs = (
+            Recorded.of(side.get("metadata", {}).get("conflicts")) for side in (self.base, self.ours, self.theirs)
+        )
+        result = ours.with_theirs(theirs, base)
+        for conflict in self.conflicts:
+            times = {bytes_of(value): self._times.get((conflict.field, bytes_of(value))) for value in conflict.values}
+            result.add(conflict, times, (ours, theirs))
+        if "title" in result.fields and title.get("titleSetAt"):
+            result.set_at("title", title["title"], title["titleSetAt"])
+        return result.as_json()
+
+
+def _title_of(document: Document) -> dict[str, Any]:
+    about = document.get("metadata", {})
+    title = {"title": document["title"]} if "title" in document else {}
+    return title | {name: about[name] for name in _TITLE[1:] if name in about}
+
+
+def _person(title: Mapping[str, Any]) -> bool:
+    """Whether a person gave it; where nobody says who did, it is taken for a person's."""
+    return bool(title["title"]) and title.get("titleSetBy") != "auto"
+
+
+def _title_rank(title: Mapping[str, Any]) -> tuple[bool, bool, str, bytes]:
+    return _person(title), bool(title["title"]), title.get("titleSetAt") or "", bytes_of(title)
+
+
+def _later_summary(base: Any, ours: Any, theirs: Any) -> Any:
+    """How far a summary went: what it says is of one moment, so it is taken whole."""
+    if same(theirs, base):
+        return ours
+    if same(ours, base):
+        return theirs
+
+    def lateness(one: Any) -> tuple[str, bytes]:
+        return (one.get("updatedAt") or "") if isinstance(one, dict) else "", bytes_of(one)
+
+    return max(ours, theirs, key=lateness)
+
+
+def _switches(value: Any) -> Any:
+    """Overrides of servers in the form of today, where it is the list of names of a draft."""
+    return {name: {"enabled": True} for name in value} if isinstance(value, list) else value
+
+
+def _captured(context: Any) -> str | None:
+    about = context.get("metadata") if isinstance(context, dict) else None
+    return about.get("capturedAt") if isinstance(about, dict) else None
+
+
+def _capture(context: Any, was: str | None, document: Document) -> Any:
+    """A context with the time of its capture; one that was changed without that is as old as its version."""
+    if not isinstance(context, dict):
+        return context
+    stamp = _captured(context)
+    stamp = document["updatedAt"] if stamp is None or stamp == was else sortable(stamp) or document["updatedAt"]
+    return {**context, "metadata": {**context.get("metadata", {}), "capturedAt": stamp}}
+
+
+def _other_hashes(context: Any) -> Iterable[str]:
+    return context["metadata"].get("otherHashes") or ()
+
+
+def _hash_of(context: Any) -> str:
+    """The digest that a context has, or would have; empty for one without a text."""
+    text = context.get("fullContext", "")
+    stated = context["metadata"].get("contextHash")
+    return stated or (f"sha256:{sha256(text.encode()).hexdigest()}" if text else "")

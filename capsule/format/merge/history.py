@@ -1,0 +1,311 @@
+"""Two histories that began as one, made one again: which messages there are, with what in them, and who answers whom.
+
+What must stay true: nothing of either side vanishes but what the other deleted and this one left alone; of a message
+that both changed differently both versions are there; whoever answers a message goes on answering it, and when that one
+is gone, whom it answered, until that one comes back; what decides is what both sides say, not what was merged before;
+and the answer is the same when the sides change places. No clock, no chance. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from capsule.format.canonical import order_message
+from capsule.format.fields import names
+from capsule.format.merge.marks import VERSION_OF, bare, digest, noted, version_of
+from capsule.format.merge.order import in_one_order
+from capsule.format.merge.side import BESIDE, LINE, Parent, Side
+from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, same
+from capsule.format.text.shown import one_line
+from capsule.ids import version_id_for
+
+__all__ = ["Histories"]
+
+Message = Mapping[str, Any]
+_KNOWN = frozenset(names("history"))
+
+
+class Histories:
+    """The three versions of a history, and what becomes of them.
+
+    Args:
+        base: The common ancestor's; an empty one when there is none.
+        ours: One side's.
+        theirs: The other's.
+        conversation: The conversation's id.
+    """
+
+    def __init__(self, base: Side, ours: Side, theirs: Side, conversation: str) -> None:
+        self.base, self.ours, self.theirs = base, ours, theirs
+        self.conversation = conversation
+        self.kept: dict[str, Message] = {}
+        self.parents: dict[str, Parent] = {}
+        #: Versions that did not win, each with its id, by the message they are versions of.
+        self.beside: dict[str, dict[str, Message]] = {}
+        #: Whom messages answer who are not there, by those that answer them.
+        self.answered: dict[str, str | None] = {}
+        self.notes: list[str] = []
+
+    def merged(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """The one history, and what was decided besides, in words; sorted, as neither side comes first."""
+        mine, yours = self.ours, self.theirs
+        for id in dict.fromkeys((*mine.ids, *yours.ids)):
+            written = mine.written.get(id)
+            message = mine.entries[id] if written and written == yours.written.get(id) else self._message(id)
+            if message is not None:
+                self.kept[id] = message
+        for id in self.kept:
+            parent = mine.parents.get(id, ABSENT)
+            if parent != yours.parents.get(id, ABSENT) or (parent is not LINE and parent not in self.kept):
+                parent = self._parent(id)
+            self.parents[id] = parent
+        for id, versions in self.beside.items():
+            self.beside[id] = new = {beside: one for beside, one in versions.items() if beside not in self.kept}
+            self.kept |= new
+            self.parents |= dict.fromkeys(new, BESIDE)
+        base, ours, theirs = (self._order(side) for side in (self.base, mine, yours))
+        order = in_one_order(
+            base, ours, theirs, key=lambda id: (self.kept[id].get("timestamp") or "", id), parents=self.parents
+        )
+        return self._linked(order), sorted(self.notes)
+
+    # -- Which messages, and what is in them ---------------------------------------------------------------------
+
+    def _message(self, id: str) -> Message | None:
+        """What becomes of a message of either side; None: it goes."""
+        base, ours, theirs = (side.written.get(id) for side in (self.base, self.ours, self.theirs))
+        if ours is not None and theirs is not None:
+            if ours == theirs or theirs == base:
+                return self.ours.entries[id]
+            if ours == base:
+                return self.theirs.entries[id]
+            return self._both_changed(id)
+        side, written = (self.ours, ours) if ours is not None else (self.theirs, theirs)
+        if base is not None:
+            if written == base:
+                return None
+            self.notes.append(f"message {_named(id)} was deleted on one side and edited on the other; it is kept")
+        return side.entries[id]
+
+    def _both_changed(self, id: str) -> Message:
+        base = bare(self.base.entries[id]) if id in self.base.entries else {}
+        ours, theirs = (bare(side.entries[id]) for side in (self.ours, self.theirs))
+        winner, loser = sorted((ours, theirs), key=_lateness, reverse=True)
+        clashes: list[tuple[str, ...]] = []
+
+        def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
+            if name == "editedAt" and not (same(mine, was) or same(yours, was)):
+                return max((one for one in (mine, yours) if one is not ABSENT), key=lambda one: one or "")
+            return merged(was, mine, yours, clash, (name,))
+
+        def clash(where: tuple[str, ...], mine: Any, _: Any) -> Any:
+            clashes.append(where)
+            return mine
+
+        combined = merged_object(base, winner, loser, each, _KNOWN)
+        if not clashes:
+            return order_message(combined)
+        beside = version_id_for(self.conversation, id, digest(loser))
+        about = {**(loser.get("metadata") or {}), VERSION_OF: id}
+        self.beside.setdefault(id, {})[beside] = order_message({**loser, "id": beside, "metadata": about})
+        self.notes.append(f"message {_named(id)} was edited on both sides; both are kept, as branches")
+        return order_message(combined)
+
+    def _order(self, side: Side) -> list[str]:
+        """The messages that stay, in the order of a side; a version that did not win stands before the one that did,
+        so that the newest of the two is the one that is gone on from."""
+        ids = self._with_what_comes_back(side)
+        if not self.beside:
+            return [id for id in ids if id in self.kept]
+        order: list[str] = []
+        for id in ids:
+            if id not in self.kept:
+                continue
+            versions = list(self.beside.get(id, ()))
+            while versions and order and version_of(self.kept[order[-1]]) == id:
+                versions.append(order.pop())
+            order += [*sorted(versions), id]
+        return order
+
+    def _with_what_comes_back(self, side: Side) -> Sequence[str]:
+        """The ids of a side, and in their old place those that it deleted and the other side keeps."""
+        back = [id for id in self.base.ids if id in self.kept and id not in side.entries]
+        if not back:
+            return side.ids
+        behind: dict[str, list[str]] = {}
+        at, missing = "", set(back)
+        for id in self.base.ids:
+            if id in missing:
+                behind.setdefault(at, []).append(id)
+            elif id in side.entries:
+                at = id
+        result = behind.get("", [])
+        for id in side.ids:
+            result += [id, *behind.get(id, ())]
+        return result
+
+    # -- Who answers whom ----------------------------------------------------------------------------------------
+
+    def _parent(self, id: str) -> Parent:
+        """Whom a message answers; the message is there."""
+        ours, theirs = (side.parents.get(id, ABSENT) for side in (self.ours, self.theirs))
+        if ours is theirs or ours == theirs:
+            if isinstance(ours, str) and ours not in self.kept and ours not in self.base.entries:
+                return self._latest_parent(id)  # No message there; what stands before it may differ.
+            return self._there(id, ours, self.ours)
+        if id not in self.base.parents:
+            if ours is ABSENT or theirs is ABSENT:
+                side, parent = (self.theirs, theirs) if ours is ABSENT else (self.ours, ours)
+                return self._there(id, parent, side, is_new=True)
+            return self._latest_parent(id)
+        moved = [side for side in (self.ours, self.theirs) if id in side.parents and self._has_moved(id, side)]
+        if not moved:
+            return self._there(id, self.base.parents[id], self.base)
+        if len(moved) == 1:
+            return self._there(id, moved[0].parents[id], moved[0])
+        return self._latest_parent(id)
+
+    def _has_moved(self, id: str, side: Side) -> bool:
+        """Whether a side had a message answer another one, and not only deleted whom it answered."""
+        was = self.base.parents[id]
+        if side.parents[id] is was or side.parents[id] == was:
+            return False
+        return bool(side.parents[id] != (was if was is LINE else self.base.lifted(was, side.entries)))
+
+    def _latest_parent(self, id: str) -> Parent:
+        """Both sides had it answer others: the later of the two."""
+        candidates = {self._there(id, side.parents[id], side) for side in (self.ours, self.theirs)}
+
+        def lateness(parent: Parent) -> tuple[bool, str, str]:
+            if not isinstance(parent, str):
+                return parent is LINE, "", ""
+            return True, self.kept[parent].get("timestamp") or "", parent
+
+        return max(candidates, key=lateness)
+
+    def _there(self, id: str, parent: Parent, side: Side, *, is_new: bool = False) -> Parent:
+        """A parent that stays: the nearest above, where it doesn't."""
+        if not isinstance(parent, str) or parent in self.kept:
+            return parent
+        is_known = parent in self.base.entries
+        if id not in self.base.entries and (is_known or id in side.answered):
+            self.answered[id] = parent
+        if not is_known:  # A hand wrote it, and it counts as absent; or it was gone long before.
+            parent = side.above[id]
+        elif is_new:
+            self.notes.append(
+                f"message {_named(id)} answers message {_named(parent)}, which was deleted on the other side; "
+                "it answers now whom that one answered"
+            )
+        return self.base.lifted(parent, self.kept)
+
+    def _linked(self, order: list[str]) -> list[dict[str, Any]]:
+        """The messages in this order, each naming whom it answers where that isn't the one before."""
+        answered: dict[str, str | None] = {}
+        end: str | None = None
+        line: set[str | None] = set()
+        for id in order:
+            parent = self.parents[id]
+            if parent is LINE:
+                answered[id], end = end, id
+                line.add(id)
+            else:
+                answered[id] = parent
+        for id in [id for id in order if answered[id] is BESIDE]:
+            other = self._that_won(id)
+            answered[id] = answered[other] if other else None
+            if other in self.answered:
+                self.answered[id] = self.answered[other]
+        if len(line) < len(order):
+            self._open_circles(answered)
+            if line:
+                line.add(None)
+            if self.base.is_line:
+                self._mark_beside(order, answered)
+        history = []
+        before: str | None = None
+        self._note_again()
+        marked = self.answered.keys() | self.ours.noted | self.theirs.noted
+        for id in order:
+            message, parent = self.kept[id], answered[id]
+            if id in marked:
+                message = bare(message)
+                if id in self.answered:
+                    message = noted(message, self.answered[id])
+            # Who answers one of the line from beside it always says so, so as not to be taken for the line.
+            if parent != before or (parent in line and self.parents[id] is not LINE) or id in self.answered:
+                message = order_message({**message, "parent": parent})
+            elif "parent" in message:
+                message = {name: value for name, value in message.items() if name != "parent"}
+            history.append(message if isinstance(message, dict) else dict(message))
+            before = id
+        return history
+
+    def _that_won(self, id: str) -> str | None:
+        """The message that this is a version of; None: there is none."""
+        seen: set[str] = set()
+        while self.parents[id] is BESIDE:
+            seen.add(id)
+            other = version_of(self.kept[id])
+            if other in seen or other not in self.parents:
+                return None
+            id = other
+        return id
+
+    def _note_again(self) -> None:
+        """What a side has noted of who is still gone is noted again."""
+        for side in (self.ours, self.theirs):
+            for id, parent in side.answered.items():
+                is_gone = parent is not None and parent not in side.entries and parent not in self.kept
+                if is_gone and id in self.kept and self.parents[id] is not LINE:
+                    self.answered[id] = max(str(parent), self.answered.get(id) or "")
+
+    def _mark_beside(self, order: Sequence[str], answered: Mapping[str, str | None]) -> None:
+        """Note of messages beside the line whom they answer, where they come before what follows that one in the line:
+        who reads the result would take them for the line."""
+        ended: set[str | None] = set()  # Those of the line whose follower stands already.
+        passed: set[str | None] = {None}
+        for id in order:
+            parent = answered[id]
+            if self.parents[id] is LINE:
+                ended.add(parent)
+                passed.add(id)
+            elif parent in passed and parent not in ended and not version_of(self.kept[id]):
+                self.answered.setdefault(id, parent)
+
+    def _open_circles(self, answered: dict[str, str | None]) -> None:
+        """Where both sides together made messages answer each other, the first of them answers nobody."""
+        passed: dict[str, str] = {}
+        for start in answered:
+            at: str | None = start
+            while at is not None and at not in passed:
+                passed[at] = start
+                at = answered[at]
+            if at is None or passed[at] != start:
+                continue
+            circle = _circle(answered, at)
+            if any(_circle(side.above, at) == circle for side in (self.ours, self.theirs)):
+                continue  # It stood there before.
+            first = next(id for id in answered if id in circle)
+            answered[first] = None
+            self.notes.append(f"message {_named(first)} would answer itself by what both sides changed; it begins anew")
+
+
+def _circle(parents: Mapping[str, str | None], start: str) -> Set[str]:
+    """The messages from this one up, when they lead back to it; else none."""
+    circle: set[str] = set()
+    at: str | None = start
+    while at is not None and at not in circle:
+        circle.add(at)
+        at = parents.get(at)
+    return circle if at == start else set()
+
+
+def _lateness(message: Message) -> tuple[str, bytes]:
+    return message.get("editedAt") or "", bytes_of(message)
+
+
+def _named(id: str) -> str:
+    """An id in words: of one that the store made its beginning."""
+    return one_line(id if len(id) <= 16 else f"{id[:13]}…")

@@ -1,0 +1,340 @@
+"""What the store wrote lately, held against a file that somebody else saved.
+
+An editor saves what it read some time ago, with its person's changes. What the store wrote in between is missing from
+the file, and so is what the person took out. The rule that tells the two apart:
+
+1. The log has a record of every write, in their order; each write gives the document an `updatedAt` of its own.
+2. A saved version shows what its author can have read: the write whose `updatedAt` it carries, every write that a
+   message in it came from, and all writes before those.
+3. What such a write brought and the version lacks was taken out on purpose. It stays out.
+4. The messages of every later write come back, at the end.
+5. The edits, removals and changes of the head of a later write are made again, but not where the person changed the
+   same: then the person wins, and the store's is kept and named.
+6. A version whose `updatedAt` is later than every record has nothing made again but messages: the log is behind it.
+7. A message without an id is the logged one of the same role, text and time, each once.
+8. What the log can't give back any more is counted and named.
+
+What it can't tell: a hand-typed `updatedAt` shows nothing, which leaves the messages; a message deleted by hand that
+came from another clone by git comes back while no message of that clone shows that it was read; and the context, which
+is large and rarely written, is the last one saved. What must stay true: pure; the order of the records decides and no
+clock does; and nothing acknowledged is dropped without being named in the outcome.
+
+The idea is that of a three-way merge; the rule for telling stale from deleted is this project's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from capsule import timestamps
+from capsule.format.merge.records import HEAD, Write, apart, decoded, digest, headed
+
+__all__ = ["Outcome", "reconcile"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a saved version.
+
+    Attributes:
+        document: The saved version, with what was not in it made good.
+        seen: The record of what the person took out and put back, and of the head as they saved it.
+        newest: The latest `updatedAt` of the version and of all records.
+        restored: Entries that come back.
+        remade: Changes of the store that were made again, in words.
+        overruled: Changes of the store that the person's own went over: what to keep, and in words what it is.
+        removed: Ids of messages that the person took out.
+        short: How many messages fewer than the store's own last version it has, restored ones counted.
+        forgotten: How many messages are neither remembered nor shown to have been read. Most often they can't be told
+            from messages that the person took out.
+    """
+
+    document: dict[str, Any]
+    seen: bytes = b""
+    newest: str = ""
+    restored: list[dict[str, Any]] = field(default_factory=list)
+    remade: list[str] = field(default_factory=list)
+    overruled: list[tuple[Any, str]] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    short: int = 0
+    forgotten: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether `document` differs from the saved version."""
+        return bool(self.restored or self.remade)
+
+
+def reconcile(saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None) -> Outcome:
+    """Hold a saved version against what the store wrote lately.
+
+    Args:
+        saved: The saved version, as `migrations.current` gives it.
+        records: The records of each write, the oldest first; what is no record is passed over.
+        deliberate: Whether what is missing was taken out on purpose, where that is known: all of it, or nothing.
+    """
+    writes = decoded(records)
+    outcome = Outcome(dict(saved))
+    read = _Read(saved, writes)
+    if deliberate is not None:
+        read.upto = len(records) if deliberate else -1
+    _messages(outcome, writes, read)
+    if read.stamp <= read.newest:
+        _removals(outcome, writes, read)
+        _edits(outcome, writes, read)
+        _head(outcome, writes, read)
+    counted = [write.told["n"] for write in writes if "n" in write.told]
+    outcome.short = max(counted[-1] - len(outcome.document["history"]), 0) if counted else 0
+    is_unknown = read.upto < 0 or deliberate is True
+    outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if is_unknown else _dropped(writes, read)
+    outcome.newest = max(read.stamp, read.newest)
+    outcome.seen = _seen(saved, outcome, writes)
+    return outcome
+
+
+def _dropped(writes: list[Write], read: _Read) -> int:
+    """How many messages came after what was read, and are in the log no more: its heads can reach further back."""
+    dropped = count = 0
+    places: dict[int, list[Write]] = {}
+    for write in writes:
+        places.setdefault(write.place, []).append(write)
+    for place, together in places.items():
+        expected = count + sum(write.more for write in together)
+        count = next((write.told["n"] for write in reversed(together) if "n" in write.told), expected)
+        if place > read.upto and not any("hand" in write.told for write in together):
+            dropped += max(count - expected, 0)
+    return dropped
+
+
+def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write]) -> bytes:
+    """The record that goes behind a version that was taken in: what was taken out on purpose must not come back later,
+    and what the person put back must not go."""
+    there = {entry.get("id") for entry in outcome.document["history"]}
+    logged = {entry.get("id") for write in writes for entry in write.entries}
+    gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
+    told = {
+        "k": "head",
+        "u": saved["updatedAt"],
+        "n": len(outcome.document["history"]),
+        "hand": 1,
+        "out": [id for id in logged if id not in there],
+        "back": [id for id in gone if id in there],
+    }
+    return headed(told, saved)
+
+
+class _Read:
+    """What the person can have read when they began to edit.
+
+    Attributes:
+        upto: The latest write that the saved version shows; -1: none.
+        stamp: Its `updatedAt`.
+        newest: The latest `updatedAt` of a record.
+        ids: Its messages by their ids.
+        missing: The logged messages that it lacks, by their places in the records.
+    """
+
+    def __init__(self, saved: dict[str, Any], writes: list[Write]) -> None:
+        self.ids = {entry.get("id"): entry for entry in saved["history"]}
+        self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
+        own = [write for write in writes if "hand" not in write.told]
+        self.newest = max((write.told["u"] for write in writes), default="")
+        stamped = next((write.place for write in own if write.told["u"] == self.stamp), -1)
+        # Two messages may have one id, and then two times.
+        there = Counter((entry.get("id"), entry.get("timestamp")) for entry in saved["history"])
+        self.missing: dict[int, list[dict[str, Any]]] = {}
+        held = [stamped]
+        for at, write in enumerate(writes):
+            for entry in write.entries:
+                key = entry.get("id"), entry.get("timestamp")
+                if there[key]:
+                    there[key] -= 1
+                    held.append(write.place)
+                elif write.place > stamped or entry.get("id") not in self.ids:
+                    self.missing.setdefault(at, []).append(entry)
+        self.upto = max(held)
+
+    def had(self, write: Write) -> bool:
+        """Whether a write was there to be read."""
+        return write.place <= self.upto
+
+
+def _messages(outcome: Outcome, writes: list[Write], read: _Read) -> None:
+    """Bring back the messages that were not there to be read; name those that were, and are gone."""
+    pending: list[dict[str, Any]] = []
+    for at, write in enumerate(writes):
+        if write.kind == "append":
+            missing = read.missing.get(at, [])
+            if read.had(write):
+                outcome.removed += [entry["id"] for entry in missing]
+            else:
+                pending += missing
+        elif write.kind == "edit":
+            edited = write.told["e"]
+            pending = [edited if entry["id"] == edited.get("id") else entry for entry in pending]
+        elif write.kind == "gone":
+            gone = write.told["was"]
+            pending = [entry for entry in pending if entry["id"] not in gone]
+            outcome.removed = [id for id in outcome.removed if id not in gone]
+    outcome.restored = pending
+    if pending:
+        outcome.document["history"] = [*outcome.document["history"], *pending]
+
+
+def _removals(outcome: Outcome, writes: list[Write], read: _Read) -> None:
+    """Take out again what the store took out since, where the person left the message alone."""
+    for write in writes:
+        if write.kind != "gone" or read.had(write):
+            continue
+        for id, was in write.told["was"].items():
+            there = read.ids.get(id)
+            if there is None:
+                continue
+            befores = {was} | {w.told["was"] for w in writes if w.kind == "edit" and w.told["e"].get("id") == id}
+            if digest(there) in befores:
+                outcome.document["history"] = [entry for entry in outcome.document["history"] if entry is not there]
+                outcome.remade.append(f"the removal of message {id}")
+            else:
+                outcome.overruled.append(
+                    ({"removed": id}, f"the removal of message {id}, which the saved version edits")
+                )
+
+
+def _edits(outcome: Outcome, writes: list[Write], read: _Read) -> None:
+    """Make the edits again that were not there to be read, where the person left the message alone."""
+    gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
+    back = {entry["id"] for entry in outcome.restored}
+    latest = {write.told["e"].get("id"): write for write in writes if write.kind == "edit"}
+    for id, write in latest.items():
+        if read.had(write) or id in gone or id in back:
+            continue
+        edited, there = write.told["e"], read.ids.get(id)
+        if there is None:
+            outcome.overruled.append((edited, f"an edit of message {id}, which the saved version takes out"))
+            continue
+        if digest(there) == digest(edited):
+            continue
+        befores = {w.told["was"] for w in writes if w.kind == "edit" and w.told["e"].get("id") == id}
+        if digest(there) in befores:
+            outcome.document["history"] = [edited if entry is there else entry for entry in outcome.document["history"]]
+            outcome.remade.append(f"the edit of message {id}")
+        else:
+            outcome.overruled.append((edited, f"an edit of message {id}, which the saved version edits too"))
+
+
+def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
+    """Merge the head three ways: what the person read, what the store has written since, what they saved."""
+    heads = [write for write in writes if write.kind == "head"]
+    if not heads:
+        return
+    flats = [_flat(head.told["h"]) for head in heads]
+    ours, theirs = flats[-1], _flat(apart(outcome.document))
+    # Of two that are as like, the earlier: what then seems new to the person is made again, not taken away.
+    at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
+    base = flats[at]
+    by_the_store = {
+        key
+        for place in range(at + 1, len(heads))
+        if "hand" not in heads[place].told
+        for key in _differing(flats[place - 1], flats[place])
+    }
+    locks = [_lock_of(flat) for flat in flats]
+    merged = dict(theirs)
+    remade = []
+    for key in _differing(base, ours):
+        was, mine, saved_value = (flat.get(key, _ABSENT) for flat in (base, ours, theirs))
+        if key not in by_the_store or _same(saved_value, mine):
+            continue
+        if key == _LOCK and _lock_of(theirs) == locks[-1]:
+            continue
+        if _same(saved_value, was) or (key == _LOCK and _lock_of(theirs) in locks):
+            merged[key] = mine
+            remade.append("the lock" if key == _LOCK else f"the change of {key[-1]}")
+        elif key == ("metadata", "tags") and isinstance(was, list):
+            merged[key] = _merged_tags(was, mine, saved_value)
+            if not _same(merged[key], saved_value):
+                remade.append("the change of tags")
+        elif key != _LOCK:
+            # A lock that no record knows is that of a writer which was killed before it could leave its record, or
+            # a person's; either stands, and there is nothing in the other one to keep.
+            kept = {".".join(key): None if mine is _ABSENT else mine}
+            outcome.overruled.append((kept, f"a change of {key[-1]}, which the saved version changes too"))
+    if remade:
+        rest = {key: value for key, value in outcome.document.items() if key not in HEAD}
+        outcome.document = {"metadata": {}} | _deep(merged) | rest
+        outcome.remade += remade
+
+
+def _lock_of(flat: _Flat) -> str:
+    """What tells one lock from another; its time is refreshed in place, and in no record."""
+    lock = flat.get(_LOCK)
+    return digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
+
+
+def _readable(heads: list[Write], read: _Read) -> list[int]:
+    """Which of the heads the person may have begun from: the one in force at the latest write that is shown to have
+    been read, and those after it of the same `updatedAt`; all that there are, when none is shown."""
+    before = [at for at, head in enumerate(heads) if head.place <= read.upto]
+    after = [at for at, head in enumerate(heads) if head.place > read.upto and head.told["u"] == read.stamp]
+    return before[-1:] + after or list(range(len(heads)))
+
+
+_ABSENT: Any = object()
+_LOCK = ("metadata", "lock")
+_Flat = Mapping[tuple[str, ...], Any]
+
+
+def _flat(head: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """The fields of a head, those of `metadata` one by one."""
+    flat: dict[tuple[str, ...], Any] = {}
+    for key, value in head.items():
+        if key == "metadata" and isinstance(value, dict):
+            flat |= {("metadata", name): field for name, field in value.items()}
+        else:
+            flat[(key,)] = value
+    return flat
+
+
+def _deep(flat: _Flat) -> dict[str, Any]:
+    head: dict[str, Any] = {}
+    for key, value in flat.items():
+        if value is _ABSENT:
+            continue
+        if len(key) == 1:
+            head[key[0]] = value
+        else:
+            head.setdefault(key[0], {})[key[1]] = value
+    return head
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is _ABSENT or other is _ABSENT:
+        return one is other
+    return digest(one) == digest(other)
+
+
+def _differing(one: _Flat, other: _Flat) -> list[tuple[str, ...]]:
+    return [key for key in {**one, **other} if not _same(one.get(key, _ABSENT), other.get(key, _ABSENT))]
+
+
+def _distance(one: _Flat, other: _Flat) -> int:
+    """How many fields differ; of the tags, how many."""
+    distance = 0
+    for key in _differing(one, other):
+        if key == _LOCK and _lock_of(one) == _lock_of(other):
+            continue
+        tags = [flat.get(key) for flat in (one, other)] if key == ("metadata", "tags") else []
+        both = [{digest(tag) for tag in tags_of} for tags_of in tags if isinstance(tags_of, list)]
+        distance += len(both[0] ^ both[1]) if len(both) == 2 else 1
+    return distance
+
+
+def _merged_tags(was: list[Any], mine: Any, saved: Any) -> list[Any]:
+    """Both sides' additions and removals, the saved version's order first."""
+    mine, saved = (tags if isinstance(tags, list) else [] for tags in (mine, saved))
+    dropped = [tag for tag in was if tag not in mine]
+    added = [tag for tag in mine if tag not in was and tag not in saved]
+    return [tag for tag in saved if tag not in dropped] + added

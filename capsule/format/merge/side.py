@@ -1,0 +1,174 @@
+"""One version of a history, as merging sees it: what each message says, and whom it answers.
+
+What must stay true: whom a message answers is read so that it doesn't matter which others were deleted: of what the
+common ancestor has by the ancestor, unless a person moved it; of all else by what earlier merges noted. Thereby what
+was merged says as much as what it was merged from. No clock, no chance. Pure.
+
+A message is compared by whom it answers, not by the field `parent`, which a message need not have. In a conversation
+with many writers the messages that only follow each other form a *line*, and whom they answer is left to the order: so
+that what two wrote at once stands in one line, by time, where in a `chat` it is two branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from capsule.format.merge.marks import ORIGINAL_PARENT, bare, digest, has_original_parent, version_of
+from capsule.format.merge.values import ABSENT
+from capsule.format.tree.tree import Tree
+from capsule.ids import version_id_for
+
+__all__ = ["BESIDE", "LINE", "Parent", "Side"]
+
+Message = Mapping[str, Any]
+#: Whom a message answers: an id; None: nobody; `LINE`: the one before it in the line; `BESIDE`: of a version that gave
+#: way, whom that answers that it is a version of.
+Parent = Any
+LINE: Parent = type("Line", (), {"__slots__": ()})()
+BESIDE: Parent = type("Beside", (), {"__slots__": ()})()
+
+
+class Side:
+    """One version of the history.
+
+    Attributes:
+        ids: The messages' ids, in order.
+        entries: The messages by their ids; of two of one id the second has another one here.
+        written: What is written for each, without its `parent`.
+        above: The id of the message that each answers; None: none.
+        parents: The same, or what stands for it in the line; of a parent that isn't there the id all the same; and of
+            one that an earlier merge found deleted.
+        answered: The last of these: whom messages answer by `metadata.originalParent`.
+        noted: All that have that field, believed or not.
+
+    Args:
+        history: The messages, each with an id.
+        written: What is written for each.
+        conversation: The conversation's id.
+        is_line: Whether messages form a line.
+        base: The common ancestor; None: this is it.
+    """
+
+    def __init__(
+        self,
+        history: Sequence[Message],
+        written: Sequence[bytes],
+        conversation: str,
+        *,
+        is_line: bool,
+        base: Side | None = None,
+    ) -> None:
+        self.ids: list[str] = [message["id"] for message in history]
+        if len(set(self.ids)) < len(self.ids):
+            history = _told_apart(history, conversation)
+            written = [orjson.dumps(message) for message in history]
+            self.ids = [message["id"] for message in history]
+        ids = self.ids
+        self.entries = dict(zip(ids, history, strict=True))
+        self.written = dict(zip(ids, written, strict=True))
+        naming = [message for message in history if "parent" in message]
+        self.above: dict[str, str | None] = dict(zip(ids, [None, *ids], strict=False))
+        if naming:
+            parents = self.tree.parents
+            self.above = {id: ids[at] if at >= 0 else None for id, at in zip(ids, parents, strict=True)}
+        self.is_line, self.is_plain = is_line, not naming
+        is_all_line = is_line and self.is_plain and (base is None or base.is_plain)
+        self.parents: dict[str, Parent] = dict.fromkeys(ids, LINE) if is_all_line else dict(self.above)
+        self.answered: dict[str, str | None] = {}
+        self.noted: set[str] = set()
+        for message in naming:
+            id, named = message["id"], message["parent"]
+            self.written[id] = orjson.dumps(bare(message))
+            if named and named not in self.entries:
+                self.parents[id] = named
+            if has_original_parent(message):
+                self.noted.add(id)
+                self._take_answered(id, message["metadata"][ORIGINAL_PARENT], base)
+        if is_line and not is_all_line:
+            self._set_line(base)
+        if naming and base is not None:
+            self._set_beside(base)
+
+    def lifted(self, parent: str | None, there: Container[str]) -> str | None:
+        """The nearest message from this one up that is there."""
+        seen: set[str] = set()
+        while parent is not None and parent not in there:
+            if parent in seen:
+                return None
+            seen.add(parent)
+            parent = self.above.get(parent)
+        return parent
+
+    def _take_answered(self, id: str, answered: str | None, base: Side | None) -> None:
+        """Believe what an earlier merge noted, unless the message was moved since."""
+        known: Mapping[str, Message] = {} if base is None else base.entries
+        nearest = answered if base is None else base.lifted(answered, self.entries)
+        is_unknown = answered is not None and answered not in self.entries and answered not in known
+        if is_unknown or nearest == self.above[id]:
+            self.answered[id] = answered
+            if base is not None and id not in known:
+                self.parents[id] = answered
+
+    def _set_line(self, base: Side | None) -> None:
+        """Find the line. What the ancestor has is in it when it is there, so that it doesn't matter who is gone."""
+        was: dict[str, Parent] = {}
+        if base is not None:
+            was = {
+                id: parent
+                for id, parent in base.parents.items()
+                if id in self.entries and self.above[id] == base.lifted(base.above[id], self.entries)
+            }
+        beside = {id for id, parent in was.items() if parent is not LINE} | self.answered.keys()
+        self.parents.update(dict.fromkeys(self._line(beside, is_strict=base is not None), LINE))
+        for id, parent in was.items():
+            if parent is LINE or self.parents[id] is LINE:
+                self.parents[id] = parent
+
+    def _set_beside(self, base: Side) -> None:
+        for id in self.ids:
+            other = None if id in base.entries else version_of(self.entries[id])
+            if other is not None and other != id and self.above.get(other, ABSENT) == self.above[id]:
+                self.parents[id] = BESIDE
+
+    @cached_property
+    def tree(self) -> Tree:
+        """Its tree."""
+        return Tree(self.entries.values())
+
+    def _line(self, beside: Container[str], *, is_strict: bool) -> Iterable[str]:
+        """From the first message on who follows it: the entry behind it, unless that says another, else the oldest
+        answer; a version that gave way in a merge never does, and what stands beside the line only where nothing else
+        does, if at all."""
+        at, children = -1, self.tree.children
+        while True:
+            answers = [
+                place for place in children.get(at, ()) if place > at and not version_of(self.entries[self.ids[place]])
+            ]
+            first = next((place for place in answers if self.ids[place] not in beside), -1)
+            if first < 0 and (is_strict or not answers):
+                return
+            at = first if first >= 0 else answers[0]
+            yield self.ids[at]
+
+
+def _told_apart(history: Sequence[Message], conversation: str) -> Sequence[Message]:
+    """The messages with different ids: the second of one id gets another one, always the same."""
+    taken = {message["id"] for message in history}
+    seen: set[str] = set()
+    result = []
+    for message in history:
+        id = message["id"]
+        if id in seen:
+            number = 0
+            while id in taken:
+                id = version_id_for(conversation, message["id"], f"{number} {digest(message)}")
+                number += 1
+            taken.add(id)
+            message = {**message, "id": id}
+        seen.add(id)
+        result.append(message)
+    return result

@@ -1,0 +1,1 @@
+"""The tree of a conversation: branches, the active one, and the removal of branches."""

@@ -1,0 +1,195 @@
+"""What is said of branches, and how it is worked out.
+
+What must stay true: nothing here writes; and what is planned for a conversation is worked out from it alone, so that
+what a dry run tells is what would be done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capsule.errors import InvalidInput, NotFound
+from capsule.format.references import find_message
+from capsule.format.tree.pruning import kept_current, retitle, without
+from capsule.format.tree.tree import Tree
+
+__all__ = [
+    "Alternatives",
+    "Removal",
+    "Slot",
+    "Switched",
+    "Without",
+    "answer_at",
+    "parent_id",
+    "target",
+]
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """A message and those that answer the same one.
+
+    Attributes:
+        message: The id of the message.
+        index: Which of them it is, from 0.
+        ids: All of them, in the order of the history.
+        leaves: For each, the id of the message at which a branch ends that is switched to it.
+    """
+
+    message: str
+    index: int
+    ids: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+    @property
+    def leaf(self) -> str:
+        """The id of the message at which the branch through the message ends."""
+        return self.leaves[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What `switch` did.
+
+    Attributes:
+        message: The id of the message that was switched to.
+        leaf: The id of the message at which the active branch now ends.
+        changed: Whether it ended elsewhere before.
+        is_last: Whether the leaf is the last message of the history.
+    """
+
+    message: str
+    leaf: str
+    changed: bool
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for another answer.
+
+    Attributes:
+        message: The id of the answer that is there.
+        parent: The id of the message that it answers; None: it answers none.
+    """
+
+    message: str
+    parent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Messages that went, or would go.
+
+    Attributes:
+        ids: Theirs, in the order of the history.
+        roles: How many there are of each role.
+        leaf: The id of the message at which the active branch ends without them; None: no message is left.
+    """
+
+    ids: tuple[str, ...]
+    roles: dict[str, int]
+    leaf: str | None
+
+    def __str__(self) -> str:
+        count = len(self.ids)
+        of = ", ".join(f"{many} {role}" for role, many in self.roles.items())
+        all_of_them = ": all of them" if count and self.leaf is None else ""
+        return f"{count} message{'' if count == 1 else 's'}" + (f" ({of})" if of else "") + all_of_them
+
+
+class Without:
+    """A conversation without some of its messages.
+
+    Attributes:
+        removal: What goes.
+    """
+
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        chosen: Callable[[list[Entry], Tree, str | None], tuple[set[int], int | None]],
+    ) -> None:
+        history, current = document["history"], document["metadata"].get("currentNode")
+        tree = Tree(history)
+        gone, removed = chosen(history, tree, current)
+        self.history = without(history, tree, gone)
+        self.current = kept_current(tree, current, gone, removed, self.history)
+        leaf = Tree(self.history).active_leaf(self.current)
+        if removed is None and leaf == len(self.history) - 1:
+            self.current = None  # What is left is one branch.
+        went = [history[place] for place in sorted(gone)]
+        self.removal = Removal(
+            tuple(entry["id"] for entry in went),
+            dict(Counter(entry["role"] for entry in went)),
+            self.history[leaf]["id"] if leaf >= 0 else None,
+        )
+
+    def applied(self, document: Entry) -> Entry:
+        """The document, changed so."""
+        metadata = {key: value for key, value in document["metadata"].items() if key != "currentNode"}
+        if self.current is not None:
+            metadata["currentNode"] = self.current
+        after = document | {"metadata": metadata, "history": self.history}
+        retitle(after, document["history"], self.history)
+        return after
+
+
+def parent_id(history: list[Entry], tree: Tree, place: int) -> str | None:
+    above = tree.parents[place]
+    return None if above < 0 else str(history[above]["id"])
+
+
+def answer_at(id: str, history: list[Entry], tree: Tree, current: str | None, message_id: str | None) -> int:
+    """The place of an answer, or of the last one of the active branch."""
+    if message_id is None:
+        for place in reversed(tree.path(current)):
+            if history[place]["role"] == "assistant":
+                return place
+        raise NotFound(f"the active branch of conversation {id} has no answer of an assistant", id=id)
+    place = find_message(history, message_id, id)
+    if history[place]["role"] != "assistant":
+        raise InvalidInput(
+            f"message {message_id} is no answer: its role is {history[place]['role']}; "
+            "a new version of it is made by editing it in a branch of its own"
+        )
+    return place
+
+
+def target(history: list[Entry], current: str | None, message_id: str | None, step: int, id: str) -> Switched:
+    """What a switch leads to; nothing is written yet.
+
+    Args:
+        history: The messages.
+        current: `currentNode`.
+        message_id: The message that is named, as `find_message` takes it; None: the last of the active branch that has
+            others beside it.
+        step: So many further among those that answer the same one.
+        id: The conversation, for the errors.
+    """
+    tree = Tree(history)
+    if message_id is not None:
+        place = find_message(history, message_id, id)
+    else:
+        place = tree.nearest_fork(tree.active_leaf(current))
+        if place < 0:
+            raise InvalidInput(f"the active branch of conversation {id} has no other beside it")
+    if step:
+        among = tree.siblings_at(place)
+        place = among.places[_stepped(among.index, step, len(among.places), message_id or str(history[place]["id"]))]
+    leaf_at = tree.leaf_at(place)
+    leaf, is_last = str(history[leaf_at]["id"]), leaf_at == len(history) - 1
+    is_active = leaf == current or (current is None and is_last)
+    return Switched(str(history[place]["id"]), leaf, not is_active, is_last)
+
+
+def _stepped(index: int, step: int, count: int, message_id: str) -> int:
+    if not 0 <= index + step < count:
+        where = "behind" if step > 0 else "before"
+        raise InvalidInput(f"there is no message {where} {message_id}: it is {index + 1} of {count}")
+    return index + step

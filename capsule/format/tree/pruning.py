@@ -1,0 +1,224 @@
+"""Taking messages out of a history, and putting them back.
+
+What must stay true: whatever goes or comes, every other message goes on answering the one that it answered, and nothing
+else of it is touched; and what a write takes out or changes is recorded so that it can be put back. Pure.
+
+A message that names no parent answers the entry before it. So when entries go or come, a parent is named where it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from capsule.errors import InvalidInput
+from capsule.format.canonical import order_message
+from capsule.format.text.titles import title_by_rule
+from capsule.format.tree.tree import Tree
+
+__all__ = ["kept_current", "put_back", "removed", "retitle", "without"]
+
+Message = Mapping[str, Any]
+Document = dict[str, Any]
+#: What a message may differ in and still say the same.
+_BESIDE_THE_TEXT = ("parent", "editedAt")
+
+
+def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Document]:
+    """The history without these messages; what answered one of them answers what that one answered.
+
+    Args:
+        history: The messages, each with an id.
+        tree: Its tree.
+        gone: The places of those that go.
+
+    Raises:
+        InvalidInput: An answer to a message whose id stands twice can't be put in words.
+    """
+    stays = [place for place in range(len(history)) if place not in gone]
+    now = {place: at for at, place in enumerate(stays)}
+    parents = [now.get(_above(tree, place, gone), -1) for place in stays]
+    result = [dict(history[place]) for place in stays]
+    _name_parents(result, parents, {tree.ids[place] for place in gone})
+    return result
+
+
+def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str | None]) -> None:
+    """Name the parent of each message, by its place (-1: none), where the history would say another one.
+
+    Args:
+        history: The messages; changed in place.
+        parents: For each the place of its parent.
+        gone: Ids that are not to be named any more.
+    """
+    tree = Tree(history)
+    gone = gone - {*tree.ids, None}
+    for at, above in enumerate(parents):
+        if tree.parents[at] == above and history[at].get("parent") not in gone:
+            continue
+        if above >= 0 and tree.places.get(str(tree.ids[above])) != above:
+            raise InvalidInput(
+                f"two messages have the id {tree.ids[above]}, so it can't be said which is answered; "
+                "have that mended first: capsule doctor --repair"
+            )
+        history[at] = order_message(history[at] | {"parent": None if above < 0 else tree.ids[above]})
+
+
+def _above(tree: Tree, place: int, gone: Set[int]) -> int:
+    """The nearest message above that stays; -1: none."""
+    above, seen = tree.parents[place], {place}
+    while above in gone and above not in seen:
+        seen.add(above)
+        above = tree.parents[above]
+    return -1 if above in seen else above
+
+
+def kept_current(
+    before: Tree, current: str | None, gone: Set[int], asked: int | None, after: Sequence[Message]
+) -> str | None:
+    """What `currentNode` must be when messages have gone, so that the active branch is what a person expects.
+
+    It stays the branch that it was. When its end is gone, it is the one that the removed message's newest sibling
+    leads to, else it ends at what that message answered.
+
+    Args:
+        before: The tree as it was.
+        current: `currentNode` as it was.
+        gone: The places of those that went.
+        asked: The one that was asked to be removed; None: the end of the active branch stays.
+        after: The history as it is now.
+
+    Returns:
+        The value; None: none is needed. The old one, wherever that does as well.
+    """
+    if not after:
+        return None
+    tree = Tree(after)
+    leaf = before.active_leaf(current)
+    if leaf in gone and asked is not None:
+        siblings = [place for place in before.children[before.parents[asked]] if place not in gone]
+        if siblings:
+            leaf = tree.leaf(str(before.ids[siblings[-1]]))
+        else:
+            above = _above(before, asked, gone)
+            leaf = tree.leaf(str(before.ids[above])) if above >= 0 else len(tree) - 1
+    else:
+        leaf = tree.places[str(before.ids[leaf])]
+    wanted = current if current in tree.places else None
+    return wanted if tree.active_leaf(wanted) == leaf else str(tree.ids[leaf])
+
+
+def retitle(document: Document, before: Sequence[Message], after: Sequence[Message]) -> None:
+    """Let a title that was made by rule follow the messages; one that would be empty stays."""
+    if document["metadata"].get("titleSetBy") == "auto" and document["title"] == title_by_rule(before):
+        document["title"] = title_by_rule(after) or document["title"]
+
+
+def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) -> Document | None:
+    """What a write takes out of a conversation, as the trash keeps it; None when it takes nothing.
+
+    Args:
+        before, after: The conversation before and after the write.
+        reason: `deleted`, `pruned`, `edited` or `restored`.
+
+    Returns:
+        The messages that went and the former versions of those that changed, each naming its parent; behind which
+        message each stood (`after`), which message each answer to one of them answered (`answers`), and at which
+        message the active branch ended, before and after the write (`leaf`, `leafNow`).
+    """
+    now: dict[Any, list[Document]] = {}
+    for entry in after["history"]:
+        now.setdefault(entry.get("id"), []).append(_said(entry))
+    history = before["history"]
+    gone = [place for place, entry in enumerate(history) if _said(entry) not in now.get(entry.get("id"), ())]
+    if not gone:
+        return None
+    tree = Tree(history)
+    lost = {place for place in gone if tree.ids[place] not in now}
+
+    def id_at(place: int) -> str | None:
+        return None if place < 0 else tree.ids[place]
+
+    answers = {tree.ids[child]: id_at(place) for place in lost for child in tree.children.get(place, ())}
+    left = Tree(after["history"])
+    leaf_now = left.active_leaf(after["metadata"].get("currentNode"))
+    return {
+        "version": before["version"],
+        "id": before["id"],
+        "title": before["title"],
+        "removed": {
+            "at": after["updatedAt"],
+            "reason": reason,
+            "after": [id_at(place - 1) for place in gone],
+            "answers": {child: parent for child, parent in answers.items() if child in now},
+            "leaf": id_at(tree.active_leaf(before["metadata"].get("currentNode"))),
+            "leafNow": left.ids[leaf_now] if leaf_now >= 0 else None,
+        },
+        "history": [order_message(history[place] | {"parent": id_at(tree.parents[place])}) for place in gone],
+    }
+
+
+def _said(entry: Message) -> Document:
+    return {name: value for name, value in entry.items() if name not in _BESIDE_THE_TEXT}
+
+
+def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
+    """The conversation with messages put back that `removed` recorded.
+
+    One that is gone returns to its place, under the message that it answered, and has its answers again. One that is
+    there gets its former text, as an edit. The active branch ends where it ended before the removal, unless somebody
+    has gone on since.
+
+    Args:
+        document: The conversation; its `updatedAt` is that of the edits.
+        kept: What `removed` gave.
+
+    Raises:
+        InvalidInput: As `without`.
+    """
+    about, current = kept["removed"], document["metadata"].get("currentNode")
+    before = Tree(document["history"])
+    history, parents = [dict(entry) for entry in document["history"]], {}
+    for entry, above in zip(history, before.parents, strict=True):
+        parents[entry["id"]] = None if above < 0 else before.ids[above]
+    lost: list[tuple[Document, str | None]] = []
+    for entry, behind in zip(kept["history"], about["after"], strict=True):
+        at = before.places.get(entry["id"])
+        if at is None:
+            lost.append((dict(entry), behind))
+        elif _said(entry) != _said(history[at]):
+            parent = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
+            history[at] = order_message({**_said(entry), **parent, "editedAt": document["updatedAt"]})
+    came = {entry["id"]: entry["parent"] for entry, _ in lost}
+    for child, parent in about["answers"].items():
+        if parent in came and child in parents and parents[child] == _there(parent, came, parents):
+            parents[child] = parent
+    for entry, behind in lost:
+        ids = [one["id"] for one in history]
+        at = ids.index(behind) + 1 if behind in ids else 0 if behind is None else len(ids)
+        if entry["parent"] is not None and entry["parent"] not in {**came, **parents}:
+            entry["parent"] = behind if behind in ids else None
+        history.insert(at, entry)
+        parents[entry["id"]] = entry["parent"]
+    places = Tree(history).places
+    _name_parents(history, [places.get(str(parents[entry["id"]]), -1) for entry in history], set())
+    after = Tree(history)
+    leaf = before.ids[before.active_leaf(current)] if len(before) else None
+    if leaf == about["leafNow"] and about["leaf"] in places:
+        leaf = about["leaf"]
+    metadata = {name: value for name, value in document["metadata"].items() if name != "currentNode"}
+    wanted = next((one for one in (current, None) if after.ids[after.active_leaf(one)] == leaf), leaf)
+    if wanted is not None:
+        metadata["currentNode"] = wanted
+    result = document | {"metadata": metadata, "history": history}
+    retitle(result, document["history"], history)
+    return result
+
+
+def _there(id: str | None, came: Mapping[str, str | None], parents: Mapping[str, str | None]) -> str | None:
+    """The nearest message above a removed one that was not removed with it."""
+    seen = set()
+    while id is not None and id in came and id not in seen:
+        seen.add(id)
+        id = came[id]
+    return id if id in parents else None

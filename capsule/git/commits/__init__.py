@@ -1,0 +1,1 @@
+"""Commits of a store, and their exchange with a remote."""

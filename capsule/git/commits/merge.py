@@ -1,0 +1,205 @@
+"""Two commits merged where no file is touched: the documents by us, all else by git.
+
+What must stay true: the working tree, the index and HEAD are as they were; of two versions of a document no word is
+lost, or the merge is left to a person; and whatever else git could not merge is named, and left.
+
+Documents are kept from git's own merge. It would take one for another renamed, when a fork is made and its source
+deleted, and would start a driver for each. So each is merged by itself, three ways, by its path; and when both
+sides changed other files too, git merges (git-merge-tree(1), git 2.38 and later) two commits in which the documents
+are the same. Where the branches have crossed and several ancestors are as good, these are merged first and serve as
+one, as git's recursive strategy has it (git-merge(1)).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from capsule.errors import CapsuleError, GitFailed
+from capsule.format import codec
+from capsule.format.merge.clean_form import clean
+from capsule.git import objects
+from capsule.git.commits.commit import ensure_attributes
+from capsule.git.commits.operation import Operation
+from capsule.git.drivers.merge import merged_version
+from capsule.git.objects import Blobs, Entry, Raw
+from capsule.git.program import Git
+from capsule.git.repository import document_in
+from capsule.git.setup.attributes import KINDS
+
+__all__ = ["CommitMerge", "merge_commits", "merge_version"]
+
+
+@dataclass(slots=True)
+class CommitMerge:
+    """Two commits merged.
+
+    Attributes:
+        tree: The tree of both.
+        disputed: Documents of which both sides changed the same; one version stands, and a person has yet to settle it.
+        kept: Documents that were deleted on one side and changed on the other, and are kept.
+        notes: What was decided besides, a line of words each.
+        left: What only a person can merge, by its path, and why, where that is known; the tree has our version.
+    """
+
+    tree: str = ""
+    disputed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def merge_commits(
+    operation: Operation, ours: str, theirs: str, by_hand: str, *, unrelated: bool = False
+) -> CommitMerge:
+    """Merge two commits.
+
+    Args:
+        operation: The operation.
+        ours: The commit here.
+        theirs: The other one.
+        by_hand: The command by which a person merges the two.
+        unrelated: Whether they may have no common ancestor.
+
+    Raises:
+        GitFailed: They have none, or something is left to a person; the message says what, and the way out.
+        Refused: Git isn't told what conversations are, so that a person's own merge would be line by line.
+
+    Cost: reading and merging what both sides changed; for the rest, git's own cost of comparing trees.
+    """
+    ensure_attributes(operation, [operation.repository.path_of(kind, "any") for kind in KINDS])
+    with Blobs(operation.git) as blobs:
+        merges = _Merges(operation, blobs, by_hand)
+        if not unrelated and not merges.bases(ours, theirs):
+            what = (
+                "what is here and what was fetched have no common history, as of two stores that were begun apart; "
+                "nothing was merged. If they belong together: capsule git sync --allow-unrelated-histories"
+            )
+            raise GitFailed(what, command=["merge-base"], words="")
+        merge = merges.of_commits(ours, theirs)
+    if merge.left:
+        paths = sorted(merge.left)
+        shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+        what = (
+            f"what is here and what was fetched both change {shown}, in ways that only a person can bring together; "
+            f"nothing was merged. Merge by hand, then sync again: {by_hand}"
+        )
+        words = "\n".join(merge.left[path] for path in paths if merge.left[path])
+        raise GitFailed(f"{what}\n{words}".rstrip(), command=["merge-tree"], words=words or shown)
+    return merge
+
+
+class _Merges:
+    """The merges that one merge may need."""
+
+    def __init__(self, operation: Operation, blobs: Blobs, by_hand: str) -> None:
+        self._operation = operation
+        self._git = operation.git
+        self._blobs = blobs
+        self._by_hand = by_hand
+        self._hashing = objects.object_format(operation.git)
+
+    def bases(self, ours: str, theirs: str) -> list[str]:
+        """The best common ancestors of two commits."""
+        return self._git.run("merge-base", "--all", ours, theirs, fine=(0, 1)).text.split()
+
+    def of_commits(self, ours: str, theirs: str) -> CommitMerge:
+        base = ""
+        for one in self.bases(ours, theirs):
+            base = self._commit_of(self.of_commits(base, one).tree, base, one) if base else one
+        return self._of_trees(base or objects.empty_tree(self._git), ours, theirs)
+
+    def _of_trees(self, base: str, ours: str, theirs: str) -> CommitMerge:
+        differences = (objects.changes(self._git, "diff-tree", "-r", base, side) for side in (ours, theirs))
+        sides = [{raw.path: raw for raw in side} for side in differences]
+        paths = (path for path in {**sides[0], **sides[1]} if document_in(path))
+        documents = [path for path, _, value in objects.attributes(self._git, paths, "merge") if value == "capsule"]
+        merge = CommitMerge()
+        contents: list[bytes] = []
+        entries = []
+        for number, path in enumerate(documents):
+            self._operation.progress("join", number, len(documents))
+            entries.append(self._document(path, sides[0].get(path), sides[1].get(path), merge, contents))
+        objects.write_blobs(self._git, contents)
+        others = [bool(side.keys() - set(documents)) for side in sides]
+        if all(others):
+            merge.tree = self._other_files([base, ours, theirs], entries, merge)
+        else:
+            merge.tree = self._operation.tree_with(theirs if others[1] else ours, entries)
+        return merge
+
+    def _document(self, path: str, ours: Raw | None, theirs: Raw | None, merge: CommitMerge, new: list[bytes]) -> Entry:
+        """What the tree of both has in the place of a document that at least one side changed."""
+        if ours is None or theirs is None or ours.entry == theirs.entry:
+            one = ours or theirs
+            assert one is not None
+            return one.entry
+        if not (ours.new_mode and theirs.new_mode):
+            merge.kept.append(path)
+            return ours.entry if ours.new_mode else theirs.entry
+        if not {ours.new_mode, theirs.new_mode} <= objects.REGULAR:
+            merge.left[path] = f"{path}: is no regular file on one side"
+            return ours.entry
+        place = document_in(path)
+        assert place is not None
+        kind = place[1]
+        try:
+            base = self._base(ours, path, kind)
+            mine, yours = (self._decoded(raw.new, path, kind) for raw in (ours, theirs))
+            data, merged = merged_version(base, mine, yours, path, kind)
+        except CapsuleError as error:
+            merge.left[path] = error.message
+            return ours.entry
+        if merged.conflicts:
+            merge.disputed.append(path)
+        merge.notes += [f"{path}: {note}" for note in merged.notes]
+        new.append(data)
+        return Entry(path, objects.FILE, objects.blob_name(data, self._hashing))
+
+    def _base(self, raw: Raw, path: str, kind: str) -> dict[str, Any] | None:
+        try:
+            return self._decoded(raw.old, path, kind) if raw.old_mode else None
+        except CapsuleError:
+            return None  # It got into git past us. Without it both sides' words are kept, and that is what counts.
+
+    def _decoded(self, name: str, path: str, kind: str) -> dict[str, Any]:
+        return codec.decode(clean(self._blobs.read(name) or b"", path, kind), path)
+
+    def _other_files(self, sides: Sequence[str], entries: Sequence[Entry], merge: CommitMerge) -> str:
+        """Git's merge of all that is no document; the documents are set in it."""
+        base, ours, theirs = (self._operation.tree_with(side, entries) for side in sides)
+        root = self._commit_of(base)
+        command = ("merge-tree", "--write-tree", "-z", *(self._commit_of(tree, root) for tree in (ours, theirs)))
+        answer = self._git.run(*command, fine=range(256))
+        if answer.code > 1 or not answer.out:
+            raise GitFailed(self._why(answer.words), command=list(command), words=answer.words)
+        tree, *lines = answer.out.decode("utf-8", "surrogateescape").split("\0")
+        for line in lines if answer.code else ():
+            if not line:
+                break  # What comes behind it are words.
+            merge.left.setdefault(line.partition("\t")[2], "")
+        return tree
+
+    def _commit_of(self, tree: str, *parents: str) -> str:
+        """A commit that only serves a merge, and that nothing refers to."""
+        options = [word for parent in parents for word in ("-p", parent)]
+        return self._git.run("commit-tree", "-m", "capsule sync: of no use any more", *options, tree).text
+
+    def _why(self, words: str) -> str:
+        """What is said of a merge that git did not begin."""
+        version, is_enough = merge_version(self._git)
+        if is_enough:
+            return f"git merge-tree failed in {self._operation.repository.top}: {words}; nothing was merged"
+        return (
+            f"merging files that are no conversations needs git 2.38, and this is git version {version}; nothing was "
+            f"merged. Merge by hand: {self._by_hand}"
+        )
+
+
+def merge_version(git: Git) -> tuple[str, bool]:
+    """Git's version, and whether it can merge what is no document."""
+    version = git.run("version").text.removeprefix("git version ")
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return version, numbers is not None and tuple(map(int, numbers.groups())) >= (2, 38)

@@ -1,0 +1,172 @@
+"""A worktree brought from one commit to another while people and programs go on writing in it.
+
+What must stay true: what was written to a document since the first commit is in it afterwards, and so is the lock that
+stands there; nothing of a person's that isn't committed is overwritten; and wherever it is interrupted, no file is
+half, HEAD names the first commit or the second, and doing it again from there comes to the same.
+
+The order, and why. First all that could refuse is asked, on a copy of the index. Then each document goes through the
+storage layer, which merges three ways: what the first commit has, what lies there now, what the second has. Then the
+entries of the documents in the index, by which git leaves the files alone. Then git's own two-way merge for all else
+(git-read-tree(1), "Two Tree Merge"), and at last HEAD. Interrupted before that, what is there already counts as
+written here: the next sync commits it, and merges it with the same again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from capsule.errors import GitFailed, InvalidDocument
+from capsule.format.merge.clean_form import clean
+from capsule.git.commits.operation import Operation, retried
+from capsule.git.objects import REGULAR, Blobs, Entry, Raw, changes, empty_tree, refresh, set_entries
+from capsule.git.repository import document_in
+from capsule.store.incoming import Brought
+from capsule.store.store import Store
+
+__all__ = ["Applied", "apply"]
+
+
+@dataclass(slots=True)
+class Applied:
+    """What came into the worktree: what became of each document, by its path, and how many other files changed."""
+
+    documents: dict[str, Brought] = field(default_factory=dict)
+    files: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        documents = [
+            {"path": path, "what": brought.what}
+            | ({"why": brought.why} if brought.why else {})
+            | ({"notes": list(brought.notes)} if brought.notes else {})
+            for path, brought in self.documents.items()
+        ]
+        return {"documents": documents, "files": self.files}
+
+
+def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
+    """Bring the worktree, the index and HEAD from one commit to another.
+
+    Args:
+        operation: The operation.
+        old: The commit that HEAD names; None: there is none yet.
+        new: The commit to come to.
+        why: For the reflog.
+
+    Raises:
+        GitFailed: A file that a person changed is in the way; nothing was changed.
+        InvalidDocument: A document that has to be merged does not parse, here or there; nothing was changed.
+        StoreBusy, Refused, StorageFailed: A file can't be written; what came before it stays, and the next sync goes
+            on from there.
+    """
+    git, progress = operation.git, operation.progress
+    base = old or empty_tree(git)
+    differences = changes(git, "diff-tree", "-r", base, new)
+    with ExitStack() as opened, Blobs(git) as blobs:
+        stores = _stores(operation, differences, opened)
+        documents = [_Document(stores[place[0]], *place[1:], raw, blobs) for raw in differences
+                     if (place := document_in(raw.path)) and place[0] in stores]  # fmt: skip
+        entries = [document.raw.entry for document in documents]
+        for number, document in enumerate(documents):
+            progress("check", number, len(documents))
+            document.ensure_fit()
+        # Between this tree and the second git finds all to do but the documents.
+        others = operation.tree_with(base, entries)
+        progress("rehearse", 0, 0)
+        _ensure_welcome(operation, others, new, entries)
+        applied = Applied(files=len(differences) - len(documents))
+        for number, document in enumerate(documents):
+            progress("write", number, len(documents))
+            applied.documents[document.raw.path] = document.bring_in()
+    progress("index", 0, 0)
+    retried(lambda: set_entries(git, entries))
+    progress("files", 0, 0)
+    retried(lambda: git.run("read-tree", "-m", "-u", others, new))
+    progress("head", 0, 0)
+    retried(lambda: git.run("update-ref", "-m", why, "HEAD", new, old or "0" * len(new)))
+    progress("refresh", 0, 0)
+    retried(lambda: refresh(git))
+    return applied
+
+
+def _stores(operation: Operation, differences: Sequence[Raw], opened: ExitStack) -> Mapping[str, Store]:
+    """The stores whose documents change, by their folders: ours, and others that lie in the same repository."""
+    stores = {operation.repository.prefix: operation.store}
+    for folder in {place[0] for raw in differences if (place := document_in(raw.path))} - stores.keys():
+        root = os.path.join(operation.repository.top, folder)
+        if _is_store(operation.repository.top, folder):
+            stores[folder] = opened.enter_context(Store.open(root, keep_locks=False))
+    return stores
+
+
+def _is_store(top: str, folder: str) -> bool:
+    """Whether a store lies there, in this very repository.
+
+    What lies behind a symlink, or in a repository of its own, must not be reached by a name that was fetched.
+    """
+    place = top
+    for part in folder.split("/")[:-1]:
+        place = os.path.join(place, part)
+        if os.path.islink(place) or os.path.lexists(os.path.join(place, ".git")):
+            return False
+    return os.path.isfile(os.path.join(place, "capsule.toml"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A document of a store that differs between the two commits."""
+
+    store: Store
+    kind: str
+    id: str
+    raw: Raw
+    blobs: Blobs
+
+    def ensure_fit(self) -> None:
+        """Raise unless what comes is a document, and what is here can be merged with it."""
+        raw = self.raw
+        if not raw.new_mode:
+            return
+        if raw.new_mode not in REGULAR:
+            what = f"{raw.path} is no regular file in what was fetched; nothing was changed; take it out there with git"
+            raise GitFailed(what, command=["diff-tree"], words="")
+        what = "what was fetched has a damaged document, so nothing was changed; mend it there"
+        try:
+            clean(self.blobs.read(raw.new) or b"", raw.path, self.kind)
+            what = "a document that was changed there can't be merged, so nothing was changed; mend it, then sync again"
+            self.store.version(self.kind, self.id)
+        except InvalidDocument as error:
+            raise InvalidDocument(f"{what}:\n{error.message}", path=error.path, problems=error.problems) from None
+
+    def bring_in(self) -> Brought:
+        """Merge what comes into the file."""
+        raw = self.raw
+        base, theirs = self._clean(raw.old_mode, raw.old), self._clean(raw.new_mode, raw.new)
+        return self.store.bring_in(self.kind, self.id, base, theirs)
+
+    def _clean(self, mode: str, name: str) -> bytes | None:
+        """A version in the clean form; None when it is no document, as what got into git past us may be."""
+        data = self.blobs.read(name) if mode else None
+        try:
+            return None if data is None else clean(data, self.raw.path, self.kind)
+        except InvalidDocument:
+            return None
+
+
+def _ensure_welcome(operation: Operation, base: str, new: str, entries: Sequence[Entry]) -> None:
+    """Raise GitFailed when git would refuse to touch a file that is no document, as a person is changing it."""
+    with operation.other_index() as git:
+        refresh(git)
+        set_entries(git, entries)
+        try:
+            git.run("read-tree", "-m", "-u", "-n", base, new)
+        except GitFailed as error:
+            what = (
+                "files that were changed here and are not committed are in the way of what was fetched, so nothing was "
+                f"changed; commit them, or put them aside with git stash, then sync again: {error.words}"
+            )
+            raise GitFailed(what, command=error.command, words=error.words) from None

@@ -1,0 +1,132 @@
+"""The filter process: git hands it every document on its way into the index, and gets back its clean form.
+
+Git starts one for a whole command and speaks version 2 of its filter protocol with it (gitattributes(5), "Long Running
+Filter Process"). What must stay true: git's end, however it comes, is the end here; and nothing here waits long for
+anybody, as whoever called git may hold what would be waited for.
+
+A file that does not parse passes as it is, and is named with line and column. The filter doesn't know whether git is to
+add it or to compare it, and `git status` and `git checkout` must go on with a file that is being mended. The check
+before a commit refuses it (`precommit.py`).
+
+On the way out of the index nothing is changed. The filter takes part in it nevertheless, because git applies `required`
+to both ways.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import IO
+
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
+from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS, clean
+from capsule.git.drivers import pktline
+from capsule.ids import is_id
+
+__all__ = ["Cleaner", "cleaner", "kind_of", "serve"]
+
+#: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
+Cleaner = Callable[[bytes, str], bytes]
+
+#: Seconds to wait for a writer whose append may have been met half written. An append takes a thousandth of that. The
+#: caller of git may hold the mutex itself, and then nothing is half written.
+_PATIENCE_S = 0.25
+#: What marks a store; the storage layer's own word for it is not loaded for every file.
+_SETTINGS = "capsule.toml"
+#: What a conversation begins with that the diff driver has made readable: `git blame` gives that to the filter.
+_READABLE = b"conversation "
+_VERSION = "version=2"
+_CAPABILITIES = ("capability=clean", "capability=smudge")
+
+
+def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: Callable[[str], None]) -> None:
+    """Answer git until it closes its end; `tell` gets the words of errors, which git's protocol has no place for.
+
+    Raises:
+        InvalidInput: It isn't git who writes, or one that speaks another version.
+        BrokenPipeError: Git is gone.
+    """
+    try:
+        _shake_hands(incoming, outgoing)
+        while True:
+            request = dict(pktline.text(line).partition("=")[::2] for line in pktline.packets(incoming))
+            data = b"".join(pktline.packets(incoming))
+            outgoing.write(_answer(request, data, clean_form, tell))
+            outgoing.flush()
+    except pktline.Ended:
+        return
+
+
+def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+    welcome, *versions = map(pktline.text, pktline.packets(incoming) or [b""])
+    if welcome != "git-filter-client" or _VERSION not in versions:
+        raise InvalidInput("this program speaks version 2 of git's filter protocol, and is started by git itself")
+    outgoing.write(pktline.packed("git-filter-server", _VERSION))
+    outgoing.flush()
+    offered = list(map(pktline.text, pktline.packets(incoming)))
+    outgoing.write(pktline.packed(*(one for one in _CAPABILITIES if one in offered)))
+    outgoing.flush()
+
+
+def _answer(request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Callable[[str], None]) -> bytes:
+    path = request.get("pathname", "")
+    try:
+        if request.get("command") == "clean":
+            data = clean_form(data, path)
+        elif request.get("command") != "smudge":
+            raise InvalidInput(f"{path}: git asks for {request.get('command')!r}, which was not offered")
+    except CapsuleError as error:
+        tell(f"{error.message}\n{path}: not taken in")
+        return pktline.packed("status=error")
+    # The second list may change the status, once the content is through; it doesn't.
+    return pktline.packed("status=success") + pktline.content(data) + pktline.FLUSH
+
+
+def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
+    """What cleans the documents of the repository at `top`; `tell` gets the words about each that does not parse."""
+
+    def clean_form(data: bytes, path: str) -> bytes:
+        kind = kind_of(path)
+        try:
+            return clean(data, path, kind)
+        except InvalidDocument as error:
+            if data.startswith(_READABLE):
+                return data
+            whole = _between_writes(os.path.join(top, path), kind)
+            if whole is not None and whole != data:
+                return clean_form(whole, path)
+            tell(
+                f"{error.message}\n{path}: passes as it is, and must not be committed; mend it, or ask: capsule doctor"
+            )
+            return data
+
+    return clean_form
+
+
+def kind_of(path: str) -> str:
+    """The kind of the document that git has at `path`, by its folder."""
+    return AGENTS if path.split("/")[-2:-1] == [AGENTS] else CONVERSATIONS
+
+
+def _between_writes(path: str, kind: str) -> bytes | None:
+    """The document at a path, read under its mutex; None when no store writes it, or the mutex isn't free.
+
+    Git reads without the mutex, and so may have met an append half way.
+    """
+    folder, name = os.path.split(path)
+    root, id = os.path.dirname(folder), name.removesuffix(".json")
+    if os.path.basename(folder) != kind or not is_id(id) or not os.path.isfile(os.path.join(root, _SETTINGS)):
+        return None
+    from capsule.engines.files.storage import FileStorage
+
+    storage = FileStorage(root)
+    try:
+        if not storage.remembers(kind, id):
+            return None  # The store never wrote it, so nobody is writing it: and no trace is left of this look.
+        with storage.mutex(kind, id, _PATIENCE_S) as held:
+            content = held.read()
+        return content[0] if content else None
+    except CapsuleError:
+        return None
+    finally:
+        storage.close()

@@ -1,0 +1,149 @@
+"""The merge driver: git hands it three versions of a document, and it leaves the merged one in the file of ours.
+
+What must stay true: what is left there is either a valid document in its clean form, or, where a side can't be read,
+what git itself would have left; whatever has to be settled by a person makes git stop; and the words name the document
+as the repository does. What is merged and how is `capsule/format/merge/merge.py`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import orjson
+
+from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused
+from capsule.format import codec, validation
+from capsule.format.merge.clean_form import AGENTS, clean
+from capsule.format.merge.merge import Merged, merge, merge_agents
+from capsule.format.text.shown import one_line
+from capsule.git.drivers.filter import kind_of
+from capsule.git.setup.attributes import file_command, store_command
+
+__all__ = ["Sides", "merge_files", "merged_version"]
+
+Document = dict[str, Any]
+#: Values are shown up to so many characters.
+_CUT = 60
+
+
+class Sides(NamedTuple):
+    """The files that git hands over: the common ancestor (empty when there is none), ours, theirs."""
+
+    base: str
+    ours: str
+    theirs: str
+
+
+def merged_version(
+    base: Document | None, ours: Document, theirs: Document, path: str, kind: str
+) -> tuple[bytes, Merged]:
+    """Two versions merged, in the clean form. Raises InvalidDocument."""
+    merged = merge_agents(base, ours, theirs) if kind == AGENTS else merge(base, ours, theirs, path)
+    return clean(codec.encode(merged.document), path, kind), merged
+
+
+def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tuple[bool, list[str]]:
+    """Merge into the file of ours.
+
+    Args:
+        sides: The three files.
+        path: The document's path in the repository.
+        marker_size: How long git's conflict markers are.
+        directory: Where git runs the driver.
+
+    Returns:
+        Whether git may go on, and what a person is told, line by line.
+
+    Raises:
+        Refused: A file can't be read or written.
+        GitFailed: Git could not do its own merge, where a side can't be read.
+    """
+    kind, contents = kind_of(path), [_read(file) for file in sides]
+    try:
+        names = ("the common ancestor", "ours", "theirs")
+        base, ours, theirs = (
+            _document(content, path, name, kind) for content, name in zip(contents, names, strict=True)
+        )
+        if ours is None or theirs is None:
+            raise InvalidDocument.of([Problem(path, 0, 0, "", "one side is an empty file")])
+        _ensure_one_document([side for side in (base, ours, theirs) if side is not None], path)
+        data, merged = merged_version(base, ours, theirs, path, kind)
+    except CapsuleError as error:
+        _merge_as_text(sides, marker_size, directory)
+        words = error.message.split("\n")
+        return False, [*words, f"{path}: not merged; git's own merge, line by line, is left there to be settled"]
+    try:
+        with open(sides.ours, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise Refused(f"{sides.ours}: can't be written: {error.strerror}", path=sides.ours) from error
+    return not merged.conflicts, _words(merged, path, kind, directory)
+
+
+def _document(content: bytes, path: str, side: str, kind: str) -> Document | None:
+    """A side's document; None when git has none, and gives an empty file. Raises InvalidDocument, naming the side."""
+    if not content:
+        return None
+    try:
+        document = codec.decode(content, path)
+        if kind != AGENTS:
+            validation.check(document, content, path)
+        return document
+    except InvalidDocument as error:
+        raise InvalidDocument.of([replace(one, what=f"{one.what} (in {side})") for one in error.problems]) from None
+
+
+def _ensure_one_document(sides: list[Document], path: str) -> None:
+    """Make sure that the sides are versions of one document: git takes what is alike for what was renamed.
+
+    A fork is alike, when its source was deleted. (The strategy `ort` of git 2.39 does so with `no-renames`, too.)
+    """
+    ids = dict.fromkeys(str(side.get("id")) for side in sides)
+    if len(ids) > 1:
+        what = (
+            f"these are different documents ({', '.join(map(one_line, ids))}), of which git took one for another "
+            "renamed; undo it with: git merge --abort, and merge again with: git merge -X find-renames=100%"
+        )
+        raise InvalidDocument.of([Problem(path, 0, 0, "", what)])
+
+
+def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
+    id, title = one_line(str(merged.document.get("id"))), one_line(str(merged.document.get("title") or ""))
+    name = f'conversation {id} "{title}"' if kind != AGENTS else f"agent {id}"
+    words = [f"{name}: {note}" for note in merged.notes]
+    for conflict in merged.conflicts:
+        field, values = one_line(conflict.field), " and ".join(map(_short, conflict.values))
+        words.append(f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for now")
+    if merged.conflicts:
+        command = store_command(f"capsule git resolve {id}", directory, path)
+        how = "settle it by hand" if kind == AGENTS else f"settle it with: {command}"
+        words.append(f"{path}: {how}, then: {file_command('git add', path)}")
+    return words
+
+
+def _short(value: Any) -> str:
+    """A value in a line; a text in quotes."""
+    if value is None:
+        return "nothing"
+    text = one_line(value if isinstance(value, str) else orjson.dumps(value).decode())
+    text = text if len(text) <= _CUT else f"{text[: _CUT - 3]}..."
+    return f'"{text}"' if isinstance(value, str) else text
+
+
+def _merge_as_text(sides: Sides, marker_size: int, directory: str) -> None:
+    """What git would have done without a driver."""
+    from capsule.git.program import Git  # Needed seldom, and not lightly loaded.
+
+    labels = [part for label in ("ours", "base", "theirs") for part in ("-L", label)]
+    files = (sides.ours, sides.base, sides.theirs)
+    # The exit code is the number of conflicts; 255, and ours as it was, for what git takes for no text.
+    Git(directory).run("merge-file", f"--marker-size={marker_size}", *labels, "--", *files, fine=range(256))
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise Refused(f"{path}: can't be read: {error.strerror}", path=path) from error

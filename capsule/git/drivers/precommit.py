@@ -1,0 +1,103 @@
+"""The check before a commit: whether what is staged below a store may become history.
+
+The filter has refused most of this; the check is for a clone without it, for what was staged before it was set up, and
+for `git add --patch`, which writes into the index past every filter. What must stay true: what is looked at is the
+index that this commit is made of, never the files; each complaint names the file and the way out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from capsule.errors import InvalidDocument
+from capsule.format import codec, migrations, validation
+from capsule.format.merge.clean_form import CONVERSATIONS
+from capsule.git.objects import REGULAR, Blobs
+from capsule.git.program import Git
+from capsule.git.setup.attributes import KINDS, file_command, store_command
+
+__all__ = ["problems"]
+
+_DERIVED = ".capsule"
+
+
+def problems(git: Git) -> list[str]:
+    """What must not be committed, a line for each, and how to go on; none when all is well.
+
+    Args:
+        git: Git, in the environment that it gives its hooks: so that it is this commit's index that is looked at.
+
+    Raises:
+        GitFailed: It is in no repository.
+
+    Cost: a strict parse of each staged document.
+    """
+    top = git.run("rev-parse", "--show-toplevel").text
+    lines: list[str] = []
+    raw = ("--raw", "--no-abbrev", "--no-renames", "--diff-filter=d")
+    fields = iter(git.run("diff", "--cached", "-z", *raw).fields)
+    with Blobs(git) as blobs:
+        for about in fields:
+            _, mode, _, blob, _ = about.split(" ")
+            path = next(fields)
+            kind, name = _place(top, path)
+            what = ""
+            if kind == _DERIVED:
+                what = "is derived from the conversations, and not to be committed"
+            elif kind and name.startswith(".") and name.endswith(".tmp"):
+                what = "is a file that is being written, and not to be committed"
+            elif kind and name.endswith(".json"):
+                if mode in REGULAR:
+                    lines += _faults(blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json"))
+                else:
+                    what = "is no file; a store takes no links in a document's place"
+            if what:
+                lines.append(f"{path}: {what}: {file_command('git rm --cached', path)}")
+    if lines:
+        lines.append("nothing was committed; what is staged can be committed as it is with: git commit --no-verify")
+    return lines
+
+
+def _place(top: str, path: str) -> tuple[str, str]:
+    """The kind of a document (or what is derived) and the file's name; empty when the path lies in no store."""
+    parts = path.split("/")
+    for at in range(len(parts) - 1, 0, -1):
+        folder = parts[at - 1]
+        is_ours = folder == _DERIVED or (folder in KINDS and at == len(parts) - 1)
+        if is_ours and os.path.isfile(os.path.join(top, *parts[: at - 1], "capsule.toml")):
+            return folder, parts[-1]
+    return "", ""
+
+
+def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str]:
+    """What is wrong with one document."""
+    again = f"mend it, and then: {file_command('git add', path)}"
+    try:
+        document = codec.decode(data, path)
+        version = migrations.parse_version(document.get("version", "1.0"))
+        if kind == CONVERSATIONS and not (version is not None and version[0] > migrations.KNOWN[0]):
+            validation.check(document, data, path)
+            if document["id"] != id:
+                line, column = codec.locate(data, ("id",))
+                yield f"{path}:{line}:{column}: id: is {document['id']!r}, but the file's name says {id!r}; {again}"
+    except InvalidDocument as error:
+        yield from error.message.split("\n")
+        yield f"{path}: {again}"
+        return
+    holder = _holder(document)
+    if holder:
+        yield (
+            f"{path}: is staged with the lock of {holder}, which other clones would take for theirs; "
+            f"run: {store_command('capsule git setup', top, path)}, and then: {file_command('git add', path)}"
+        )
+
+
+def _holder(document: dict[str, Any]) -> str:
+    """Who has the document locked; empty: nobody."""
+    about = document.get("metadata")
+    lock = about.get("lock") if isinstance(about, dict) else None
+    if not isinstance(lock, dict) or not lock.get("active"):
+        return ""
+    return str(lock.get("name") or lock.get("user") or lock.get("instanceId") or "somebody")

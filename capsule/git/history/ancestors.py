@@ -1,0 +1,88 @@
+"""The version that two versions of a conversation began from, as far as git has it.
+
+What must stay true: a version counts as the ancestor of another one only where that one shows it; else there is none,
+and a merge without one keeps more than it must, which is the better mistake.
+
+Where a file synchronizer made two versions of one file, no commit says what they began from. A committed version is
+taken for the ancestor of both when each of them shows that whoever wrote it had read this one: it holds the
+version's last message, its `updatedAt` is not earlier, and of each message that both have it has the same words, or a
+later edit; and what it lacks of this one was not brought into it after that last message, by a merge for example. A
+version that was written elsewhere by somebody who had not read the commit yet fails at one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from capsule.errors import CapsuleError
+from capsule.format import codec
+from capsule.format.merge.clean_form import clean
+from capsule.git.history.timeline import versions_of
+from capsule.git.objects import Blobs
+from capsule.git.repository import Repository
+from capsule.store.reading import KIND
+
+__all__ = ["ancestor_in"]
+
+#: So many committed versions are looked at, from the latest on.
+_MOST = 50
+Document = Mapping[str, Any]
+
+
+def ancestor_in(repository: Repository) -> Callable[[str, bytes, bytes], bytes | None]:
+    """What finds the version that two versions of a conversation began from, in the clean form, as they are given.
+
+    Args:
+        repository: The repository that the store lies in.
+    """
+
+    def ancestor(id: str, ours: bytes, theirs: bytes) -> bytes | None:
+        sides = [codec.decode(data, f"{id}.json") for data in (ours, theirs)]
+        versions = list(_versions(repository, id))
+        for at, (data, version) in enumerate(versions):
+            older = [_ids(document) for _, document in versions[at + 1 :]]
+            if all(_has_read(side, version, older) for side in sides):
+                return data
+        return None
+
+    return ancestor
+
+
+def _versions(repository: Repository, id: str) -> Iterator[tuple[bytes, Document]]:
+    """The committed versions that can be read, in the clean form, the latest first."""
+    with Blobs(repository.git) as blobs:
+        for name in versions_of(repository, id, _MOST):
+            try:
+                data = clean(blobs.read(name) or b"", f"{id}.json", KIND)
+                yield data, codec.decode(data, f"{id}.json")
+            except CapsuleError:
+                continue
+
+
+def _ids(document: Document) -> set[str]:
+    return {message["id"] for message in document["history"]}
+
+
+def _has_read(side: Document, version: Document, older: list[set[str]]) -> bool:
+    """Whether a version of a conversation shows that it was made from another one.
+
+    Args:
+        side: The one version.
+        version: The other one.
+        older: The messages of the versions before that one.
+    """
+    if side["updatedAt"] < version["updatedAt"] or not version["history"]:
+        return False
+    messages = {message["id"]: message for message in side["history"]}
+    last = version["history"][-1]["id"]
+    if last not in messages:
+        return False
+    missing = _ids(version) - messages.keys()
+    if any(last in had and missing - had for had in older):
+        return False  # It may have been made from that older one, and never have had what came in between.
+    return all(
+        mine == message or str(mine.get("editedAt") or "") > str(message.get("editedAt") or "")
+        for message in version["history"]
+        if (mine := messages.get(message["id"])) is not None
+    )

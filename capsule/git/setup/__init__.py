@@ -1,0 +1,1 @@
+"""Setting a clone up for conversations, and its status."""

@@ -1,0 +1,105 @@
+"""What git is told of a conversation: which attributes its files get, and which programs do the work for those.
+
+What must stay true: the attributes are the same on every machine, as they are committed; the commands are this
+machine's, as they name its Python, and stand in git's configuration. Each command survives the shell that git gives
+it to, whatever letters its path has. And what a person is told to type does the same wherever in the repository it is
+typed: git names a file from the repository's top, and starts its drivers and hooks there without saying where it was
+started itself (`git pull` hands on no GIT_PREFIX).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS
+
+__all__ = [
+    "ATTRIBUTES",
+    "CHECK",
+    "CHECK_LINE",
+    "DRIVER",
+    "KINDS",
+    "attribute_lines",
+    "check_config",
+    "driver_config",
+    "file_command",
+    "store_command",
+]
+
+#: The documents that git is told of, by the names of their folders.
+KINDS = (CONVERSATIONS, AGENTS)
+#: The name under which git's attributes and its configuration find each other.
+DRIVER = "capsule"
+#: What the documents get. `-text`: git's line ends (`core.autocrlf`) are not for a file whose bytes are counted.
+ATTRIBUTES = f"merge={DRIVER} diff={DRIVER} filter={DRIVER} -text"
+#: The setting that holds what a pre-commit hook runs. The hook names this setting and no program, so that it is the
+#: same on every machine, and may be committed; where nobody has set Capsule up, it does nothing.
+CHECK = f"{DRIVER}.precommit"
+CHECK_LINE = f'eval "$(git config --get {CHECK} || echo :)" || exit 1'
+#: What a hunk's header shows of a conversation that is made readable: the line that a message begins with.
+_MESSAGE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2} .*"
+
+
+def attribute_lines() -> list[str]:
+    """The lines for the `.gitattributes` in a store's directory."""
+    return [f"{kind}/*.json {ATTRIBUTES}" for kind in KINDS]
+
+
+def driver_config(program: Sequence[str]) -> dict[str, str]:
+    """The settings that make the attributes do something.
+
+    Git runs each command in a shell, in the repository's top directory. The merge driver alone has placeholders, of
+    which git quotes `%P` itself, and the others have no letter that needs it (gitattributes(5), "Defining a custom
+    merge driver"). The filter says what to do when its program is gone (an exit code of the shell from 126 on): git
+    can't check a conversation out without it, and says little.
+
+    Args:
+        program: How the drivers are started: a program, as an absolute path, and its first arguments.
+    """
+    command = shlex.join(program)
+    words = (
+        f"capsule: the filter of conversations is gone, as {program[0]} does not start; set it up anew "
+        f"(capsule git setup) or do without (git config --remove-section filter.{DRIVER})"
+    )
+    otherwise = f"{{ code=$?; test $code -lt 126 || echo {shlex.quote(words)} >&2; exit $code; }}"
+    return {
+        f"merge.{DRIVER}.name": "Capsule: messages by their ids",
+        f"merge.{DRIVER}.driver": f"{command.replace('%', '%%')} merge %O %A %B %L %P",
+        f"diff.{DRIVER}.textconv": f"{command} textconv",
+        f"diff.{DRIVER}.xfuncname": _MESSAGE,
+        f"filter.{DRIVER}.process": f"{command} filter || {otherwise}",
+        f"filter.{DRIVER}.required": "true",
+    }
+
+
+def check_config(program: Sequence[str]) -> dict[str, str]:
+    """The setting that `CHECK_LINE` in a hook runs: it checks what is staged.
+
+    When the program is gone from the machine, a commit that changes no conversation goes through: a repository must
+    not become unusable. One that does is refused, as nobody can say whether a lock or half a file is in it, and told
+    the ways out.
+    """
+    command = shlex.join(program)
+    words = (
+        f"capsule: the check of staged conversations is gone, as {program[0]} does not start it; commits of "
+        "conversations are refused until it is set up anew (capsule git setup) or taken out "
+        f"(git config --unset {CHECK})"
+    )
+    paths = shlex.join([f":(top,glob)**/{kind}/*" for kind in KINDS])
+    otherwise = f"echo {shlex.quote(words)} >&2; git diff --cached --quiet --diff-filter=d -- {paths}"
+    return {CHECK: f"{command} pre-commit || if {command} version >/dev/null 2>&1; then false; else {otherwise}; fi"}
+
+
+def file_command(words: str, path: str) -> str:
+    """A command of git, `git add` for example, on one file, whose path begins at the repository's top."""
+    # `:/` is short for `:(top)` (gitglossary(7), pathspec), and takes signs that follow for more of its kind.
+    top = ":/" if path[:1].isalnum() else ":(top)"
+    return f"{words} -- {shlex.quote(top + path)}"
+
+
+def store_command(words: str, top: str, path: str) -> str:
+    """A command of Capsule, `capsule git setup` for example, in the store of the document at `path` below `top`."""
+    folder = os.path.dirname(os.path.dirname(path))
+    return f"{words} --store {shlex.quote(os.path.join(top, folder))}" if folder else words

@@ -1,0 +1,296 @@
+"""Whether a clone is set up for conversations, and how it stands with what it has.
+
+What must stay true: nothing is changed by looking, and nothing is run that the repository's configuration names; what
+is told is what git itself answers, for a document of this store, and not what some file says; and whatever is not as it
+should be comes with what to do about it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from capsule.errors import InvalidDocument
+from capsule.format.merge.clean_form import clean
+from capsule.git.commits.merge import merge_version
+from capsule.git.objects import attributes, blob_name, object_format
+from capsule.git.program import Git
+from capsule.git.repository import Repository
+from capsule.git.setup import hook
+from capsule.git.setup.attributes import DRIVER, KINDS, check_config, driver_config
+
+if TYPE_CHECKING:
+    from capsule.store.conflicts import Disputed
+
+__all__ = ["Finding", "State", "look"]
+
+_SET_UP = "run: capsule git setup"
+_ANY_ID = "00000000-0000-4000-8000-000000000000"
+_ATTRIBUTE = {"merge": DRIVER, "diff": DRIVER, "filter": DRIVER, "text": "unset"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is to be done, or worth knowing.
+
+    Attributes:
+        kind: `drivers`, `attributes`, `ignore`, `hook`, `git`, `merging`, `conflicts`, `changed` or `upstream`.
+        what: What it is, in words.
+        todo: What to do about it.
+        is_trouble: Whether it has to be done; else it is what goes on in any clone.
+    """
+
+    kind: str
+    what: str
+    todo: str
+    is_trouble: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "what": self.what, "todo": self.todo, "isTrouble": self.is_trouble}
+
+
+@dataclass(slots=True)
+class State:
+    """How a clone stands. The counts and names are None where git would not say.
+
+    Attributes:
+        top: The repository's working tree.
+        folder: The store's folder in it; empty: it is the store.
+        git: Git's version, as it says it.
+        branch, upstream: The branch, and what it follows; None: none.
+        ahead, behind: How many commits the branch has that the upstream hasn't, and the other way round.
+        changed: The documents, `kind/id`, that are not as in the last commit.
+        unmerged: Those that wait for a person in a merge.
+        hook: Where the check before a commit is run from; empty: nowhere.
+        findings: What is to be done, the gravest first.
+    """
+
+    top: str
+    folder: str
+    git: str = ""
+    branch: str | None = None
+    upstream: str | None = None
+    ahead: int | None = None
+    behind: int | None = None
+    changed: list[str] = field(default_factory=list)
+    unmerged: list[str] = field(default_factory=list)
+    hook: str = ""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_fine(self) -> bool:
+        return not any(finding.is_trouble for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        findings = [finding.as_json() for finding in self.findings]
+        return {**asdict(self), "fine": self.is_fine, "findings": findings}
+
+
+def look(root: str, program: Sequence[str], conflicts: Iterable[Disputed] = ()) -> State:
+    """Look at a clone.
+
+    Args:
+        root: The store's directory.
+        program: How `set_up` would have the drivers started now.
+        conflicts: What merges left to be settled, by conversation (`Store.conflicts`).
+
+    Raises:
+        NotFound: The store lies in no repository.
+
+    Cost: some ten starts of git, of which `git status` looks at every document, and a read of those that it names.
+    """
+    repository = Repository.around(root)
+    state = State(repository.top, repository.prefix.rstrip("/"))
+    state.findings += _drivers(repository, program)
+    state.findings += _files(repository)
+    state.findings += _hook(repository, state)
+    state.findings += _version(repository, state)
+    state.findings += _tree(repository, state)
+    under_way = list(_under_way(repository, state))
+    if under_way:  # What goes on in any clone waits: `commit` and `sync` are refused until that is ended.
+        state.findings = [finding for finding in state.findings if finding.is_trouble]
+    state.findings += under_way
+    for id, disputes in groupby(conflicts, lambda one: one.id):
+        disputed = list(disputes)
+        fields = ", ".join(one.field for one in disputed)
+        what = f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: {fields}'
+        state.findings.append(Finding("conflicts", what, f"run: capsule git resolve {id}"))
+    state.findings.sort(key=lambda finding: not finding.is_trouble)
+    return state
+
+
+def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding]:
+    """Attributes and configuration, of which one without the other is the usual trap."""
+    missing = _missing_attributes(repository)
+    wanted = driver_config(program) | check_config(program)
+    pattern = rf"^((merge|diff|filter)\.)?{DRIVER}\."
+    # Not `repository.git`, for which the filters are off.
+    entries = Git(repository.top).run("config", "-z", "--get-regexp", pattern, fine=(0, 1)).fields
+    there = {name: value for name, _, value in (entry.partition("\n") for entry in entries)}
+    absent = [name for name in wanted if name not in there]
+    if absent:
+        if missing:
+            yield Finding("drivers", "git has not been told of conversations here", _SET_UP)
+            return
+        what = (
+            "the attributes are here, but this clone does not know what they mean: git merges conversations line by "
+            f"line, and commits their locks (not set: {', '.join(absent)})"
+        )
+        yield Finding("drivers", what, _SET_UP)
+    elif missing:
+        where = os.path.join(repository.top, repository.prefix, ".gitattributes")
+        what = f"the programs are set up, but not in force for the documents here: {'; '.join(missing)}"
+        yield Finding("attributes", what, f"{_SET_UP}; where that is not enough, look for other lines than {where} has")
+    if not absent:
+        yield from _programs(repository, there, wanted)
+
+
+def _missing_attributes(repository: Repository) -> list[str]:
+    """What git would not do with a document, each with the attribute as it stands."""
+    missing: dict[str, list[str]] = {}
+    paths = {repository.path_of(kind, _ANY_ID): kind for kind in KINDS}
+    for path, name, value in attributes(repository.git, paths, *_ATTRIBUTE):
+        if value != _ATTRIBUTE[name]:
+            missing.setdefault(paths[path], []).append(f"{name} is {value}")
+    return [f"{kind}/*.json ({', '.join(words)})" for kind, words in missing.items()]
+
+
+def _programs(repository: Repository, there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether what the configuration names is there, and set as this version sets it."""
+    command = there[f"filter.{DRIVER}.process"]
+    try:
+        words = shlex.split(command)
+        words = words[: words.index("filter")]
+    except ValueError:
+        words = []
+    if not words:
+        yield Finding("drivers", f"filter.{DRIVER}.process is none that Capsule wrote: {command}", _SET_UP)
+    elif shutil.which(words[0]) is None:
+        what = "the program of the drivers is gone, so that git can't add or check out conversations"
+        yield Finding("drivers", f"{what}: {words[0]}", _SET_UP)
+    else:
+        # Which Python starts them doesn't matter, as long as all of them are as this version writes them.
+        others = driver_config(words) | check_config(words)
+        odd = [name for name in wanted if there[name] not in (wanted[name], others[name])]
+        if odd:
+            yield Finding("drivers", f"not as this version sets it: {', '.join(odd)}", _SET_UP)
+
+
+def _files(repository: Repository) -> Iterator[Finding]:
+    """What others get with a clone, and what must not be in it."""
+    git, prefix = repository.git, repository.prefix
+    documents = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
+    passing = [f"{prefix}{kind}/.{_ANY_ID}.tmp" for kind in KINDS]
+    asking = ("check-ignore", "--no-index", "-z", "--stdin")
+    ignored = set(git.run(*asking, input=[*documents, *passing], fine=(0, 1)).fields)
+    if not ignored.issuperset(passing):
+        yield Finding("ignore", "files that are just being written could be added", _SET_UP)
+    for path in documents:
+        if path in ignored:
+            command = f"git -C {shlex.quote(repository.top)} check-ignore -v {shlex.quote(path)}"
+            todo = f"take out the rule that {command} names, if they belong in git"
+            yield Finding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
+    names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
+    changed = [entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields]
+    if changed:
+        what = f"not committed as it is here, and other clones have what is committed: {shlex.join(changed)}"
+        yield Finding("attributes", what, "run: capsule git commit")
+    folders = [f":(top,literal){prefix}{name}" for name in (".capsule", *KINDS)]
+    tracked = [path for path in git.run("ls-files", "-z", "--", *folders).fields if _is_passing(path[len(prefix) :])]
+    if tracked:
+        shown = shlex.join(tracked[:3]) + (" ..." if len(tracked) > 3 else "")
+        what = f"{_count(len(tracked), 'file')} in git that are derived or half written: {shown}"
+        todo = f"run in {shlex.quote(repository.top)}: git rm -r --cached -- {shown}"
+        yield Finding("ignore", what, todo)
+
+
+def _hook(repository: Repository, state: State) -> Iterator[Finding]:
+    there = hook.find(repository)
+    state.hook = there.runs
+    if there.runs:
+        return
+    if there.obstacle:
+        what = f"nothing checks what is committed: {there.path} can't be given the check, as {there.obstacle}"
+        yield Finding("hook", what, there.way_out)
+    else:
+        yield Finding("hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP)
+
+
+def _version(repository: Repository, state: State) -> Iterator[Finding]:
+    state.git, is_enough = merge_version(repository.git)
+    if not is_enough:
+        what = (
+            f"git {state.git} lacks what this needs: capsule git sync, where it merges other files than conversations"
+        )
+        yield Finding("git", what, "install git 2.38 or newer", False)
+
+
+def _tree(repository: Repository, state: State) -> Iterator[Finding]:
+    """Branch and upstream, and the documents that are not as in the last commit."""
+    shape = ("--porcelain=v2", "-z", "--branch", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
+    fields = repository.git.run("status", *shape, "--", *repository.pathspecs()).fields
+    for entry in fields:
+        kind, _, rest = entry.partition(" ")
+        if kind == "#":
+            _read_branch(rest, state)
+            continue
+        # porcelain v2 (git-status(1)): 7 fields stand before the path, 9 where it is unmerged, none of a new file.
+        *before, path = rest.split(" ", {"1": 7, "u": 9}.get(kind, 0))
+        place = repository.document_at(path)
+        if place and not (kind == "1" and before[0] == ".M" and _is_clean(repository, path, place[0], before[6])):
+            (state.unmerged if kind == "u" else state.changed).append("/".join(place))
+    if state.changed:
+        what = f"{_count(len(state.changed), 'document')} changed since the last commit"
+        yield Finding("changed", what, "run: capsule git commit", False)
+    if state.ahead or state.behind:
+        sides = [(state.ahead, "to push"), (state.behind, "to merge")]
+        counts = " and ".join(f"{_count(count, 'commit')} {what}" for count, what in sides if count)
+        yield Finding("upstream", f"{counts} ({state.branch} and {state.upstream})", "run: capsule git sync", False)
+
+
+def _is_clean(repository: Repository, path: str, kind: str, blob: str) -> bool:
+    """Whether a file that git takes for changed is what the index has, but for its lock or its layout."""
+    try:
+        with open(os.path.join(repository.top, path), "rb") as file:
+            return blob_name(clean(file.read(), path, kind), object_format(repository.git)) == blob
+    except (OSError, InvalidDocument):
+        return False
+
+
+def _read_branch(words: str, state: State) -> None:
+    name, _, value = words.partition(" ")
+    if name == "branch.head" and value != "(detached)":
+        state.branch = value
+    elif name == "branch.upstream":
+        state.upstream = value
+    elif name == "branch.ab":
+        ahead, behind = value.split()
+        state.ahead, state.behind = int(ahead), -int(behind)
+
+
+def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
+    """What git has begun and not ended, in this worktree."""
+    if begun := repository.under_way():
+        what, end = begun
+        files = f"; to be settled: {', '.join(state.unmerged)}" if state.unmerged else ""
+        first = "settle what is open, git add it, and then: " if state.unmerged else "end it with: "
+        yield Finding("merging", f"{what} is going on{files}", f"{first}{end}")
+        return
+    if state.unmerged:
+        what = f"without a merge going on, these wait to be settled: {', '.join(state.unmerged)}"
+        yield Finding("merging", what, "settle them, and git add them")
+
+
+def _is_passing(path: str) -> bool:
+    """Whether what lies at a path of the store is derived, or is being written."""
+    name = path.rpartition("/")[2]
+    return path.startswith(".capsule/") or (name.startswith(".") and name.endswith(".tmp"))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,119 @@
+"""Which store: found as git finds its repository, and made where there is none yet.
+
+What must stay true: a store is a directory with a `capsule.toml`; nothing that exists is ever overwritten.
+The one module below the doors that reads the environment, so that every door finds the same store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from capsule import settings
+from capsule.engines.files.disk.layout import SETTINGS_NAME, Directory, Layout
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import naming, sync_directory
+from capsule.errors import NotFound, Refused
+
+__all__ = ["ensure_store", "find_store", "load_settings"]
+
+_log = logging.getLogger("capsule")
+
+CONVERSATIONS = "conversations"
+
+
+def find_store(path: str | os.PathLike[str] | None) -> str:
+    """The directory of the store: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a
+    `capsule.toml`, else the user's own store, which is made when it isn't there.
+
+    Raises:
+        NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
+        Refused: The nearest one upwards is another user's, who may have put it in the way of this one.
+    """
+    for given, what in ((path, "--store"), (os.environ.get("CAPSULE_STORE"), "CAPSULE_STORE")):
+        if given:
+            root = os.path.abspath(given)
+            if not os.path.isfile(os.path.join(root, SETTINGS_NAME)):
+                way_out = "name a directory" if os.path.isfile(root) else f"make one with: capsule init {root}"
+                raise NotFound(
+                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {what}); {way_out}", id=root
+                )
+            return root
+    here = os.getcwd()
+    while True:
+        if os.path.isfile(os.path.join(here, SETTINGS_NAME)):
+            _ensure_trusted(here)
+            return here
+        above = os.path.dirname(here)
+        if above == here:
+            break
+        here = above
+    import platformdirs
+
+    own = os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False))
+    ensure_store(own)
+    return own
+
+
+def _ensure_trusted(root: str) -> None:
+    """Raise Refused when a store that was merely come upon belongs to somebody else, as git does it: what its settings
+    and conversations say would be taken for the user's own."""
+    if not hasattr(os, "geteuid"):
+        return
+    me = os.geteuid()
+    behind_sudo = os.environ.get("SUDO_UID", "") if me == 0 else ""
+    trusted = {0, me, int(behind_sudo) if behind_sudo.isdecimal() else me}
+    for path in (root, os.path.join(root, SETTINGS_NAME)):
+        owner = os.stat(path).st_uid
+        if owner not in trusted:
+            raise Refused(
+                f"{path} belongs to another user (uid {owner}), so the store there is used only when it is named: "
+                f"--store {root}, or CAPSULE_STORE={root}",
+                path=path,
+            )
+
+
+def ensure_store(directory: str | os.PathLike[str]) -> list[str]:
+    """Make a store of `directory`, as far as it is none; idempotent, and nothing is overwritten.
+
+    Returns:
+        The paths that were made.
+
+    Raises:
+        Refused, StorageFailed: The system did not let it.
+    """
+    root = os.path.abspath(directory)
+    if os.path.isfile(root):
+        raise Refused(f"{root} is a file, and a store is a directory; name another place", path=root)
+    sys = Syscalls()
+    layout = Layout(root)
+    toml = os.path.join(root, SETTINGS_NAME)
+    wanted = [root, layout.documents(CONVERSATIONS), toml, layout.derived(), layout.derived(".gitignore")]
+    missing = [path for path in wanted if not os.path.lexists(path)]
+    with naming(root, "make"):
+        os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
+        layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
+        Directory(layout, sys, "mutex").ensure()
+        if toml in missing:
+            fd = sys.open(toml, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.file_mode)
+            try:
+                sys.pwrite(fd, settings.TEMPLATE.encode(), 0)
+                sys.fsync(fd)
+            finally:
+                sys.close(fd)
+            sync_directory(sys, root)
+    return missing
+
+
+def load_settings(root: str) -> settings.Settings:
+    """The settings of the store at `root`.
+
+    Raises:
+        InvalidDocument: `capsule.toml` can't be accepted.
+    """
+    path = os.path.join(root, SETTINGS_NAME)
+    with naming(path, "read"), open(path, "rb") as file:
+        found = settings.parse(file.read(), path)
+    for problem in found.unknown:
+        _log.warning("%s", problem)
+    return found

@@ -1,0 +1,1 @@
+"""Instance locks: the rule, the holder of a lock, and what keeps it fresh."""

@@ -1,0 +1,300 @@
+"""Holding locks: what one instance holds, takes, refreshes and gives back.
+
+What must stay true: the lock in the capsule is the truth, and what is remembered here only serves to notice that
+it was taken away; an instance's file is locked before the first record names it; a forked child holds nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from capsule import timestamps
+from capsule.engines.files.protocols import Held
+from capsule.engines.interface import Engine, Trashed
+from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused
+from capsule.format.head import Head
+from capsule.format.new import inactive_lock
+from capsule.ids import named_instance_id, new_id
+from capsule.locks import policy
+from capsule.locks.policy import Identity, LockState
+from capsule.locks.refresher import Leases
+from capsule.settings import Settings
+from capsule.store.change import Conversation
+
+__all__ = ["HeldLock", "Holder"]
+
+T = TypeVar("T")
+_log = logging.getLogger("capsule")
+
+
+class _Write(Protocol):
+    """Runs an action on a conversation, settled and under its mutex."""
+
+    def __call__(self, id: str, action: Callable[[Conversation], T]) -> T: ...
+
+
+class HeldLock:
+    """The lock on one conversation, given back at the end of a `with` block."""
+
+    def __init__(self, holder: Holder, id: str) -> None:
+        self._holder = holder
+        self.id = id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._holder.give_back(self.id)
+        except CapsuleError:
+            if error is None:
+                raise
+            _log.warning("the lock on %s could not be given back", self.id)
+
+
+class Holder:
+    """The locks of one open store.
+
+    Args:
+        engine: Knows which instances live.
+        settings: The store's settings.
+        write: Runs an action on a conversation.
+        keep_locks: Whether the lock that a save of an exclusive conversation applies is kept.
+        name: The instance's name, when it outlives its process.
+        user: Whom the locks name as their user; None: the user of this process.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        write: _Write,
+        *,
+        keep_locks: bool,
+        name: str | None,
+        user: str | None = None,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._write = write
+        self._keep_locks = keep_locks
+        self._name = name
+        self._user = user
+        self._begin()
+
+    def _begin(self) -> None:
+        user, host = self._user or _user(), socket.gethostname()
+        instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
+        self._identity = Identity(instance, user, host, os.getpid(), self._name)
+        self._held: dict[str, int] = {}
+        self._released = False
+        self._guard = threading.Lock()
+        self._closing = threading.RLock()
+        self._leases = Leases(self._settings.lock_ttl_s / 6, lambda: list(self._held), self._refresh)
+
+    def me(self) -> Identity:
+        """This instance; a forked child is one of its own, and holds nothing."""
+        if self._identity.pid != os.getpid():
+            self._begin()
+        return self._identity
+
+    def admit(self, conversation: Conversation) -> dict[str, Any] | None:
+        """Let this instance write, and say which lock to record with the write, if any.
+
+        Raises:
+            Locked, LockLost: As `locks.admit`.
+        """
+        head = conversation.transaction.head
+        lock = head.lock
+        orphan = self._admitted_to(conversation.id, lock)
+        if orphan is None and lock is not None:
+            return conversation.refreshed_lock() if self._name is not None and self._is_stale(lock) else None
+        lock = self._take() if self._keep_locks and policy.is_exclusive(head.type) else None
+        return inactive_lock() if lock is None and orphan else lock
+
+    def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
+        """As `admit`, for a write in passing, which locks nothing."""
+        return inactive_lock() if self._admitted(conversation) else None
+
+    def _admitted(self, conversation: Conversation) -> dict[str, Any] | None:
+        return self._admitted_to(conversation.id, conversation.head.lock)
+
+    def _admitted_to(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
+        """As `locks.admit`, for this store; a takeover is said."""
+        me = self.me()
+        try:
+            orphan = policy.admit(id, lock, me, held=id in self._held, state=self._state)
+        except LockLost:
+            with self._guard:
+                self._held.pop(id, None)
+            raise
+        if orphan:
+            _log.warning("conversation %s: took over the lock of %s, which is gone", id, policy.describe(orphan))
+        return orphan
+
+    def lock_for_new(self, type: str) -> dict[str, Any] | None:
+        """The lock that a new conversation of this type is made with."""
+        return self._take() if self._keep_locks and policy.is_exclusive(type) else None
+
+    def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
+        """The record of a lock for this instance; None once it keeps none any more."""
+        me = self.me()
+        # Under the guard: an instance that was closed meanwhile must not be announced as living.
+        with self._guard:
+            if self._released:
+                return None
+            if me.name is None:
+                self._engine.announce(me.instance)
+        return policy.taken(me, timestamps.now(), client, agent)
+
+    def _is_stale(self, lock: dict[str, Any]) -> bool:
+        try:
+            age_s = timestamps.seconds_between(str(lock.get("timestamp")), timestamps.now())
+        except ValueError:
+            return True
+        return age_s > self._settings.lock_ttl_s / 10
+
+    def _state(self, lock: dict[str, Any]) -> str:
+        return policy.state_of(lock, self.me().host, self._engine.is_alive, self._settings.lock_ttl_s)
+
+    def now_held(self, id: str, lock: dict[str, Any]) -> None:
+        """Remember a lock that a save recorded."""
+        if not lock["active"]:
+            return
+        with self._guard:
+            self._held.setdefault(id, 0)
+        self._leases.start()
+
+    def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
+        """See `Store.lock`. Locks of one instance nest: the outermost `with` gives it back."""
+
+        def act(conversation: Conversation) -> None:
+            orphan = self._admitted(conversation)
+            if conversation.head.lock is not None and orphan is None:
+                conversation.refresh_lock()
+                return
+            record = self._take(client, agent)
+            if record is None:
+                raise Refused(f"conversation {id} was not locked: this instance is being closed", path="")
+            conversation.change_head(lambda head: head["metadata"].update(lock=record))
+
+        self._write(id, act)
+        with self._guard:
+            self._held[id] = self._held.get(id, 0) + 1
+        self._leases.start()
+        return HeldLock(self, id)
+
+    def give_back(self, id: str) -> None:
+        """One `with` block less; the last one unlocks."""
+        self.me()
+        with self._guard:
+            left = self._held.get(id, 0) - 1
+            if left > 0:
+                self._held[id] = left
+                return
+        try:
+            self.unlock(id)
+        except Locked as error:
+            _log.warning("the lock on %s was taken by another meanwhile: %s", id, error)
+
+    def unlock(self, id: str, *, force: bool = False) -> bool:
+        """See `Store.unlock`."""
+
+        def act(conversation: Conversation) -> bool:
+            lock = conversation.head.lock
+            if lock is None:
+                return False
+            if lock.get("instanceId") != self.me().instance and not force and self._state(lock) != "orphaned":
+                raise Locked(
+                    f"conversation {id} is locked by {policy.describe(lock)}, not by this instance; "
+                    f"wait, or run: capsule unlock {id} --force",
+                    id=id,
+                    holder=lock,
+                )
+            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
+            return True
+
+        try:
+            return self._write(id, act)
+        finally:
+            with self._guard:
+                self._held.pop(id, None)
+
+    def discard(self, conversation: Conversation) -> Trashed:
+        """Delete a conversation that this instance may write."""
+        self._admitted(conversation)
+        if conversation.head.lock is not None:
+            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
+        return self._gone(conversation.id, conversation.transaction.delete())
+
+    def discard_damaged(self, held: Held) -> Trashed:
+        """Delete a document that doesn't parse, unless another instance holds it as far as its bytes show."""
+        try:
+            got = held.read()
+        except InvalidDocument:  # Too large to be read, or no file.
+            got = None
+        self._admitted_to(held.id, policy.in_damaged(got[0]) if got else None)
+        return self._gone(held.id, held.delete())
+
+    def _gone(self, id: str, trashed: Trashed) -> Trashed:
+        with self._guard:
+            self._held.pop(id, None)
+        return trashed
+
+    def _refresh(self, id: str) -> None:
+        def act(conversation: Conversation) -> None:
+            lock = conversation.head.lock
+            if lock is not None and lock.get("instanceId") == self.me().instance:
+                conversation.refresh_lock()
+
+        self._write(id, act)
+
+    def state_of(self, head: Head) -> LockState:
+        """The lock in a head, with what is known of its holder."""
+        lock = head.lock or {}
+        return LockState(
+            id=head.id,
+            title=head.title,
+            instance=str(lock.get("instanceId") or ""),
+            user=str(lock.get("user") or ""),
+            host=str(lock.get("host") or ""),
+            name=lock.get("name"),
+            since=str(lock.get("timestamp") or ""),
+            state=self._state(lock),
+            client=lock.get("client"),
+            agent=lock.get("agent"),
+        )
+
+    def is_dead(self, lock: dict[str, Any]) -> bool:
+        """Whether the kernel says that the program which took a lock has ended."""
+        here = lock.get("host") == self.me().host and not lock.get("name")
+        return here and not self._engine.is_alive(str(lock.get("instanceId")))
+
+    def close(self) -> None:
+        """Release what this instance holds, which keeps no lock from here on; a named one leaves them as they are."""
+        self.me()
+        with self._guard:
+            self._released = True
+        with self._closing:  # Who closes second may end the process next, so it waits for the first.
+            with self._guard:
+                held = [] if self._name is not None else list(self._held)
+            for id in held:
+                try:
+                    self.unlock(id)
+                except CapsuleError as error:
+                    _log.warning("the lock on %s could not be released: %s", id, error)
+        self._leases.stop()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"

@@ -1,0 +1,160 @@
+"""Conflict copies: what file synchronizers leave beside a conversation that was written to in two places.
+
+What must stay true: a copy is merged into its conversation as a version from another clone is, and only then moved to
+the quarantine, where it stays whole; a conversation that somebody holds is left as it is, and so is a copy that
+doesn't parse, or is another conversation's; and without `repair` nothing is changed.
+
+This module does not know the version that both began from; a caller may (`capsule/git/history/ancestors.py`). Without
+it, the messages of both sides are kept, and so is what one of them deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from capsule.engines.files.engine import files_of
+from capsule.engines.files.external_edits import decoded
+from capsule.engines.files.protocols import Scanned
+from capsule.errors import CapsuleError, InvalidDocument
+from capsule.format import codec
+from capsule.format.merge.clean_form import AGENTS, clean
+from capsule.format.merge.comparison import compare
+from capsule.format.merge.copy_names import may_be_copy_of, original_of
+from capsule.locks.policy import describe
+from capsule.store.reading import KIND
+from capsule.store.store import Store
+
+__all__ = ["Ancestor", "Copy", "copy_in"]
+
+#: Gives the version that two versions of a conversation began from, in the clean form; None where there is none.
+#: Takes the conversation's id and both versions, likewise.
+Ancestor = Callable[[str, bytes, bytes], "bytes | None"]
+
+
+_CALLED = {KIND: "conversation", AGENTS: "agent"}
+
+
+class Copy:
+    """One conflict copy.
+
+    Attributes:
+        id: The conversation, or the agent, that it is a copy of.
+        what: What it is, in words.
+        line: Where it doesn't parse, from 1; else 0.
+        column: Likewise.
+        repaired: What was done about it, in words; None when nothing was.
+    """
+
+    def __init__(self, kind: str, id: str, what: str, data: bytes, name: str, at: tuple[int, int] | None) -> None:
+        self.id = id
+        self.what = what
+        self.line, self.column = at or (0, 0)
+        self.repaired: str | None = None
+        self._kind = kind
+        self._called = _CALLED[kind]
+        self._data = data
+        self._name = name
+        self._is_whole = at is None
+
+    def merge(self, store: Store, ancestor: Ancestor | None) -> None:
+        """Merge it into its document, and move it to the quarantine; what hinders that is added to `what`."""
+        if not self._is_whole:
+            return
+        try:
+            theirs = clean(self._data, f"{self._name}.json", self._kind)
+            self.repaired = self._merged(store, theirs, ancestor)
+        except CapsuleError as error:
+            self.what += f"; not merged: {error.message}"
+
+    def _merged(self, store: Store, theirs: bytes, ancestor: Ancestor | None) -> str | None:
+        ours = self._ours(store)
+        if ours is not None and (held_by := self._holder(store)):
+            self.what += f"; not merged, as the conversation is locked by {held_by}"
+            return None
+        base = None
+        if ancestor is not None and ours is not None and self._kind == KIND:
+            base = ancestor(self.id, ours, theirs)
+        if base is not None and ours not in (base, theirs):
+            with files_of(store.engine).mutex(self._kind, self.id) as held:
+                # With an ancestor, what one side deleted goes; whoever misses it finds it there.
+                got = held.read()
+                if got is not None:
+                    held.quarantine(got[0], "merged")
+        brought = store.bring_in(self._kind, self.id, base, theirs)
+        if files_of(store.engine).read_stray(self._kind, self._name) != self._data:
+            self.what += "; it was written to meanwhile, and stays until the next time"
+            return None
+        kept = files_of(store.engine).set_aside(self._kind, self._name, self.id, "copy")
+        said = self._said(ours, self._ours(store))
+        notes = "".join(f"; {note}" for note in brought.notes)
+        settle = f"; both changed the same, see: capsule git conflicts {self.id}" if brought.conflicts else ""
+        return f"{said}{notes}{settle}; the copy is kept as {kept}"
+
+    def _said(self, before: bytes | None, after: bytes | None) -> str:
+        """What merging did, in words."""
+        if before is None:
+            return f"is the {self._called} now, which was gone"
+        if before == after or after is None:
+            return f"held nothing that the {self._called} has not"
+        if self._kind != KIND:
+            return f"merged into the {self._called}"
+        changes = compare(*(codec.decode(data, f"{self.id}.json") for data in (before, after))).words()
+        return f"merged into the {self._called}: {', '.join(changes) or 'nothing that counts'}"
+
+    def _ours(self, store: Store) -> bytes | None:
+        """The document in the clean form; None when there is none. Raises InvalidDocument when it does not parse."""
+        data = store.version(self._kind, self.id)
+        return data and clean(data, store.engine.name(self._kind, self.id), self._kind)
+
+    def _holder(self, store: Store) -> str:
+        """Who else holds the conversation, in words; empty when nobody does."""
+        if self._kind != KIND:
+            return ""
+        head = store.head(self.id)
+        state = store.lock_state(head)
+        if state is None or state.state == "orphaned" or state.instance == store.instance_id:
+            return ""
+        return describe(head.lock or {})
+
+
+def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
+    """The conflict copy that a file is; None when it is none, or can't be read.
+
+    Args:
+        store: The store.
+        found: The file, as a scan met it.
+        kind: The kind of document it lies among: `conversations` or `agents`.
+
+    Cost: a read and a parse of a file whose name may be a copy's; nothing of any other.
+    """
+    named = original_of(found.id)
+    if not found.regular or (named is None and not _may_be(found.id)):
+        return None
+    data = files_of(store.engine).read_stray(kind, found.id)
+    if data is None:
+        return None
+    called = _CALLED[kind]
+    try:
+        id = _id_in(data, found.path, kind)
+    except InvalidDocument as error:
+        if named is None:
+            return None
+        at = error.problems[0]
+        what = f"a conflict copy of {called} {named} that does not parse: {at.what}; correct it, or move it away"
+        return Copy(kind, named, what, data, found.id, (at.line, at.column))
+    if id == found.id or (named is None and not may_be_copy_of(found.id, id)):
+        return None
+    if named is not None and named != id:
+        what = f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or an id that fits"
+        return Copy(kind, named, what, data, found.id, codec.locate(data, ("id",)))
+    return Copy(kind, id, f"a conflict copy of {called} {id}", data, found.id, None)
+
+
+def _id_in(data: bytes, path: str, kind: str) -> str:
+    """The id that stands in a document. Raises InvalidDocument."""
+    return str((decoded(data, path, None) if kind == KIND else codec.decode(data, path)).get("id"))
+
+
+def _may_be(name: str) -> bool:
+    """Whether a name is worth a look inside: one that a computer's name may stand at the end of."""
+    return any(may_be_copy_of(name, name[:at]) for at, letter in enumerate(name) if letter == "-" and at)

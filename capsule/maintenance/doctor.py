@@ -1,0 +1,299 @@
+"""The doctor: every document of a store examined, and mended where that is safe.
+
+What must stay true: without `repair` nothing is changed; whatever a repair changes, the original is kept (in the
+quarantine or the trash); and a file is only judged under its mutex, so that a write in flight is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capsule.engines.files.engine import files_of
+from capsule.engines.files.external_edits import decoded, mendable, settle
+from capsule.engines.files.protocols import Held, Leftover, Scanned
+from capsule.errors import CapsuleError, InvalidDocument, Problem
+from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.head import Head
+from capsule.format.merge.clean_form import AGENTS
+from capsule.format.merge.reconcile import reconcile
+from capsule.ids import is_id
+from capsule.locks.policy import describe
+from capsule.maintenance.conflict_copies import Ancestor, Copy, copy_in
+from capsule.store.freshness import standing_of
+from capsule.store.reading import KIND
+from capsule.store.servers import pending_problems
+from capsule.store.store import Store
+
+__all__ = ["Finding", "examine"]
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not well.
+
+    Attributes:
+        id: The conversation, or what else it is about.
+        path: The file.
+        line: Line in it, from 1; 0 when it is the file as a whole.
+        column: Column in characters, from 1; 0 likewise.
+        kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`, `odd`, `layout`,
+            `overwritten`, `lock`, `leftover`, `vanished`, `settings`, `behind` (a summary whose source has moved on;
+            nothing is wrong then).
+        what: What it is, in words.
+        repaired: What was done about it, in words; None when nothing was.
+    """
+
+    id: str
+    path: str
+    line: int
+    column: int
+    kind: str
+    what: str
+    repaired: str | None = None
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether something is wrong, and not only worth knowing."""
+        return self.kind != "behind"
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        done = f" -- mended: {self.repaired}" if self.repaired else ""
+        return f"{place}: {self.kind}: {self.what}{done}"
+
+
+def examine(
+    store: Store, *, repair: bool = False, progress: Progress | None = None, ancestor: Ancestor | None = None
+) -> Iterator[Finding]:
+    """Examine a store.
+
+    Args:
+        store: The store.
+        repair: Mend what can be mended.
+        progress: Told how many files are done, and of how many.
+        ancestor: Gives the version that a conflict copy and its conversation began from.
+
+    Cost: a read and a parse of every file.
+    """
+    for problem in store.settings.unknown:
+        what = f"{problem.where} {problem.what}"
+        yield Finding("", problem.path, problem.line, problem.column, "settings", what)
+    scanned = sorted(files_of(store.engine).scan(KIND), key=lambda found: found.id)
+    claimed: dict[str, list[str]] = {}
+    for done, found in enumerate(scanned):
+        if (copy := copy_in(store, found)) is not None:
+            yield _copy(store, copy, found, repair, ancestor)
+        else:
+            examination = _Examination(store, found, claimed, repair)
+            yield from examination.findings()
+            yield from examination.lock()
+            yield from examination.source()
+        if progress:
+            progress(done + 1, len(scanned))
+    for found in sorted(files_of(store.engine).scan(AGENTS), key=lambda found: found.id):
+        if (copy := copy_in(store, found, AGENTS)) is not None:
+            yield _copy(store, copy, found, repair, ancestor)
+    for id, paths in claimed.items():
+        for path in paths[1:]:
+            what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
+            yield Finding(id, path, 0, 0, "twice", what)
+    for problem in pending_problems(store):
+        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
+    for leftover in files_of(store.engine).leftovers(KIND):
+        yield _leftover(store, leftover, repair)
+
+
+class _Examination:
+    """One file, examined."""
+
+    def __init__(self, store: Store, found: Scanned, claimed: dict[str, list[str]], repair: bool) -> None:
+        self._store = store
+        self._found = found
+        self._claimed = claimed
+        self._repair = repair
+        self._head: Head | None = None
+
+    def _finding(self, kind: str, what: str, line: int = 0, column: int = 0) -> Finding:
+        return Finding(self._found.id, self._found.path, line, column, kind, what)
+
+    def _of(self, kind: str, problem: Problem) -> Finding:
+        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        return self._finding(kind, what, problem.line, problem.column)
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with the file, after mending, if asked."""
+        found = self._found
+        if not found.regular:
+            return [self._finding("damaged", "is no regular file, and a document is one; move it out of the way")]
+        if not is_id(found.id):
+            what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
+            return [self._finding("name", what)]
+        try:
+            got = files_of(self._store.engine).read(KIND, found.id)
+            if got is None or (not self._wrong(got[0], None) and files_of(self._store.engine).known(KIND, found.id)):
+                return []
+            # Something is wrong, or a writer is at work: only under the mutex can the two be told apart.
+            with files_of(self._store.engine).mutex(KIND, found.id) as held:
+                return self._under_mutex(held)
+        except InvalidDocument as error:
+            return [self._of("damaged", problem) for problem in error.problems]
+        except CapsuleError as error:
+            return [self._finding("damaged", error.message)]
+
+    def _under_mutex(self, held: Held) -> list[Finding]:
+        held.look()
+        got = held.read()
+        wrong = self._wrong(got[0], held) if got else []
+        if not self._repair or not wrong:
+            return wrong
+        done = self._mended(held, {finding.kind for finding in wrong})
+        got = held.read()
+        left = {(finding.kind, finding.what) for finding in (self._wrong(got[0], held) if got else [])}
+        return [
+            finding if (finding.kind, finding.what) in left else replace(finding, repaired=done or "done")
+            for finding in wrong
+        ]
+
+    def _wrong(self, data: bytes, held: Held | None) -> list[Finding]:
+        """What is wrong with these bytes; with the mutex held, also what was lost of them."""
+        path = self._found.path
+        try:
+            document = decoded(data, path, None)
+        except InvalidDocument as error:
+            got = held.read() if held is not None else None
+            if held is not None and got is not None and mendable(held, *got) is not None:
+                return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
+            if files_of(self._store.engine).is_torn(data):
+                what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
+                at = error.problems[0]
+                return [self._finding("torn", f"{at.what}: {what}", at.line, at.column)]
+            return [self._of("damaged", problem) for problem in error.problems]
+        wrong = []
+        self._head = Head.of(migrations.current(document, path)[0], path, len(data))
+        if document["id"] != self._found.id:
+            line, column = codec.locate(data, ("id",))
+            wrong.append(self._finding("name", f"its id is {document['id']!r}: file name and id differ", line, column))
+        if held is not None or document["id"] == self._found.id:
+            claimants = self._claimed.setdefault(document["id"], [])
+            if path not in claimants:
+                claimants.append(path)
+        wrong += [self._of("odd", problem) for problem in validation.notes(document, path, data)]
+        as_written, changes = migrations.current(document, path)
+        if changes or codec.encode(as_written) != data:
+            why = ", ".join(changes) or "layout"
+            wrong.append(self._finding("layout", f"not as Capsule writes it ({why}); the next write or --repair does"))
+        if held is not None and held.look() is None:
+            outcome = reconcile(as_written, held.records())
+            if outcome.changed:
+                many = len(outcome.restored)
+                lost = [f"{many} acknowledged message{'s' if many > 1 else ''}"] if many else []
+                what = "a save from outside lacks " + ", ".join([*lost, *outcome.remade])
+                wrong.append(self._finding("overwritten", f"{what}; the next read or write merges them back"))
+        return wrong
+
+    def _lock(self) -> str:
+        """The state of the file's lock; empty when it has none."""
+        state = self._store.lock_state(self._head) if self._head else None
+        return state.state if state else ""
+
+    def lock(self) -> Iterator[Finding]:
+        """The lock, when its holder is gone. Asked after `findings`, and not under the mutex."""
+        if self._head is None or self._head.lock is None or self._lock() != "orphaned":
+            return
+        what = f"locked by {describe(self._head.lock)}, who is gone; the next write takes it over"
+        finding = self._finding("lock", what)
+        if self._repair and self._head.id == self._found.id and self._store.unlock(self._found.id):
+            finding = replace(finding, repaired="unlocked")
+        yield finding
+
+    def source(self) -> Iterator[Finding]:
+        """What became of a summary's source, as far as both can be read. Asked after `findings`."""
+        head = self._head
+        if head is None or not head.is_summary or not head.source_conversation_id:
+            return
+        both = [self._document(id) for id in (self._found.id, head.source_conversation_id)]
+        if both[0] is not None and both[1] is not None:
+            standing = standing_of(both[0], both[1])
+            if standing.state in ("behind", "elsewhere"):
+                yield self._finding("behind", f"a summary of {head.source_conversation_id}; {standing}")
+
+    def _document(self, id: str) -> dict[str, Any] | None:
+        """A conversation as its file has it, which is not settled for that."""
+        storage = files_of(self._store.engine)
+        try:
+            got = storage.read(KIND, id)
+            return got and migrations.current(decoded(got[0], storage.path(KIND, id), id))[0]
+        except CapsuleError:
+            return None
+
+    def _mended(self, held: Held, kinds: set[str]) -> str:
+        """Mend what can be mended of these kinds; in words what was done."""
+        if kinds == {"damaged"}:
+            return ""
+        if "name" in kinds:
+            return self._renamed(held)
+        if kinds <= {"layout", "odd"} and self._lock() == "held":
+            return ""  # What its holder may be about to write is the holder's; it does as well.
+        settle(held, mend=True)
+        got = held.read()
+        if got is None:
+            return ""
+        data, signature = got
+        document = decoded(data, held.path, held.id)
+        if "odd" in kinds:
+            document = _with_own_ids(document)
+        document, changes = migrations.current(document, held.path)
+        written = codec.encode(canonical.in_order(document))
+        if written != data:
+            kept = held.quarantine(data, "repair") if "odd" in kinds else ""
+            held.replace(signature, written, anatomy.survey(written), [])
+            said = ", ".join(changes) or "brought into the canonical layout"
+            return f"{said}; the original is kept as {kept}" if kept else said
+        return "merged back" if "overwritten" in kinds else "cut back; the original is in the quarantine"
+
+    def _renamed(self, held: Held) -> str:
+        """Give a file the name of its id, when that is free."""
+        got = held.read()
+        if got is None:
+            return ""
+        document = decoded(got[0], held.path, None)
+        id = document["id"]
+        storage = files_of(self._store.engine)
+        if not is_id(id) or storage.exists(KIND, id):
+            return ""
+        as_written, _ = migrations.current(document, held.path)
+        written = codec.encode(as_written)
+        with storage.mutex(KIND, id) as target:
+            target.replace(None, written, anatomy.survey(written), [])
+        held.delete()
+        return f"is {storage.path(KIND, id)} now; the misnamed file is in the trash"
+
+
+def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the second and every further use of a message id taken off, so that a new one is made."""
+    seen: set[Any] = set()
+    history = []
+    for message in document["history"]:
+        id = message.get("id")
+        if id is not None and id in seen:
+            message = {key: value for key, value in message.items() if key != "id"}
+        seen.add(id)
+        history.append(message)
+    return document | {"history": history}
+
+
+def _copy(store: Store, copy: Copy, found: Scanned, repair: bool, ancestor: Ancestor | None) -> Finding:
+    if repair:
+        copy.merge(store, ancestor)
+    return Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired)
+
+
+def _leftover(store: Store, leftover: Leftover, repair: bool) -> Finding:
+    kind = "vanished" if leftover.kind == "vanished" else "leftover"
+    done = files_of(store.engine).sweep(KIND, leftover) if repair else None
+    return Finding(leftover.id, leftover.path, 0, 0, kind, leftover.what, done)

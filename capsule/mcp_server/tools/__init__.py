@@ -1,0 +1,1 @@
+"""The tools: what a model can call, and what it is answered."""

@@ -1,0 +1,101 @@
+"""The tools for the branches of a conversation: one that adds and switches, one that takes messages out.
+
+What must stay true: one call is one action of the store; messages are taken out only when the user agreed to these
+very ones; and an argument that an action has no use for is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.resolve import ElicitationResult, Resolve
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from capsule.errors import InvalidInput
+from capsule.mcp_server.access import author, written_by
+from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.tools import questions
+from capsule.mcp_server.tools.fence import visible, word
+from capsule.mcp_server.tools.questions import Going, What, Yes, agreed
+from capsule.mcp_server.tools.reading import Id
+from capsule.mcp_server.tools.results import Branched, about, answer, conversation_of
+from capsule.mcp_server.tools.writing import Confirm, Key
+
+if TYPE_CHECKING:
+    from capsule.format.models import Message
+
+__all__ = ["branch", "delete_messages"]
+
+Action = Literal["switch", "next", "previous", "edit", "regenerate", "fork"]
+_NEEDS_MESSAGE = ("switch", "edit")
+_MAKES_MESSAGE = ("edit", "regenerate")
+_STEPS = {"switch": 0, "next": 1, "previous": -1}
+
+
+def branch(
+    ctx: Context,
+    id: Id,
+    action: Action,
+    message: Annotated[str, Field(description="Id, @N or @last; empty, but for switch and edit: the newest")] = "",
+    content: Annotated[str, Field(description="Text of the new version, for edit and regenerate")] = "",
+    idempotencyKey: Key = "",
+) -> Annotated[CallToolResult, Branched]:
+    """switch to the branch of message, or to the next/previous version beside it; edit: put a new version beside a
+    message; regenerate: another answer beside one; fork: copy the branch up to message into a new conversation."""
+    if action in _NEEDS_MESSAGE and not message:
+        raise InvalidInput(f"action {action} needs message: its id, @N or @last")
+    if (action in _MAKES_MESSAGE) != bool(content):
+        needs = "needs content: the text of the new message" if not content else "takes no content"
+        raise InvalidInput(f"action {action} {needs}")
+    if idempotencyKey and action in _STEPS:
+        raise InvalidInput(f"action {action} makes nothing, so it takes no idempotencyKey")
+    store, key = store_of(ctx), idempotencyKey or None
+    id = store.resolve(id)
+    match action:
+        case "fork":
+            forked = store.fork(id, at=message or None, created_by=author(ctx), key=key)
+            made = conversation_of(forked, store.instance_id)
+            return answer(f"Forked from {id}: {about(made)}", Branched(id=made.id))
+        case "edit":
+            return _beside(id, store.branch(id, message, content, key=key, **written_by(ctx)))
+        case "regenerate":
+            return _beside(id, store.regenerate(id, content, message or None, key=key, **written_by(ctx)))
+    switched = store.switch(id, message or None, step=_STEPS[action])
+    leaf = visible(switched.leaf)
+    done, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
+    said = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
+    return answer(f"{done}: the active branch of conversation {id} {said}.", Branched(id=id, leaf=leaf))
+
+
+def _beside(id: str, message: Message) -> CallToolResult:
+    leaf = visible(str(message.id))
+    said = f"Made: message {word(leaf)} (@{message.at}) of conversation {id}; the active branch leads through it."
+    return answer(said, Branched(id=id, leaf=leaf))
+
+
+def delete_messages(
+    ctx: Context,
+    id: Id,
+    leaving: Annotated[Going, Resolve(questions.going)],
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_remove)],
+    message: Annotated[str, Field(description="Id, @N or @last; for all but other_branches")] = "",
+    what: Annotated[What, Field(description="other_branches: all but the active branch")] = "with_answers",
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, Branched]:
+    """Move a message and all that answers it to the trash, or it alone, or the other branches; after asking the
+    user."""
+    agreed(asked)
+    store = store_of(ctx)
+    id = store.resolve(id)
+    if not leaving.ids:
+        return answer(f"Nothing was done: conversation {id} has no other branch.", Branched(id=id))
+    if leaving.message:
+        removal = store.delete_message(id, leaving.message, keep_children=leaving.alone, expected=leaving.ids)
+    else:
+        removal = store.prune(id, expected=leaving.ids)
+    leaf = visible(removal.leaf) if removal.leaf else None
+    now = f"the active branch ends in message {word(leaf)}" if leaf else "no message is left"
+    said = f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them back: capsule restore {id}"
+    return answer(said, Branched(id=id, leaf=leaf, removed=len(removal.ids)))

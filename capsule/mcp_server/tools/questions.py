@@ -1,0 +1,253 @@
+"""What is asked of the user before it is done, and what is said where the client can't ask.
+
+What must stay true: nothing is done unless the user said yes. A client that can ask always asks, whatever the model
+says of it; only where it can't does `confirm: true` count, by which the model says that it asked itself; and not even
+that where words of a person are replaced or removed. The SDK carries a question in either era of the protocol: a
+request in the middle of the call, or an answer that asks for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context, Elicit
+from mcp.server.mcpserver.resolve import AcceptedElicitation, ElicitationResult, Resolve
+from mcp_types.version import is_version_at_least
+from pydantic import BaseModel, ConfigDict, Field
+
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule.format.references import find_message
+from capsule.mcp_server.access import access_of
+from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
+from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.tools.fence import many, quoted, word
+from capsule.store.authorship import whose
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+
+__all__ = [
+    "Edited",
+    "Going",
+    "Standing",
+    "What",
+    "Yes",
+    "agreed",
+    "edited",
+    "going",
+    "may_delete",
+    "may_edit",
+    "may_remove",
+    "may_retitle",
+    "may_take_over",
+    "may_unlock",
+    "standing_title",
+]
+
+#: What `delete_messages` takes out.
+What = Literal["with_answers", "alone", "other_branches"]
+_ASKS_IN_ITS_ANSWER = "2026-07-28"
+
+
+class Yes(BaseModel):
+    """What the user answers. What doesn't fit it is no yes: `errors` says so."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    yes: bool = Field(default=True, title="Do it")
+
+
+def _can_ask(ctx: Context) -> bool:
+    if ctx.protocol_version is None:
+        return False
+    asks = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    if asks is None or (asks.form is None and asks.url is not None):
+        return False
+    return is_version_at_least(ctx.protocol_version, _ASKS_IN_ITS_ANSWER) or ctx.session.can_send_request
+
+
+def _ask(ctx: Context, question: str, confirm: bool, *, instead: str = "") -> Yes | Elicit[Yes]:
+    """The question; where the client can't ask, `confirm` is the answer, unless there is something to do `instead`."""
+    if _can_ask(ctx):
+        return Elicit(question, Yes)
+    if instead:
+        raise Told(
+            "Nothing was done. These are somebody else's words, so the user must be asked, and the client can't ask: "
+            f"{question} {instead}"
+        )
+    if confirm:
+        return Yes()
+    raise Told(
+        f"Nothing was done. This needs the user's consent, and the client can't ask: {question} "
+        "If the user agrees, call again with confirm: true."
+    )
+
+
+def agreed(asked: ElicitationResult[Yes]) -> None:
+    """Raise unless the user said yes."""
+    if isinstance(asked, AcceptedElicitation):
+        if asked.data.yes:
+            return
+        said = "said no"
+    else:
+        said = "declined" if asked.action == "decline" else "closed the question without an answer"
+    raise Told(f"Nothing was done: the user {said}. {NOT_AGAIN}")
+
+
+def _named(head: Head) -> str:
+    return f"{quoted(head.title)} ({head.id})" if head.title else head.id
+
+
+def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
+    """Delete this conversation?"""
+    store = store_of(ctx)
+    id = store.resolve(id)
+    try:
+        named = _named(store.head(id))
+        history: list[dict[str, Any]] = store.document(id)["history"]
+        are_own = all(whose(entry, access_of(ctx).name) == "own" for entry in history)
+    except InvalidDocument:
+        named, are_own = f"{id}, whose file is damaged", False
+    question = f"Delete the conversation {named}? It goes to the store's trash."
+    return _ask(ctx, question, confirm, instead="" if are_own else f"The user can do it: capsule delete {id}")
+
+
+class Standing(BaseModel):
+    """The title that stands there when the user is asked."""
+
+    title: str
+
+
+def standing_title(ctx: Context, id: str, title: str) -> Standing:
+    """The title that is to be replaced; empty when none is."""
+    store = store_of(ctx)
+    return Standing(title=store.head(store.resolve(id)).title if title else "")
+
+
+def may_retitle(
+    ctx: Context, id: str, title: str, confirm: bool, standing: Annotated[Standing, Resolve(standing_title)]
+) -> Yes | Elicit[Yes]:
+    """Replace a title that a person gave?"""
+    if not title:
+        return Yes()
+    store = store_of(ctx)
+    head = replace(store.head(store.resolve(id)), title=standing.title)
+    if not head.named or head.title == title.strip(" \t"):
+        return Yes()
+    return _ask(ctx, f"Replace the title that was given to {_named(head)} by {quoted(title)}?", confirm)
+
+
+class Going(BaseModel):
+    """The messages that go when the user agrees; none of them where the call takes none out."""
+
+    message: str = ""
+    alone: bool = False
+    what: str = ""
+    ids: tuple[str, ...] = ()
+    roles: dict[str, int] = {}
+    are_own: bool = True
+
+    @property
+    def count(self) -> str:
+        """How many of which role."""
+        return (
+            f"{many(len(self.ids), 'message')} ("
+            + ", ".join(f"{n} {word(role)}" for role, n in self.roles.items())
+            + ")"
+        )
+
+
+def going(ctx: Context, id: str, message: str, what: What) -> Going:
+    """The messages that a call of `delete_messages` takes out."""
+    if bool(message) == (what == "other_branches"):
+        needs = "takes no message" if message else "needs message: its id, @N or @last"
+        raise InvalidInput(f"what {what} {needs}")
+    store = store_of(ctx)
+    id = store.resolve(id)
+    if not message:
+        found = store.prune(id, dry_run=True)
+        are_own = _are_own(ctx, store.branches(id)[0], found.ids)
+        return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles, are_own=are_own)
+    history, _, _ = store.branches(id)
+    place = find_message(history, message, id)
+    which, alone = str(history[place]["id"]), what == "alone"
+    found = store.delete_message(id, which, keep_children=alone, dry_run=True)
+    with_it = "while what answers it stays" if alone else "and all that answers it"
+    said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
+    are_own = _are_own(ctx, history, found.ids)
+    return Going(message=which, alone=alone, what=said, ids=found.ids, roles=found.roles, are_own=are_own)
+
+
+def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection[str]) -> bool:
+    me = access_of(ctx).name
+    return all(whose(entry, me) == "own" for entry in history if entry["id"] in ids)
+
+
+def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, Resolve(going)]) -> Yes | Elicit[Yes]:
+    """Delete these messages?"""
+    if not leaving.ids:
+        return Yes()
+    store = store_of(ctx)
+    head = store.head(store.resolve(id))
+    what = f"{leaving.what}, {leaving.count}? They go to the store's trash."
+    question = f"Delete from the conversation {_named(head)}: {what}"
+    which = f"The user can do it: capsule delete {head.id} --which {leaving.message}"
+    command = which if leaving.message else f"The user can do it: capsule trim {head.id}"
+    return _ask(ctx, question, confirm, instead="" if leaving.are_own else command)
+
+
+class Edited(BaseModel):
+    """The message that is edited when the user agrees."""
+
+    id: str
+
+
+def edited(ctx: Context, id: str, message: str) -> Edited:
+    """The message that a call means."""
+    store = store_of(ctx)
+    return Edited(id=str(store.find_message(store.resolve(id), message).id))
+
+
+def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resolve(edited)]) -> Yes | Elicit[Yes]:
+    """Replace words that are not the caller's own?"""
+    store = store_of(ctx)
+    id = store.resolve(id)
+    message = store.find_message(id, meant.id)
+    whose_words = whose({"role": message.role, "from": message.from_}, access_of(ctx).name)
+    if whose_words == "own" or message.content == content:
+        return Yes()
+    beside = "To put a new version beside it: branch with action edit."
+    if whose_words == "agent":
+        raise Told(
+            f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not by you. {beside}"
+        )
+    which = f"message @{message.at} {quoted(message.content, 60)} of the conversation {_named(store.head(id))}"
+    return _ask(
+        ctx,
+        f"Replace {which} by {quoted(content, 60)}? A copy stays in the trash.",
+        confirm=False,
+        instead=f"The user can do it: capsule edit {id} --which {meant.id}. {beside}",
+    )
+
+
+def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
+    """Take over the lock of somebody who is gone?"""
+    store = store_of(ctx)
+    head = store.head(store.resolve(id))
+    state = store.lock_state(head)
+    if state is None or state.state != "orphaned":
+        return Yes()
+    question = f"Take over the lock on {_named(head)}? It is of {holder(head.lock or {})}, whose program is gone."
+    return _ask(ctx, question, confirm)
+
+
+def may_unlock(ctx: Context, id: str, force: bool, confirm: bool) -> Yes | Elicit[Yes]:
+    """Take the lock from somebody else?"""
+    store = store_of(ctx)
+    head = store.head(store.resolve(id))
+    state = store.lock_state(head)
+    if not force or state is None or state.instance == store.instance_id:
+        return Yes()
+    gone = "whose program is gone" if state.state == "orphaned" else "who may be in the middle of something"
+    return _ask(ctx, f"Take the lock on {_named(head)} from {holder(head.lock or {})}, {gone}?", confirm)

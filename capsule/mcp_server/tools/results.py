@@ -1,0 +1,238 @@
+"""What the tools answer: models of the structured content, and how one becomes a result.
+
+What must stay true: a tool answers the same as structured content and as text, and the client gets the one or the
+other (see `forms`); stored text is marked as such in the text, and nothing is hidden in either (see `fence`); what is
+absent is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mcp_types import CallToolResult, TextContent
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from capsule.mcp_server.errors import holder
+from capsule.mcp_server.tools.budget import tokens
+from capsule.mcp_server.tools.fence import quoted, visible, word
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+
+__all__ = [
+    "Appended",
+    "Branched",
+    "Changed",
+    "Changes",
+    "Conversation",
+    "Conversations",
+    "Deleted",
+    "Found",
+    "Hit",
+    "LockAnswer",
+    "Message",
+    "Page",
+    "Written",
+    "about",
+    "answer",
+    "conversation_of",
+    "cost",
+    "said_of",
+    "servers_of",
+]
+
+_TAGS = 20
+_SERVERS = 800  # Characters.
+
+#: Which MCP servers are on or off other than by default. The schema says no more than that, as it costs every model.
+Switches = Annotated[dict[str, bool], WithJsonSchema({"type": "object"})]
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class Conversation(Answer):
+    id: str
+    title: str = ""
+    updated_at: str = ""
+    type: str = ""
+    tags: list[str] = []
+    pinned: bool = False
+    archived: bool = False
+    mcp_servers: Switches = {}
+    locked_by: str | None = None
+    damaged: str | None = None
+
+
+class Conversations(Answer):
+    conversations: list[Conversation]
+    total: int
+    cursor: str | None = None
+
+
+class Message(Answer):
+    id: str
+    at: int
+    role: str
+    text: str
+    sibling: str | None = None
+    time: str | None = None
+    sender: str | None = None
+    edited: bool = False
+    also: list[str] = []
+    rest_from: int | None = None
+
+
+class Page(Answer):
+    id: str
+    title: str
+    total: int
+    on_branch: int | None = None
+    inactive: bool = False
+    mcp_servers: Switches = {}
+    source: str | None = None
+    messages: list[Message]
+    older: str | None = None
+    newer: str | None = None
+
+
+class Hit(Answer):
+    id: str
+    title: str
+    snippet: str
+    message: str | None = None
+    at: int | None = None
+    role: str | None = None
+    time: str | None = None
+    inactive: bool = False
+
+
+class Found(Answer):
+    hits: list[Hit]
+    having: int = 0
+    words: int = 0
+    cursor: str | None = None
+
+
+class Written(Answer):
+    id: str
+    message: str
+    at: int
+
+
+class Appended(Written):
+    repeated: bool = False
+
+
+class Branched(Answer):
+    id: str
+    leaf: str | None = None
+    removed: int = 0
+
+
+class Deleted(Answer):
+    id: str
+    deleted_at: str
+
+
+class LockAnswer(Answer):
+    id: str
+    locked: bool
+
+
+class Changed(Answer):
+    kind: str
+    id: str
+    messages: list[str] = []
+    earlier: int = 0
+    fields: list[str] = []
+    own: bool = False
+
+
+class Changes(Answer):
+    changes: list[Changed]
+    cursor: str
+
+
+def answer(text: str, model: Answer) -> CallToolResult:
+    """The result of a tool.
+
+    Args:
+        text: The answer as text; stored text in it fenced or quoted.
+        model: The same as data.
+    """
+    data = _seen(model.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    return CallToolResult(content=[TextContent(type="text", text=visible(text))], structured_content=data)
+
+
+def cost(model: Answer, text: str, forms: frozenset[str]) -> int:
+    """What a part of an answer costs in these forms, in tokens."""
+    told = {"data": model.model_dump_json(by_alias=True, exclude_defaults=True), "text": text}
+    return sum(tokens(told[form]) for form in forms)
+
+
+def _seen(value: Any) -> Any:
+    """Data with what is hidden in its texts spelled out."""
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(key): _seen(part) for key, part in value.items()}
+        case list():
+            return [_seen(part) for part in value]
+    return value
+
+
+def conversation_of(head: Head, me: str) -> Conversation:
+    """A head as the answers have it; a lock of the instance `me` is "you"."""
+    if head.damaged:
+        return Conversation(id=visible(head.id), damaged=visible(head.damaged[:500]))
+    return Conversation(
+        id=head.id,
+        title=_short(head.title),
+        updated_at=_short(head.updated_at, 40),
+        type=_short(head.type, 40),
+        tags=[_short(tag, 60) for tag in head.tags[:_TAGS]],
+        pinned=head.pinned,
+        archived=head.archived,
+        mcp_servers=servers_of(head),
+        locked_by=None if not head.lock else "you" if head.lock.get("instanceId") == me else holder(head.lock),
+    )
+
+
+def servers_of(head: Head) -> dict[str, bool]:
+    """Which MCP servers a conversation has on or off, other than by default; some of them when there are many."""
+    shown: dict[str, bool] = {}
+    left = _SERVERS
+    for name, on in head.mcp_servers.items():
+        if (left := left - len(name)) >= 0:
+            shown[visible(name)] = on
+    return shown
+
+
+def said_of(servers: dict[str, bool]) -> str:
+    """The same in words."""
+    return "MCP servers " + ", ".join(
+        f"{quoted(name, _SERVERS)} {'on' if on else 'off'}" for name, on in servers.items()
+    )
+
+
+def _short(text: str, limit: int = 200) -> str:
+    return visible(text if len(text) <= limit else text[: limit - 1] + "\u2026")
+
+
+def about(conversation: Conversation) -> str:
+    """A conversation in one line."""
+    if conversation.damaged:
+        return f"{word(conversation.id)} is damaged: {quoted(conversation.damaged, 500)}"
+    said = [conversation.id, quoted(conversation.title), word(conversation.type), word(conversation.updated_at)]
+    if conversation.tags:
+        said.append("tags " + ", ".join(quoted(tag) for tag in conversation.tags))
+    said += [name for name in ("pinned", "archived") if getattr(conversation, name)]
+    if conversation.mcp_servers:
+        said.append(said_of(conversation.mcp_servers))
+    if conversation.locked_by:
+        said.append(f"locked by {conversation.locked_by}")
+    return " | ".join(said)

@@ -1,0 +1,210 @@
+"""The tools that change something.
+
+What must stay true: a tool is its arguments, a call of the store, and an answer; what a person may not want is asked
+first (`questions`). The parameters have the names that clients see, hence their camelCase.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.resolve import ElicitationResult, Resolve
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from capsule.errors import InvalidInput
+from capsule.mcp_server.access import access_of, author, written_by
+from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.tools import questions
+from capsule.mcp_server.tools.fence import visible, word
+from capsule.mcp_server.tools.questions import Edited, Standing, Yes, agreed
+from capsule.mcp_server.tools.reading import Id, Role
+from capsule.mcp_server.tools.results import (
+    Appended,
+    Conversation,
+    Deleted,
+    LockAnswer,
+    Written,
+    about,
+    answer,
+    conversation_of,
+)
+from capsule.mcp_server.tools.sampling import Summed, read_up_to, summed
+
+if TYPE_CHECKING:
+    from capsule.format.models import Message
+
+__all__ = [
+    "append_message",
+    "create_conversation",
+    "delete_conversation",
+    "edit_message",
+    "lock_conversation",
+    "unlock_conversation",
+    "update_conversation",
+]
+
+Kind = Literal["chat", "direct", "group", "channel"]
+Key = Annotated[str, Field(max_length=256, description="Any new text; a retry with the same one makes nothing twice")]
+Confirm = Annotated[bool, Field(description="The user agreed; for clients that can't ask")]
+
+
+def create_conversation(
+    ctx: Context,
+    summary: Annotated[Summed, Resolve(summed)],
+    title: Annotated[str, Field(description="Empty: made from the first user message")] = "",
+    content: Annotated[str, Field(description="First message, or the summary")] = "",
+    role: Annotated[Role | None, Field(description="Of content; by default user, of a summary assistant")] = None,
+    type: Annotated[Kind, Field(description="direct is for two, group and channel for many writers")] = "chat",
+    tags: Annotated[list[str], Field(description="Its tags")] = [],  # noqa: B006 - the schema's default; never changed
+    summaryOf: Annotated[str, Field(description="Conversation that content sums up; id:message, where it ends")] = "",
+    idempotencyKey: Key = "",
+) -> Annotated[CallToolResult, Conversation]:
+    """Make a conversation. Nobody else is kept from writing to it."""
+    store, key = store_of(ctx), idempotencyKey or None
+    if summaryOf:
+        source, up_to = read_up_to(store, summaryOf)
+        head = store.summarize(
+            source,
+            summary.text,
+            title=title or None,
+            tags=tags,
+            of=summary.mark or store.mark(source, up_to),
+            type=type,
+            role=role or "assistant",
+            created_by=author(ctx),
+            key=key,
+        )
+    else:
+        if role and not content:
+            raise InvalidInput("role is that of the first message: give content too")
+        messages = [{"role": role or "user", "content": content, **written_by(ctx)}] if content else []
+        head = store.create(
+            title=title or None, type=type, tags=tags, messages=messages, created_by=author(ctx), key=key
+        )
+    made = conversation_of(head, store.instance_id)
+    return answer(f"Made: {about(made)}", made)
+
+
+def append_message(
+    ctx: Context,
+    id: Id,
+    content: Annotated[str, Field(description="Its text")],
+    role: Role = "assistant",
+    sender: Annotated[str, Field(description="Agent id of the writer")] = "",
+    idempotencyKey: Key = "",
+) -> Annotated[CallToolResult, Appended]:
+    """Append a message. It is on disk when this answers."""
+    store = store_of(ctx)
+    id = store.resolve(id)
+    more = written_by(ctx, sender)
+    repeated = False
+    if idempotencyKey:
+        message, repeated = store.append_once(id, idempotencyKey, role=role, content=content, **more)
+    else:
+        message = store.append(id, role=role, content=content, **more)
+    written = Appended(**_written(id, message).model_dump(), repeated=repeated)
+    said = "Was appended before under this key; nothing was done now" if repeated else "Appended"
+    return answer(f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
+
+
+def _written(id: str, message: Message) -> Written:
+    assert message.id is not None
+    assert message.at is not None
+    return Written(id=id, message=visible(message.id), at=message.at)
+
+
+def edit_message(
+    ctx: Context,
+    id: Id,
+    message: Annotated[str, Field(description="Id, @N or @last")],
+    content: Annotated[str, Field(description="Its whole new text")],
+    meant: Annotated[Edited, Resolve(questions.edited)],
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_edit)],
+) -> Annotated[CallToolResult, Written]:
+    """Replace a message's text: your own, or the user's after asking them. The old text stays in the trash."""
+    agreed(asked)
+    store = store_of(ctx)
+    id = store.resolve(id)
+    written = _written(id, store.edit_message(id, meant.id, content))
+    return answer(f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
+
+
+def update_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_retitle)],
+    standing: Annotated[Standing, Resolve(questions.standing_title)],
+    title: Annotated[str, Field(description="Its new title")] = "",
+    tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
+    pinned: Annotated[bool | None, Field(description="Above the others in lists")] = None,
+    archived: Annotated[bool | None, Field(description="Out of lists")] = None,
+    mcpServers: Annotated[
+        dict[str, bool | None] | None, Field(description="MCP servers to turn on or off; null: as by default")
+    ] = None,
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, Conversation]:
+    """Change what is given. Asks the user before it replaces a title they gave."""
+    agreed(asked)
+    store = store_of(ctx)
+    head = store.update(
+        store.resolve(id),
+        title=title or None,
+        instead_of=standing.title,
+        tags=tags,
+        pinned=pinned,
+        archived=archived,
+        mcp_servers=mcpServers,
+    )
+    changed = conversation_of(head, store.instance_id)
+    return answer(f"Changed: {about(changed)}", changed)
+
+
+def delete_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_delete)],
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, Deleted]:
+    """Move a conversation to the trash, after asking the user."""
+    agreed(asked)
+    store = store_of(ctx)
+    trashed = store.delete(store.resolve(id))
+    deleted = Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
+    return answer(f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted)
+
+
+def lock_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, LockAnswer]:
+    """Nobody else can write until unlock_conversation, or this server ends."""
+    agreed(asked)
+    store = store_of(ctx)
+    id = store.resolve(id)
+    store.lock(id, client=_program(ctx), agent=access_of(ctx).name)
+    return answer(f"Locked for you: {id}.", LockAnswer(id=id, locked=True))
+
+
+def _program(ctx: Context) -> str | None:
+    """The program that is the client, as it calls itself."""
+    about = ctx.session.client_params
+    return None if about is None else f"{about.client_info.name} {about.client_info.version}".strip()[:100]
+
+
+def unlock_conversation(
+    ctx: Context,
+    id: Id,
+    asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_unlock)],
+    force: Annotated[bool, Field(description="Also somebody else's lock, after asking the user")] = False,
+    confirm: Confirm = False,
+) -> Annotated[CallToolResult, LockAnswer]:
+    """Release the lock you hold."""
+    agreed(asked)
+    store = store_of(ctx)
+    id = store.resolve(id)
+    had = store.unlock(id, force=force)
+    return answer(f"Unlocked: {id}." if had else f"{id} was not locked.", LockAnswer(id=id, locked=False))

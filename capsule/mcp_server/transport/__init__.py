@@ -1,0 +1,1 @@
+"""How clients reach the server: over stdio and over HTTP."""

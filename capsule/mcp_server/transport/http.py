@@ -1,0 +1,308 @@
+"""Serving many clients over streamable HTTP.
+
+What must stay true: nobody is answered without a token; every refusal is a JSON-RPC error; and when the server stops or
+a token is revoked, what is open ends as HTTP ends it: with an answer that is complete or a stream that is closed.
+
+The SDK's application checks the token, the Host and the Origin; `_Edge`, in front of it, sees to the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+import orjson
+import uvicorn
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp_types import INVALID_REQUEST
+from pydantic import AnyHttpUrl
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from capsule.errors import CapsuleError
+from capsule.mcp_server.access import SCOPES
+from capsule.mcp_server.sessions import log
+from capsule.mcp_server.transport.address import PATH, Listener, security
+from capsule.mcp_server.transport.lifetime import beside, finish, signalled
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from capsule.mcp_server.server import CapsuleServer
+    from capsule.mcp_server.sessions import HttpStores
+    from capsule.mcp_server.transport.tokens import Tokens
+
+__all__ = ["admitting", "serve"]
+
+_MOST_SESSIONS: Final = 500
+#: How often it is looked for revoked tokens and for idle holders, in seconds.
+_TIDY_S: Final = 2.0
+#: How long requests may still take when the server stops, in seconds. Streams end at once.
+_LAST_ANSWERS_S: Final = 0.7
+#: How long uvicorn may take after that, and the answer that a session has ended until its locks are released.
+_CLOSING_S: Final = 0.5
+#: What is said in place of the SDK's own words.
+_WORDS: Final = {
+    401: "a token is needed that is known, and neither revoked nor expired: Authorization: Bearer TOKEN; "
+    "one is made with: capsule tokens add NAME",
+    413: "the request is too large",
+}
+_NAMED: Final = "; a name is allowed with --allow-host NAME"
+
+
+class _Verifier:
+    """Asks the file of tokens, at each request."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        try:
+            known = self._tokens.holder_of(token)
+        except CapsuleError as error:
+            log.error("nobody is let in: %s", error)
+            return None
+        if known is None:
+            return None
+        scopes = SCOPES[: SCOPES.index(known.scope) + 1]
+        return AccessToken(token="", client_id=known.name, scopes=list(scopes), expires_at=known.expires_s)
+
+
+def admitting(tokens: Tokens) -> dict[str, Any]:
+    """The options of a server that lets nobody in without one of these tokens."""
+    # Without a resource's address, the SDK uses the issuer's for nothing.
+    nowhere = AnyHttpUrl("http://localhost")
+    settings = AuthSettings(issuer_url=nowhere, resource_server_url=None, required_scopes=["read"])
+    return {"token_verifier": _Verifier(tokens), "auth": settings}
+
+
+def serve(
+    server: CapsuleServer,
+    stores: HttpStores,
+    listener: Listener,
+    *,
+    tokens: Tokens,
+    hosts: tuple[str, ...] = (),
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until a signal comes; never returns.
+
+    Args:
+        server: The server, built with the options of `admitting`.
+        stores: The stores behind it.
+        listener: Where it listens.
+        tokens: Who may come in.
+        hosts: Further names by which clients may call the server, such as that of a proxy before it.
+        ready: Called when requests are answered.
+    """
+    settings = stores.main().settings
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    server.custom_route("/health", methods=["GET"])(health)
+
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        transport_security=security(listener, hosts),
+        # A session is a lease: one that is idle for as long as a lock may be has gone, and its locks with it.
+        session_idle_timeout=settings.lock_ttl_s,
+        max_sessions=_MOST_SESSIONS,
+        # A message of the largest size, with every letter beyond ASCII escaped, and room for what is around it.
+        max_request_body_size=3 * settings.message_bytes + (1 << 20),
+    )
+    edge = _Edge(app, stores.end)
+    http = _Uvicorn(uvicorn.Config(edge, log_config=None, log_level="warning", access_log=False, server_header=False))
+
+    async def run() -> None:
+        codes: list[int] = []
+        stopping, stopped = anyio.Event(), anyio.Event()
+
+        def stop(code: int) -> None:
+            codes.append(code)
+            stopping.set()
+
+        async def listen() -> None:
+            await http.serve([listener.socket])
+            stopped.set()
+
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(signalled, stop)
+            tasks.start_soon(listen)
+            tasks.start_soon(_tidy, edge, stores, tokens)
+            while not http.started:
+                await anyio.sleep(0.005)
+            ready()
+            await stopping.wait()
+            beside(stores.release)
+            await edge.close()
+            http.should_exit = True
+            with anyio.move_on_after(_CLOSING_S):
+                await stopped.wait()
+            finish(codes[0], stores.close)
+
+    _raise_limit_of_files()
+    anyio.run(run)
+
+
+async def _tidy(edge: _Edge, stores: HttpStores, tokens: Tokens) -> None:
+    while True:
+        await anyio.sleep(_TIDY_S)
+        try:
+            holders = {token.name for token in tokens.all() if not token.is_over(time.time())}
+        except CapsuleError:
+            holders = set()
+        edge.drop_all_but(holders)
+        await anyio.to_thread.run_sync(stores.tidy, holders)
+
+
+def _raise_limit_of_files() -> None:
+    """Let the process have as many files open as it may: each session has some."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, without its way of handling signals: it raises them anew when it has ended."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Edge:
+    """The application that uvicorn calls: the SDK's, with what it leaves open.
+
+    Args:
+        app: The SDK's application.
+        ended: Told the id of a session that its client has ended.
+    """
+
+    def __init__(self, app: ASGIApp, ended: Callable[[str], None]) -> None:
+        self._app = app
+        self._ended = ended
+        self._open: set[_Exchange] = set()
+        self._is_over = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the application's life."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(_normalised(scope), send, self._ended)
+        if self._is_over:
+            await exchange.finish()
+            return
+        self._open.add(exchange)
+        try:
+            with exchange.cancel:
+                await self._app(exchange.scope, receive, exchange.send)
+        finally:
+            self._open.discard(exchange)
+        if exchange.cancel.cancelled_caught:
+            await exchange.finish()
+
+    def drop_all_but(self, holders: set[str]) -> None:
+        """End what is open for holders who have no token any more."""
+        for exchange in self._open:
+            if exchange.holder is not None and exchange.holder not in holders:
+                exchange.cancel.cancel()
+
+    async def close(self) -> None:
+        """Let nobody in any more, end streams at once, and give other requests an instant to be answered."""
+        self._is_over = True
+        for exchange in self._open:
+            if exchange.scope["method"] == "GET":
+                exchange.cancel.cancel()
+        with anyio.move_on_after(_LAST_ANSWERS_S):
+            while self._open:
+                await anyio.sleep(0.01)
+        for exchange in self._open:
+            exchange.cancel.cancel()
+
+
+def _normalised(scope: Scope) -> Scope:
+    """A request whose Host and Origin can be compared, and that asks for no stream to be resumed: none can be."""
+    folded = (b"host", b"origin")
+    headers = [(name, value.lower() if name in folded else value) for name, value in scope["headers"]]
+    return {**scope, "headers": [pair for pair in headers if pair[0] != b"last-event-id"]}
+
+
+class _Exchange:
+    """One request and its answer, as far as it has gone."""
+
+    def __init__(self, scope: Scope, send: Send, ended: Callable[[str], None]) -> None:
+        self.scope = scope
+        self.cancel = anyio.CancelScope()
+        self._send = send
+        self._ended = ended
+        self._status: int | None = None
+        self._is_complete = False
+        self._refusal: tuple[dict[str, Any], bytearray] | None = None
+
+    @property
+    def holder(self) -> str | None:
+        """Whose token came with it, once that is known."""
+        user = self.scope.get("user")
+        return None if user is None or not user.is_authenticated else str(user.display_name)
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Send what the application answers; a refusal becomes a JSON-RPC error."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            if message["status"] >= 400:
+                self._refusal = (dict(message), bytearray())
+                return
+            if self.scope["method"] == "DELETE":
+                await self._release()
+        elif message["type"] == "http.response.body":
+            self._is_complete = not message.get("more_body", False)
+            if self._refusal is not None:
+                self._refusal[1].extend(message.get("body", b""))
+                if self._is_complete:
+                    await self._refuse(*self._refusal)
+                return
+        await self._send(message)
+
+    async def _release(self) -> None:
+        """Release the session's locks, so that who reads the answer can rely on it; a call may hold one up."""
+        session = dict(self.scope["headers"]).get(b"mcp-session-id", b"").decode("latin-1")
+        with anyio.move_on_after(_CLOSING_S):
+            await anyio.to_thread.run_sync(self._ended, session, abandon_on_cancel=True)
+
+    async def _refuse(self, start: MutableMapping[str, Any], body: bytes | bytearray) -> None:
+        try:
+            told = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            told = None
+        if not isinstance(told, dict) or "jsonrpc" not in told:
+            words = _WORDS.get(start["status"], body.decode("utf-8", "replace") or "refused")
+            if isinstance(told, dict) and "error_description" in told and start["status"] == 403:
+                words = str(told["error_description"])
+            words += _NAMED if "Host header" in words or "Origin header" in words else ""
+            error = {"code": INVALID_REQUEST, "message": words}
+            body = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+        own = (b"content-type", b"content-length")
+        headers = [(name, value) for name, value in start["headers"] if name.lower() not in own]
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self._send({**start, "headers": headers})
+        await self._send({"type": "http.response.body", "body": bytes(body), "more_body": False})
+
+    async def finish(self) -> None:
+        """End the answer where it stands."""
+        if self._is_complete:
+            return
+        if self._status is None:
+            start = {"type": "http.response.start", "status": 503, "headers": [(b"connection", b"close")]}
+            await self._refuse(start, b"the server is being stopped")
+        else:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})

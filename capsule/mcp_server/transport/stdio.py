@@ -1,0 +1,251 @@
+"""Serving one client over stdin and stdout: a line is a JSON-RPC message.
+
+What must stay true: nothing but the protocol reaches the client's end of stdout; every request is answered, also one
+that is no valid JSON or no valid request, and the server goes on after it; and when the client has closed its end of
+stdin, the locks are released at once, and what it had asked by then is answered if that takes but an instant.
+
+The SDK's own reader drops what it can't parse without an answer, so the lines are read and written here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import anyio
+import anyio.to_thread
+import orjson
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
+
+from capsule.mcp_server import sdk
+from capsule.mcp_server.transport.lifetime import beside, finish, signalled
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from capsule.mcp_server.server import CapsuleServer
+    from capsule.store.store import Store
+
+__all__ = ["serve"]
+
+#: How long the requests in flight may take when the client has closed its end, in seconds.
+_LAST_ANSWERS_S = 0.5
+#: The versions of the protocol in which several messages may come as one array.
+_HAVE_BATCHES = frozenset({"2024-11-05", "2025-03-26"})
+
+
+class _Unacceptable(Exception):
+    """A line, or an item of a batch, that is no message. Arguments: the id to answer to, the code, the words."""
+
+
+def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
+    """Serve until the client has gone away or a signal comes; the process ends with it.
+
+    Args:
+        server: The server.
+        store: Its store, which is closed at the end.
+        stdin: What the client sends.
+        stdout: The descriptor that the client reads, see `own_streams`.
+    """
+
+    async def run() -> None:
+        incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+        wire = _Wire(stdin, stdout, incoming, store)
+        low: Any = sdk.server_of(server)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(signalled, lambda code: finish(code, store.close))
+            tasks.start_soon(wire.read)
+            tasks.start_soon(wire.write, outgoing)
+            await low.run(read, write, low.create_initialization_options())
+
+    anyio.run(run)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Requests that came as one array, and are answered as one."""
+
+    waiting: set[Any] = field(default_factory=set)
+    answers: list[bytes] = field(default_factory=list)
+
+    def taken(self, id: Any, answer: bytes) -> bytes | None:
+        """Take an answer; all of them, when it was the last."""
+        self.waiting.discard(id)
+        self.answers.append(answer)
+        return None if self.waiting else b"[" + b",".join(self.answers) + b"]"
+
+
+class _Wire:
+    """Both ends of the connection, and the requests that are not answered yet."""
+
+    def __init__(
+        self, stdin: BinaryIO, stdout: int, incoming: MemoryObjectSendStream[SessionMessage | Exception], store: Store
+    ) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
+        self._incoming = incoming
+        self._store = store
+        # Threads of their own: reading and writing must not wait for calls that take all the others.
+        self._reading = anyio.CapacityLimiter(1)
+        self._writing = anyio.CapacityLimiter(1)
+        self._open: set[Any] = set()
+        self._batches: list[_Batch] = []
+        self._changed = anyio.Event()
+        self._version = ""
+
+    async def read(self) -> None:
+        """Pass on what the client sends, until it closes its end; then end the process."""
+        readline: Callable[[], bytes] = self._stdin.readline
+        while line := await anyio.to_thread.run_sync(readline, limiter=self._reading, abandon_on_cancel=True):
+            if line.strip():
+                await self._take(line)
+        beside(self._store.release)
+        with anyio.move_on_after(_LAST_ANSWERS_S):
+            while self._open:
+                await self._changed.wait()
+        for id in list(self._open):
+            await self._answer(id, _error(id, CONNECTION_CLOSED, "Connection closed"))
+        finish(0, self._store.close)
+
+    async def _take(self, line: bytes) -> None:
+        try:
+            value = _parsed(line)
+            if not isinstance(value, list):
+                await self._pass_on(_message(value))
+            elif self._version in _HAVE_BATCHES and value:
+                await self._take_all(value)
+            else:
+                raise _Unacceptable(None, INVALID_REQUEST, "Invalid Request: no batches in this version")
+        except _Unacceptable as error:
+            await self._send(_error(*error.args))
+
+    async def _take_all(self, values: list[Any]) -> None:
+        batch, messages = _Batch(), []
+        for value in values:
+            try:
+                messages.append(_message(value))
+            except _Unacceptable as error:
+                batch.answers.append(_error(*error.args))
+        batch.waiting = {message.id for message in messages if isinstance(message, JSONRPCRequest)}
+        if batch.waiting:
+            self._batches.append(batch)
+        elif batch.answers:
+            await self._send(b"[" + b",".join(batch.answers) + b"]")
+        for message in messages:
+            await self._pass_on(message)
+
+    async def _pass_on(self, message: JSONRPCMessage) -> None:
+        # A subscription is answered by its end only.
+        if isinstance(message, JSONRPCRequest) and message.method != "subscriptions/listen":
+            self._open.add(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._open.discard((message.params or {}).get("requestId"))
+        await self._incoming.send(SessionMessage(message))
+
+    async def write(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        """Send what the server says."""
+        async for item in outgoing:
+            message = item.message
+            id = getattr(message, "id", None)
+            try:
+                data = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+            except ValueError:  # A text that no JSON can hold.
+                if id is None or hasattr(message, "method"):
+                    continue
+                data = _error(id, INTERNAL_ERROR, "the answer can't be written as JSON")
+            if hasattr(message, "method"):
+                await self._send(data)
+                continue
+            if isinstance(message, JSONRPCResponse) and "protocolVersion" in message.result:
+                self._version = message.result["protocolVersion"]
+            await self._answer(id, data)
+
+    async def _answer(self, id: Any, data: bytes) -> None:
+        batch = next((batch for batch in self._batches if id in batch.waiting), None)
+        whole = data if batch is None else batch.taken(id, data)
+        if whole is not None:
+            if batch is not None:
+                self._batches.remove(batch)
+            await self._send(whole)
+        self._open.discard(id)
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _send(self, data: bytes) -> None:
+        try:
+            await anyio.to_thread.run_sync(_write_all, self._stdout, data + b"\n", limiter=self._writing)
+        except OSError:  # A client that doesn't read any more has gone away.
+            finish(0, self._store.close)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # Somebody who shares the pipe made it so.
+            select.select([], [fd], [])
+
+
+def _parsed(line: bytes) -> Any:
+    """The value of a line. Raises _Unacceptable: it is no JSON, or holds text that is no Unicode."""
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(line)
+    # A request in which only the text is wrong can be told by its id.
+    try:
+        value = json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise _Unacceptable(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
+    told = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
+    raise _Unacceptable(_id(value), INVALID_PARAMS, told)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _message(value: Any) -> JSONRPCMessage:
+    """The message that a value is. Raises _Unacceptable: it is none."""
+    try:
+        message: JSONRPCMessage | None = jsonrpc_message_adapter.validate_python(value, by_name=False)
+    except (ValidationError, RecursionError):
+        message = None
+    if message is None or (isinstance(message, JSONRPCNotification) and "id" in value):
+        told = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
+        raise _Unacceptable(_id(value), INVALID_REQUEST, f"Invalid Request: {told}")
+    return message
+
+
+def _id(value: Any) -> Any:
+    """The id to answer to: the request's, when it can be one."""
+    if not isinstance(value, dict) or {"result", "error"} & value.keys():
+        return None  # An answer of the client's: its id is one of ours.
+    id = value.get("id")
+    if isinstance(id, bool) or not isinstance(id, str | int | float) or id in (math.inf, -math.inf):
+        return None
+    return id.encode("utf-8", "replace").decode() if isinstance(id, str) else id
+
+
+def _error(id: Any, code: int, message: str) -> bytes:
+    told = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
+    return json.dumps(told, separators=(",", ":")).encode()

@@ -1,0 +1,210 @@
+"""Who may use a store over HTTP: a token for each holder, of which only the hash is kept.
+
+What must stay true: a token leaves this module once, when it is made, and can't be had from what is stored; the file
+lies in the user's configuration, beside no store, so that it is never committed, copied or rebuilt with one; and it is
+read anew for each request, so that a revoked token is refused from the next one on.
+
+A token is 256 random bits, so a plain SHA-256 of it is enough: slow hashes are for passwords, which can be guessed.
+Here every guess has one chance in 2^256, however fast it is, and a slow hash would only help whoever wants to keep the
+server busy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from capsule import timestamps
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.disk.whole_files import naming, pwrite_all, sync_directory, write_new
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
+from capsule.ids import is_id
+from capsule.mcp_server.access import SCOPES, Scope
+
+__all__ = ["Token", "Tokens"]
+
+#: So that a token that leaked into a file is recognised for what it is.
+_PREFIX = "capsule_"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, as it is kept.
+
+    Attributes:
+        name: The holder's name.
+        hash: `sha256:` and the hash of the token, in hex.
+        created_at: When it was made.
+        scope: The widest scope that it gives.
+        expires_at: When it is of no use any more; None: it stays.
+    """
+
+    name: str
+    hash: str
+    created_at: str
+    scope: Scope
+    expires_at: str | None
+
+    @property
+    def expires_s(self) -> int | None:
+        """When it is of no use any more, in seconds since 1970."""
+        return None if self.expires_at is None else int(datetime.fromisoformat(self.expires_at).timestamp())
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether it is of no use any more."""
+        return self.expires_s is not None and self.expires_s < now_s
+
+
+class Tokens:
+    """The tokens of one store.
+
+    Args:
+        config: The directory of the user's configuration of Capsule; made when the first token is.
+        root: The store's directory.
+    """
+
+    def __init__(self, config: Path, root: str) -> None:
+        self.root = os.path.realpath(root)
+        self.path = config / "tokens" / f"{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:32]}.json"
+        self._sys = Syscalls()
+
+    def all(self) -> list[Token]:
+        """The tokens, the oldest first.
+
+        Raises:
+            Refused: The file is open to others than its owner, or may not be read.
+            InvalidDocument: It is none of ours.
+        """
+        with naming(str(self.path), "read"):
+            try:
+                fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return []
+            with os.fdopen(fd, "rb") as file:
+                mode = stat.S_IMODE(os.fstat(fd).st_mode)
+                data = file.read()
+        if mode & 0o022 and os.name == "posix":
+            raise Refused(
+                f"{self.path}: others than its owner may write it (mode {mode:04o}), so that nobody knows whose tokens "
+                f"these are; look at it, then run: chmod 600 {self.path}",
+                path=str(self.path),
+            )
+        return _parsed(data, str(self.path))
+
+    def add(self, name: str, *, scope: Scope = "write", expires_in_s: float | None = None) -> str:
+        """Make a token for a holder, who may have had one that expired.
+
+        Args:
+            name: The holder's name: what it writes is from that agent, and its locks show it.
+            scope: The widest scope that the token gives.
+            expires_in_s: Seconds until it is of no use any more; None: it stays.
+
+        Returns:
+            The token; it can't be had again.
+
+        Raises:
+            InvalidInput: The name can't be accepted, or has a token already.
+        """
+        if not is_id(name):
+            raise InvalidInput(
+                f"{name[:60]!r} is no name of a holder: it starts with a letter or digit, goes on with letters, "
+                f"digits and . _ @ -, and has at most 128 bytes"
+            )
+        token = _PREFIX + secrets.token_urlsafe(32)
+        now = datetime.now(UTC)
+        expires_at = None if expires_in_s is None else timestamps.from_ms(int((now.timestamp() + expires_in_s) * 1000))
+
+        with self._changed() as tokens:
+            tokens[:] = [known for known in tokens if known.name != name or not known.is_over(now.timestamp())]
+            if any(known.name == name for known in tokens):
+                raise InvalidInput(
+                    f"{name} has a token already; choose another name, or take that one away first: "
+                    f"capsule tokens revoke {name}"
+                )
+            tokens.append(Token(name, _hash(token), timestamps.now(), scope, expires_at))
+        return token
+
+    def revoke(self, name: str) -> Token:
+        """Take a holder's token away.
+
+        Raises:
+            NotFound: There is none.
+        """
+        with self._changed() as tokens:
+            gone = [known for known in tokens if known.name == name]
+            if not gone:
+                raise NotFound(f"{name[:130]!r} has no token; see who has one: capsule tokens list", id=name)
+            tokens.remove(gone[0])
+        return gone[0]
+
+    def holder_of(self, token: str) -> Token | None:
+        """What is kept of a token; None: it is none, was revoked, or expired. Costs reading a small file.
+
+        Every hash is compared, each in constant time: how long it takes tells nothing of what is stored.
+        """
+        given = _hash(token)
+        found = [known for known in self.all() if hmac.compare_digest(known.hash, given)]
+        return found[0] if found and not found[0].is_over(time.time()) else None
+
+    @contextmanager
+    def _changed(self) -> Iterator[list[Token]]:
+        """The tokens, to be changed by the body; they are written when it ends. No other process writes meanwhile."""
+        import portalocker
+
+        path = str(self.path)
+        with naming(path, "write"):
+            self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+            fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "rb") as lock:
+                portalocker.lock(lock, portalocker.LockFlags.EXCLUSIVE)
+                tokens = self.all()
+                yield tokens
+                value = {"version": _VERSION, "store": self.root, "tokens": list(map(_written, tokens))}
+                data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{path}.tmp")  # Whoever holds the lock owns that name.
+                os.close(write_new(self._sys, f"{path}.tmp", 0o600, lambda fd: pwrite_all(self._sys, fd, data, 0)))
+                os.rename(f"{path}.tmp", path)
+                sync_directory(self._sys, os.path.dirname(path))
+
+
+def _hash(token: str) -> str:
+    return "sha256:" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _written(token: Token) -> dict[str, Any]:
+    value = {"name": token.name, "hash": token.hash, "createdAt": token.created_at, "scope": token.scope}
+    return value if token.expires_at is None else {**value, "expiresAt": token.expires_at}
+
+
+def _token(value: dict[str, Any]) -> Token:
+    # A token that was made before there were scopes may do what it could do then.
+    scope, expires_at = value.get("scope", SCOPES[-1]), value.get("expiresAt")
+    if scope not in SCOPES:
+        raise ValueError(f"{scope!r} is no scope")
+    if expires_at is not None:
+        datetime.fromisoformat(expires_at)
+    return Token(str(value["name"]), str(value["hash"]), str(value["createdAt"]), scope, expires_at)
+
+
+def _parsed(data: bytes, path: str) -> list[Token]:
+    try:
+        value = orjson.loads(data)
+        if value["version"] != _VERSION:
+            raise ValueError(f"its version is {value['version']!r}, and this Capsule knows {_VERSION}")
+        return [_token(one) for one in value["tokens"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidDocument.of([Problem(path, 0, 0, "", f"is no file of tokens: {error}")]) from error

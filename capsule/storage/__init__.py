@@ -1,1 +1,0 @@
-"""Bytes on disk: replace, splice, rehead, repair, mutex, instance files. Knows no conversation."""

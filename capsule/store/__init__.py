@@ -1,0 +1,1 @@
+"""The Store, and what it offers, a module each."""

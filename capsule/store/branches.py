@@ -1,0 +1,361 @@
+"""The branches of a conversation: read, switched, made, and taken out.
+
+What must stay true: a message that stays goes on answering whom it answered, whatever goes; the active branch is made
+good in the write that needs it; and each write is one write, admitted by the same rule as all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from capsule.errors import InvalidInput
+from capsule.format import codec, migrations
+from capsule.format.message import check_message
+from capsule.format.references import find_message
+from capsule.ids import check_id, keyed_message_id, new_message_id
+from capsule.store.change import Changing, Conversation
+from capsule.store.idempotency import appended, check_key
+from capsule.store.reading import KIND
+
+if TYPE_CHECKING:
+    from capsule.format.models import Message
+    from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
+    from capsule.format.tree.tree import Tree
+
+__all__ = ["Branching"]
+
+Entry = dict[str, Any]
+#: Chooses the places of the messages to take out, and says which of them was asked for, if one was.
+Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
+#: What a new version of a message takes over from the old one.
+_SAME_IN_A_BRANCH = ("from", "toolCallId", "attachments")
+
+
+class Branching(Changing):
+    """What an open store does with branches. A base of `Store`."""
+
+    # -- Reading --------------------------------------------------------------------------------------------------
+
+    def branches(self, id: str) -> tuple[list[Entry], Tree, str | None]:
+        """Read all messages, the tree of who answers whom, and `currentNode`. Raises as `load`, and costs less.
+
+        The messages are for showing: a number in an unknown field is read as JSON libraries read it.
+
+        Args:
+            id: The conversation.
+        """
+        from capsule.format.tree.tree import Tree
+
+        name = self.engine.name(KIND, id)
+
+        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
+            return orjson.loads(data) if is_canonical else migrations.current(codec.decode(data, name), name)[0]
+
+        document = self.engine.parsed(id, parse)
+        return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
+
+    def path_entries(self, id: str, message_id: str | None = None) -> list[tuple[int, Entry]]:
+        """Read the messages of `path` as they stand in the file, each with its place. Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: As `path` takes it.
+        """
+        history, tree, current = self.branches(id)
+        if message_id is None:
+            path = tree.path(current)
+        else:
+            path = tree.path_to(tree.leaf_at(find_message(history, message_id, id)))
+        return [(place, history[place]) for place in path]
+
+    def tail_of_path(self, id: str, n: int) -> tuple[list[tuple[int, Entry]], Tree | None]:
+        """Read the last messages of the active branch, oldest first, as they stand in the file, each with its place.
+
+        Args:
+            id: The conversation.
+            n: How many.
+
+        Returns:
+            The messages, and the tree of all messages. The tree is None if none of them has another one beside it.
+
+        Raises as `load`. Costs reading these messages if the file ends in them, as it does unless somebody branched
+        off; else reading the file.
+        """
+        first, entries = self.tail_entries(id, n)
+        if self.is_line(id, entries):
+            return list(enumerate(entries, first)), None
+        from capsule.format.tree.tree import Tree
+
+        document = self.document(id)
+        history = document["history"]
+        tree = Tree(history)
+        path = tree.path(document["metadata"].get("currentNode"))
+        return [(place, history[place]) for place in path[-n:]], tree
+
+    def is_line(self, id: str, entries: list[Entry]) -> bool:
+        """Say whether the last messages of a file end the active branch, and none has another one beside it.
+
+        Args:
+            id: The conversation.
+            entries: The last messages, as `tail_entries` gives them.
+
+        Raises as `head`. Cost: none beyond the note, unless the file was edited by hand.
+        """
+        return not any("parent" in entry for entry in entries) and self._current_node(id) is None
+
+    def _current_node(self, id: str) -> str | None:
+        """The `currentNode` in the head of a file."""
+        return self.engine.head(id)[0]["metadata"].get("currentNode")  # type: ignore[no-any-return]
+
+    def path(self, id: str, message_id: str | None = None) -> list[Message]:
+        """Read the messages of the active branch, from the first to the last, each answering the one before.
+
+        Args:
+            id: The conversation.
+            message_id: Take the branch through this message instead, as `find_message` takes it, and on to the
+                newest answers.
+
+        Raises as `load`, and costs about as much; also
+            NotFound, InvalidInput: No message is meant, or several are.
+        """
+        from capsule.format.models import messages_in
+        from capsule.format.tree.tree import Tree
+
+        document = self.document(id)
+        history, tree = document["history"], Tree(document["history"])
+        if message_id is None:
+            path = tree.path(document["metadata"].get("currentNode"))
+        else:
+            path = tree.path_to(tree.leaf_at(find_message(history, message_id, id)))
+        found = messages_in(b"[" + b",".join(codec.encode_entry(history[place]) for place in path) + b"]")
+        return [message.placed(place) for message, place in zip(found, path, strict=True)]
+
+    def alternatives(self, id: str, message_id: str) -> Alternatives:
+        """List a message and the others that answer the same one. Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+        """
+        from capsule.format.tree.branches import Alternatives
+
+        history, tree, _ = self.branches(id)
+        place = find_message(history, message_id, id)
+        siblings = tree.siblings_at(place)
+        return Alternatives(
+            history[place]["id"],
+            siblings.index,
+            tuple(history[at]["id"] for at in siblings.places),
+            tuple(history[at]["id"] for at in siblings.leaves),
+        )
+
+    def descendants(self, id: str, message_id: str) -> list[str]:
+        """List the ids of the answers to a message, and of the answers to these, breadth first.
+
+        Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+        """
+        history, tree, _ = self.branches(id)
+        return [history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))]
+
+    def slot(self, id: str, message_id: str | None = None) -> Slot:
+        """Say where another answer belongs: give its `parent` to `append`. Raises and costs as `path`.
+
+        Args:
+            id: The conversation.
+            message_id: The answer that is there, of role `assistant`. None: the last one of the active branch.
+        """
+        from capsule.format.tree.branches import Slot, answer_at, parent_id
+
+        history, tree, current = self.branches(id)
+        place = answer_at(id, history, tree, current, message_id)
+        return Slot(history[place]["id"], parent_id(history, tree, place))
+
+    # -- Switching ------------------------------------------------------------------------------------------------
+
+    def switch(self, id: str, message_id: str | None = None, *, step: int = 0) -> Switched:
+        """Make another branch the active one: the branch through a message, and on to the newest answers.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it. None: the last message of the active branch that has
+                others beside it; this needs a `step`.
+            step: Switch not to this message but to one beside it, so many places further: 1 is the next.
+
+        Raises as `append`; also
+            NotFound: There is no such message.
+            InvalidInput: There is no message so many places further, or several messages are meant.
+
+        Cost: parsing the file, and copying it.
+        """
+        if message_id is None and not step:
+            raise InvalidInput("say which message to switch to, or which step to take from the one that is active")
+        from capsule.format.tree.branches import target
+
+        def act(conversation: Conversation) -> Switched:
+            history, current = conversation.document()["history"], conversation.head.current
+            done = target(history, current, message_id, step, id)
+            if done.changed:
+                conversation.switch(done.leaf, is_last=done.is_last)
+            return done
+
+        return self._change(id, act)
+
+    # -- Branching off --------------------------------------------------------------------------------------------
+
+    def branch(self, id: str, message_id: str, content: str, *, key: str | None = None, **fields: Any) -> Message:
+        """Put a new version of a message beside it, and make it the end of the active branch.
+
+        The new version answers what the old one answers, and has its role, its sender and its attachments. The answers
+        to the old version stay with the old version.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+            content: The text of the new version.
+            key: Chosen by the caller for this one version. A retry gives the same key, and gets the version that is
+                there.
+            fields: Fields that differ from the old version, as `append` takes them.
+
+        Raises as `append_once`. Cost: reading the file; then as `append`, or as `switch` if another branch was active.
+        """
+        check_message({"role": "user", "content": content, **fields})
+        from capsule.format.tree.branches import parent_id
+
+        def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
+            place = find_message(history, message_id, id)
+            old = history[place]
+            kept = {name: old[name] for name in _SAME_IN_A_BRANCH if name in old}
+            parent = parent_id(history, tree, place)
+            return {"role": old["role"], "content": content, "parent": parent, **kept, **fields}
+
+        return self._beside(id, made, content, key)
+
+    def regenerate(
+        self, id: str, content: str, message_id: str | None = None, *, key: str | None = None, **fields: Any
+    ) -> Message:
+        """Put another answer beside one that is there, and make it the end of the active branch.
+
+        Args:
+            id: The conversation.
+            content: The text of the new answer.
+            message_id: The answer that is there, of role `assistant`. None: the last one of the active branch.
+            key: As `branch` takes it.
+            fields: Further fields of the new answer, as `append` takes them.
+
+        Raises as `append_once`; also
+            NotFound: There is no such message, or no answer at all.
+            InvalidInput: The message is no answer.
+
+        Cost: as `branch`.
+        """
+        message = {"role": "assistant", "content": content, **fields}
+        check_message(message)
+        from capsule.format.tree.branches import answer_at, parent_id
+
+        def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
+            place = answer_at(id, history, tree, current, message_id)
+            return {**message, "parent": parent_id(history, tree, place)}
+
+        return self._beside(id, made, content, key)
+
+    def _beside(
+        self, id: str, made: Callable[[list[Entry], Tree, str | None], Entry], content: str, key: str | None
+    ) -> Message:
+        """Append the message that `made` gives, and have the active branch end in it."""
+        from capsule.format.tree.tree import Tree
+
+        # The id is made before the first try, so that the next one finds what that has written.
+        new = new_message_id() if key is None else keyed_message_id(check_id(id), check_key(key))
+
+        def act(conversation: Conversation) -> tuple[int, Entry]:
+            if key is not None:
+                before = appended(conversation, {"id": new, "content": content}, ("content",))
+                if before is not None:
+                    return before
+            history = conversation.document()["history"]
+            message = check_message({**made(history, Tree(history), conversation.head.current), "id": new})
+            at, entries = conversation.append([message], move=True)
+            return at, entries[0]
+
+        at, entry = self._change(id, act)
+        from capsule.format.models import Message
+
+        return Message.model_validate(entry).placed(at)
+
+    # -- Taking out -----------------------------------------------------------------------------------------------
+
+    def delete_message(
+        self,
+        id: str,
+        message_id: str,
+        *,
+        keep_children: bool = False,
+        dry_run: bool = False,
+        expected: Collection[str] | None = None,
+    ) -> Removal:
+        """Move a message and all answers to it to the trash.
+
+        If the active branch ended there, it then ends where the newest message beside it leads, else at the message
+        that it answered.
+
+        Args:
+            id: The conversation.
+            message_id: The message, as `find_message` takes it.
+            keep_children: Remove this message alone. Its answers then answer the message that it answered.
+            dry_run: Only say what would go.
+            expected: The ids of the messages to which a person agreed, from a dry run. If others would go, or fewer,
+                because somebody wrote meanwhile, none goes. None: any may go.
+
+        Raises as `append`; also
+            NotFound: There is no such message.
+            InvalidInput: Other messages than the expected ones would go.
+
+        Cost: reading and writing the whole file.
+        """
+
+        def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
+            place = find_message(history, message_id, id)
+            return {place} if keep_children else {place, *tree.descendants_at(place)}, place
+
+        return self._remove(id, chosen, dry_run, expected, "deleted")
+
+    def prune(self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None) -> Removal:
+        """Move every message that is not on the active branch to the trash.
+
+        Args:
+            id: The conversation.
+            dry_run, expected: As `delete_message` takes them.
+
+        Raises and costs as `delete_message`.
+        """
+
+        def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
+            return set(range(len(history))) - set(tree.path(current)), None
+
+        return self._remove(id, chosen, dry_run, expected, "pruned")
+
+    def _remove(self, id: str, chosen: Choose, dry_run: bool, expected: Collection[str] | None, reason: str) -> Removal:
+        from capsule.format.tree.branches import Without
+
+        if dry_run:
+            return Without(self.document(id), chosen).removal
+
+        def act(conversation: Conversation) -> Removal:
+            planned = Without(conversation.document(), chosen)
+            if expected is not None and set(planned.removal.ids) != set(expected):
+                raise InvalidInput(
+                    f"conversation {id} was changed meanwhile: {planned.removal} would go now, and not the "
+                    f"{len(expected)} expected; nothing was removed; read what is there now, then try again"
+                )
+            if planned.removal.ids:
+                conversation.rewrite(planned.applied, reason=reason)
+            return planned.removal
+
+        return self._change(id, act)

@@ -1,0 +1,382 @@
+"""One change of one conversation, in a transaction of the engine.
+
+What must stay true: everything that changes a conversation goes through `Conversation`; what changes nothing writes
+nothing, and what changes only the lock leaves `updatedAt` as it is; and times never go back within a conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capsule import timestamps
+from capsule.engines.interface import Interfered
+from capsule.errors import InvalidDocument, InvalidInput, StoreBusy
+from capsule.format import canonical, codec, migrations
+from capsule.format.fields import names
+from capsule.format.text.titles import title_by_rule
+from capsule.format.tree.pruning import removed
+from capsule.ids import new_message_id
+from capsule.store.reading import KIND, Reading
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Transaction
+    from capsule.format.head import ParsedHead
+    from capsule.locks.holder import Holder
+    from capsule.settings import Settings
+    from capsule.watch.own_writes import Own
+
+__all__ = ["REMOVED", "Changing", "Conversation", "complete", "encoded_within", "unasked"]
+
+T = TypeVar("T")
+_TRIES = 50
+
+Document = dict[str, Any]
+#: The kind of what the trash keeps of a conversation that is still there.
+REMOVED = "messages"
+_LOCK = frozenset(names("metadata.lock"))
+
+
+def complete(message: Document, stamp: str) -> Document:
+    """A checked message with its time and its id, when it came without, in canonical order."""
+    if len(message) == 2:  # A role and a text, as nearly all are.
+        return {"role": message["role"], "content": message["content"], "timestamp": stamp, "id": new_message_id()}
+    if "timestamp" in message and "id" in message:
+        return message
+    return canonical.order_message({"timestamp": stamp, "id": new_message_id()} | message)
+
+
+def encoded_within(entry: Document, limit: int) -> bytes:
+    """The bytes of an entry. Raises InvalidInput when they are more than `limit`, or it has no place in JSON."""
+    if len(entry["content"]) <= limit:
+        encoded = codec.encode_entry(entry)
+        if len(encoded) <= limit:
+            return encoded
+    raise InvalidInput(
+        f"the message is larger than {limit:,} bytes; split it, or raise limits.message_bytes in capsule.toml"
+    )
+
+
+class Conversation:
+    """A conversation in a transaction, and what every change of it goes by: its times, its branch, its title, its lock.
+
+    Args:
+        transaction: The transaction.
+        limits: The largest message and the largest document that are accepted, in bytes.
+        admit: Says, once, before the first write, which lock to record with it (None: as it is), or raises.
+        own: What remembers the messages that are written, while somebody watches; else None.
+        tries: How often this write was begun before, and something else interrupted it.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        limits: Settings,
+        admit: Callable[[Conversation], Document | None],
+        own: Own | None = None,
+        tries: int = 0,
+    ) -> None:
+        self.transaction = transaction
+        self.id = transaction.id
+        self.name = transaction.name
+        self._tries = tries
+        self._limits = limits
+        self._admit = admit
+        self._is_admitted = False
+        self._lock: Document | None = None
+        self._own = own
+        #: The lock that was recorded.
+        self.recorded: Document | None = None
+
+    def _admitted(self) -> Document | None:
+        """The lock to record with the next write; None: as it is."""
+        if not self._is_admitted:
+            self._lock = self._admit(self)
+            self._is_admitted = True
+        return self._lock
+
+    def ensure_admitted(self) -> None:
+        """Raise now what a write would: `Locked`, `LockLost`."""
+        self._admitted()
+
+    @property
+    def head(self) -> ParsedHead:
+        """The head as it is now."""
+        return self.transaction.head
+
+    def document(self) -> Document:
+        """The whole conversation. Costs a parse, once."""
+        return self.transaction.document()
+
+    def _stamp(self) -> str:
+        """The new `updatedAt`: later than any that the conversation had, so that it names one write."""
+        return timestamps.later_than(self.transaction.newest)
+
+    def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
+        """Where a try before this one, which was interrupted, has left the messages; None: nowhere."""
+        history = self.document()["history"]
+        times = {message.get("id"): message.get("timestamp") for message in messages}
+        places = [
+            place
+            for place, entry in enumerate(history)
+            if entry.get("id") in times and times[entry["id"]] in (None, entry.get("timestamp"))
+        ]
+        if len(places) < len(messages):
+            return None
+        self.transaction.ensure_durable()
+        return places[0], [history[place] for place in places]
+
+    def append(self, messages: list[Document], *, move: bool = False) -> tuple[int, list[Document]]:
+        """Append checked messages, durably; one that names no parent to the end of the active branch.
+
+        Args:
+            messages: As `check_message` gives them; at least one. They are completed in this very list, so that who
+                tries again gives the same.
+            move: Whether the active branch is to end in the last of them.
+
+        Returns:
+            The position of the first, and the messages as written.
+
+        Raises:
+            InvalidInput: One is too large, or names a parent that isn't there; nothing was written.
+            Interfered: Something else wrote the document meanwhile.
+        """
+        if self._tries and (before := self._appended_before(messages)) is not None:
+            return before
+        lock, at = self._admitted(), self.transaction
+        head_before = at.head
+        # Unlike `updatedAt` the time of a message never runs ahead; and it is never earlier than the last one's.
+        time = timestamps.now(at.time or at.updated_at)
+        entries = messages[:] = [complete(message, time) for message in messages]
+        is_active = False
+        if head_before.current is not None or [message for message in messages if "parent" in message]:
+            from capsule.store.placement import continued
+
+            entries, is_active = continued(self, entries)
+            move = move and not is_active
+        else:
+            move = False
+        encoded = [encoded_within(entry, self._limits.message_bytes) for entry in entries]
+        if at.size + sum(map(len, encoded)) > self._limits.document_bytes:
+            raise InvalidInput(
+                f"conversation {self.id} would have more than {self._limits.document_bytes:,} bytes; "
+                "go on in a new one, or raise limits.document_bytes in capsule.toml"
+            )
+        if self._own is not None:
+            self._own.appended(self.id, entries)
+        title = title_by_rule(entries) if head_before.untitled else ""
+        newest = at.newest
+        place, stamp, head = at.count, time if time > newest else timestamps.later_than(newest), None
+        if lock is not None or title or move:
+
+            def change(head: Document) -> None:
+                if title:
+                    head["title"] = title
+                if move:
+                    head["metadata"]["currentNode"] = entries[-1]["id"]
+
+            head = self._changed(change, stamp)
+        at.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
+        self.recorded = lock
+        return place, entries
+
+    def has(self, message_id: str) -> bool:
+        """Whether a message has this id. Costs reading back to it; a parent mostly stands near the end."""
+        return self.transaction.has(message_id)
+
+    def switch(self, leaf: str, *, is_last: bool) -> None:
+        """Make the branch that ends in a message the active one.
+
+        Args:
+            leaf: The message's id.
+            is_last: Whether it is the last of the history.
+        """
+        self.change_head(lambda head: head["metadata"].update(currentNode=leaf), ends_active=is_last)
+
+    def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
+        """The head with a change, `updatedAt` already in it."""
+        lock, before = self._admitted(), self._before()  # In this order: admitting may refresh the lock in place.
+        head = _copied(before) | {"updatedAt": stamp}
+        change(head)
+        if lock is not None:
+            head["metadata"]["lock"] = lock
+        _keep_lock_fields(before, head)
+        return canonical.in_order(head)
+
+    def _before(self) -> Document:
+        return self.head.document | {"updatedAt": self.transaction.updated_at}
+
+    def change_head(self, change: Callable[[Document], None], *, ends_active: bool | None = None) -> Document:
+        """Change title or metadata; no message is parsed.
+
+        Args:
+            change: Changes the head it is given in place. What it raises is raised, and nothing was written.
+            ends_active: Whether the last message is the end of the active branch then; None: as it is.
+
+        Returns:
+            The head as it is now.
+        """
+        with suppress(_Unchanged):
+            head = _stamped(self._before(), self._changed(change, self._stamp()))
+            self.transaction.set_head(head, ends_active=ends_active)
+            self.recorded = self._lock
+        return self._before()
+
+    def set_context(self, context: Callable[[], Iterable[bytes]]) -> Document:
+        """Give the conversation another context; no message is parsed.
+
+        Args:
+            context: Gives the new context, a JSON object as `Transaction.set_head` takes it; asked once a try.
+
+        Returns:
+            The head as written.
+        """
+        self.transaction.set_head(self._changed(lambda head: None, self._stamp()), context=context)
+        self.recorded = self._lock
+        return self._before()
+
+    def rewrite(
+        self, change: Callable[[Document], Document | None], stamp: str | None = "", *, reason: str = ""
+    ) -> Document:
+        """Change anything.
+
+        Args:
+            change: Changes the document it is given, in which the new `updatedAt` stands, or returns another.
+            stamp: The new `updatedAt`; empty: now; None: as it is, and it is written even if nothing changes.
+            reason: Why messages go or change, as `removed` takes it: they are kept in the trash first. Empty: none is
+                kept, because the version there is now is kept elsewhere.
+
+        Returns:
+            The document as it is now.
+        """
+        lock, before = self._admitted(), self.document()  # In this order: admitting may refresh the lock in place.
+        stamp = self._stamp() if stamp == "" else stamp
+        after = _copied(before)
+        after["updatedAt"] = stamp or before["updatedAt"]
+        after = change(after) or after
+        if lock is not None:
+            after["metadata"] = after["metadata"] | {"lock": lock}
+        _keep_lock_fields(before, after)
+        if stamp:
+            after["updatedAt"] = stamp
+        after, _ = migrations.current(after, self.name)
+        after = canonical.in_order(after)
+        if stamp:
+            try:
+                after = _stamped(before, after)
+            except _Unchanged:
+                return before
+        if self._own is not None:
+            there = {entry.get("id") for entry in before["history"]}
+            self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
+        gone = removed(before, after, reason) if reason else None
+        kept = None if gone is None else self.transaction.keep(REMOVED, gone)
+        try:
+            self.transaction.replace(after)
+        except (Interfered, InvalidDocument):
+            if kept is not None:
+                self.transaction.drop_kept(kept)
+            raise
+        self.recorded = lock
+        return after
+
+    def refreshed_lock(self) -> Document | None:
+        """Overwrite the lock's time with now, in place; where the engine can't, the lock to record with a write."""
+        stamp = timestamps.now()
+        if self.transaction.refresh_lock(stamp):
+            return None
+        lock: Document = self.head.document["metadata"]["lock"]
+        return lock | {"timestamp": stamp}
+
+    def refresh_lock(self) -> None:
+        """Overwrite the lock's time with now."""
+        if (lock := self.refreshed_lock()) is not None:
+            self.change_head(lambda head: head["metadata"].update(lock=lock))
+
+
+class Changing(Reading):
+    """What an open store changes. A base of `Store`.
+
+    Every change of a conversation is one `_change`: a transaction, the rule of who may write, the change, the lock that
+    is recorded with it; and again from the beginning when something else wrote in between.
+    """
+
+    settings: Settings
+    _holder: Holder
+    _own: Own | None = None
+
+    def _change(
+        self,
+        id: str,
+        edit: Callable[[Conversation], T],
+        admit: Callable[[Conversation], Document | None] | None = None,
+        *,
+        is_own: bool = True,
+    ) -> T:
+        """Change a conversation.
+
+        Args:
+            id: The conversation.
+            edit: Makes the change. It runs again when something else wrote in between, so what it makes up, as ids, it
+                must have made up before.
+            admit: Who may write, as `Conversation` takes it; None: as a save.
+            is_own: Whether the watchers of this store are told that it did it.
+        """
+        for tries in range(_TRIES):
+            try:
+                with self.engine.transaction(KIND, id) as transaction:
+                    own = self._own if is_own else None
+                    conversation = Conversation(transaction, self.settings, admit or self._holder.admit, own, tries)
+                    if own is None:
+                        done = edit(conversation)
+                    else:
+                        with own.writing(conversation):
+                            done = edit(conversation)
+                    if conversation.recorded is not None:
+                        self._holder.now_held(id, conversation.recorded)
+                    return done
+            except Interfered:
+                continue
+        raise StoreBusy(
+            f"conversation {id} keeps being rewritten by another program; try again when it is done",
+            id=id,
+            holder="another program",
+        )
+
+
+def unasked(conversation: Conversation) -> None:
+    """Admits whoever it is, and records no lock: for what has been decided already."""
+
+
+def _keep_lock_fields(before: Document, after: Document) -> None:
+    """Have a lock that is taken or let go say what else the one before it said: fields this version doesn't know."""
+    there, lock = before["metadata"].get("lock"), after["metadata"].get("lock")
+    if isinstance(there, dict) and isinstance(lock, dict):
+        after["metadata"]["lock"] = {key: there[key] for key in there if key not in _LOCK} | lock
+
+
+class _Unchanged(Exception):
+    """There is nothing to write."""
+
+
+def _stamped(before: Document, after: Document) -> Document:
+    """What is to be written: with a new `updatedAt` only where more than the lock changed. Raises `_Unchanged`."""
+
+    def told(document: Document, **metadata: Any) -> bytes:
+        return codec.encode(document | {"updatedAt": "", "metadata": document["metadata"] | metadata})
+
+    if told(before, lock=None) != told(after, lock=None):
+        return after
+    if told(before) == told(after):
+        raise _Unchanged
+    return after | {"updatedAt": before["updatedAt"]}
+
+
+def _copied(value: Any) -> Any:
+    """A copy that may be changed; what is neither dict nor list is shared (a number's `Fragment` can't be copied)."""
+    if isinstance(value, dict):
+        return {key: _copied(field) for key, field in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value

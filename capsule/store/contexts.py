@@ -1,0 +1,115 @@
+"""The project context of a conversation, read and written as a whole.
+
+What must stay true: a context is written under the rules of every other write; messages are neither parsed nor written
+anew for it, and it goes to the disk piece by piece, as it may be larger than all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import orjson
+
+from capsule import timestamps
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule.format import anatomy, canonical, codec, migrations, new, validation
+from capsule.store.change import Changing
+from capsule.store.reading import KIND
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+
+__all__ = ["Contexts", "Encoded"]
+
+
+@runtime_checkable
+class Encoded(Protocol):
+    """A context that encodes itself."""
+
+    def encoded(self) -> Iterable[bytes]:
+        """The context as a JSON object in the canonical layout, piece by piece; `anatomy.context_lines` says how."""
+
+
+class Contexts(Changing):
+    """What an open store does with contexts. A base of `Store`."""
+
+    def context(self, id: str) -> dict[str, Any]:
+        """Read the project context of a conversation, as it stands in the file.
+
+        Raises as `load`. Costs reading the file.
+
+        Args:
+            id: The conversation.
+        """
+        name = self.engine.name(KIND, id)
+
+        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
+            span = anatomy.context_in(data) if is_canonical else None
+            if span is not None:
+                return _decoded(data, span, name)
+            context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0]["context"]
+            return context
+
+        return self.engine.parsed(id, parse)
+
+    def set_context(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
+        """Give a conversation a project context, in place of the one that it has.
+
+        Args:
+            id: The conversation.
+            context: As it will stand in the file (`fullContext`, `metadata`), or what `capture` took of a project.
+
+        Raises as `append`. Cost: writing the context, and copying the rest of the file.
+        """
+        if isinstance(context, Encoded):
+            encoded = context.encoded
+        else:
+            data = _encoded(id, context)
+            if data == codec.encode(canonical.in_order({"context": self.context(id)})["context"])[:-1]:
+                return self._head_of(id, self._change(id, lambda conversation: conversation.change_head(_nothing)))
+
+            def encoded() -> Iterable[bytes]:
+                return (data,)
+
+        return self._head_of(id, self._change(id, lambda conversation: conversation.set_context(encoded)))
+
+    def clear_context(self, id: str) -> Head:
+        """Remove the project context of a conversation. Raises and costs as `set_context`.
+
+        Args:
+            id: The conversation.
+        """
+        return self.set_context(id, new.new_capsule(id, "", timestamps.now())["context"])
+
+
+_TEXT_FIRST = b'{\n    "fullContext": "'
+
+
+def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
+    """The context at a place in a canonical capsule.
+
+    Its text, which may be large, is read by the faster reader; the rest by the one that keeps every number's digits.
+    """
+    start, end = span
+    if not data.startswith(_TEXT_FIRST, start):
+        return codec.decode(data[start:end], path)
+    line = data.index(b"\n", start + len(_TEXT_FIRST))
+    last = line - 1 if data.startswith(b",", line - 1) else line
+    text = orjson.loads(memoryview(data)[start + len(_TEXT_FIRST) - 1 : last])
+    return {"fullContext": text, **codec.decode(b"{" + data[line:end], path)}
+
+
+def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
+    """The bytes of a checked context. Raises InvalidInput when it is none."""
+    document = new.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
+    data = codec.encode(canonical.in_order(document))
+    try:
+        validation.check(document, data, "context")
+    except InvalidDocument as error:
+        raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None
+    return codec.encode(canonical.in_order(document)["context"])[:-1]
+
+
+def _nothing(head: dict[str, Any]) -> None:
+    """Changes nothing, but has a save recorded."""

@@ -1,0 +1,247 @@
+"""Forks: conversations split off from another one, and what becomes of them when that goes.
+
+What must stay true: a fork shares nothing with its source but the words: its messages have ids of their own; and
+deleting a conversation takes no fork with it unasked.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.engines.interface import Trashed
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
+from capsule.format import new
+from capsule.format.head import Head
+from capsule.format.references import find_message
+from capsule.format.text.titles import MAX, check_title, title_from
+from capsule.ids import check_id, message_ids_at, new_id
+from capsule.locks.policy import describe
+from capsule.store.idempotency import made_once
+from capsule.store.reading import KIND
+from capsule.store.trash import Discarding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capsule.store.change import Conversation
+
+__all__ = ["Forking"]
+
+_log = logging.getLogger("capsule")
+_TITLE = "Fork of "
+#: What a fork has of its source's metadata.
+_COPIED = ("mcpServers", "participants", "description")
+
+
+class Forking(Discarding):
+    """What an open store does with forks. A base of `Store`, which knows how to make a conversation."""
+
+    @abstractmethod
+    def _make(self, document: dict[str, Any]) -> Head:
+        """Write a new conversation."""
+
+    def fork(
+        self,
+        id: str,
+        *,
+        at: str | None = None,
+        title: str | None = None,
+        attachments: bool = True,
+        new_id: str | None = None,
+        created_by: str | None = None,
+        key: str | None = None,
+    ) -> Head:
+        """Make a new conversation from a branch of another one; it is durable when this returns.
+
+        It has the messages that lead to one message, with new ids and their times, and the source's mode, type,
+        tags, MCP servers, participants, description and project context. `forkedFrom` names the source.
+
+        Args:
+            id: The source. It is not changed, and may be locked by another instance.
+            at: The last message to take, as `find_message` takes it. None: the end of the active branch.
+            title: The title. None: "Fork of " and the title of the source.
+            attachments: Whether the messages keep their attachments.
+            new_id: The new conversation's id. None: a new one.
+            created_by: The agent that makes it.
+            key: Instead of `new_id`; as `create` takes it.
+
+        Raises as `load` and `create`; also
+            NotFound: There is no such message.
+
+        Cost: reading the source, and writing the new file.
+        """
+        if key is not None:
+            if new_id is not None:
+                raise InvalidInput("give new_id or key, and not both: a key makes the id")
+            return made_once(
+                self, "fork", check_id(id), key, lambda made: self._fork(id, at, title, attachments, made, created_by)
+            )
+        return self._fork(id, at, title, attachments, _id_for(new_id), created_by)
+
+    def _fork(
+        self, id: str, at: str | None, title: str | None, attachments: bool, new_id: str, created_by: str | None
+    ) -> Head:
+        from capsule.format.tree.tree import Tree
+
+        source = self.document(check_id(id))
+        history, about = source["history"], source["metadata"]
+        tree = Tree(history)
+        place = tree.active_leaf(about.get("currentNode")) if at is None else find_message(history, at, id)
+        path = [history[place] for place in tree.path_to(place)]
+        ids = message_ids_at([_ms(entry) for entry in path])
+        left_out = {"parent"} if attachments else {"parent", "attachments"}
+        type = str(about.get("type") or "chat")
+        document = new.new_capsule(
+            new_id,
+            _title(source["title"], path) if title is None else check_title(title),
+            timestamps.now(),
+            str(about.get("mode") or "api"),
+            type,
+            about.get("tags") or (),
+            "auto" if title is None else "user",
+            self._holder.lock_for_new(type),
+            [
+                {key: value for key, value in entry.items() if key not in left_out} | {"id": message}
+                for entry, message in zip(path, ids, strict=True)
+            ],
+            context=source.get("context"),
+            metadata={name: about.get(name) for name in _COPIED} | {"forkedFrom": id, "createdBy": created_by},
+        )
+        return self._make(document)
+
+    def forks(self, id: str, *, deep: bool = False) -> list[str]:
+        """List the ids of the forks of a conversation, sorted; also if the conversation is gone.
+
+        Args:
+            id: The conversation.
+            deep: Also list the forks of these forks, and so on, each after its source.
+
+        Raises as `heads`. Costs as `heads`.
+        """
+        found = self.engine.index.forks_of(id)
+        if not deep:
+            return found
+        all_, at = dict.fromkeys(found), 0
+        while at < len(all_):
+            all_ |= dict.fromkeys(self.engine.index.forks_of(list(all_)[at]))
+            at += 1
+        all_.pop(id, None)
+        return list(all_)
+
+    def delete(self, id: str) -> Trashed:
+        """Move a conversation to the trash, also one whose file is damaged.
+
+        Its forks stay, and become forks of the conversation that it was a fork of. A fork that another instance
+        holds is left as it is, with a warning.
+
+        Args:
+            id: The conversation.
+
+        Raises:
+            NotFound: There is none.
+            Locked, LockLost: Another instance holds it, or took it.
+
+        Cost: bringing the index up to date, to find the forks, and copying each fork.
+        """
+        # First the forks: so the index has heard of the conversation, and tells of one that comes back as restored.
+        check_id(id)
+        forks: list[str] = []
+        try:
+            if self.engine.exists(KIND, id):
+                forks = self.forks(id)
+        except CapsuleError as error:
+            _log.warning("the forks of %s could not be looked for: %s", id, error.message)
+        above = self._forked_from(id) if forks else None
+        trashed = super().delete(id)
+        for fork in forks:
+            self._point(fork, id, above)
+        return trashed
+
+    def delete_with_forks(self, id: str) -> list[Trashed]:
+        """Move a conversation, its forks, and their forks to the trash; the conversation goes last.
+
+        Args:
+            id: The conversation.
+
+        Raises as `delete`; if another instance holds one of them, nothing is deleted. Cost: as `delete`, for each.
+        """
+        all_ = [id, *self.forks(check_id(id), deep=True)]
+        for one in all_:
+            self._ensure_free(one)
+        gone = []
+        for one in reversed(all_):
+            try:
+                gone.append(super().delete(one))
+            except NotFound:
+                if one == id:
+                    raise
+        return gone
+
+    def _ensure_free(self, id: str) -> None:
+        try:
+            head = self.head(id)
+        except (InvalidDocument, NotFound):
+            return
+        lock = head.lock
+        if lock is None or lock.get("instanceId") == self._holder.me().instance:
+            return
+        if self._holder.state_of(head).state != "orphaned":
+            raise Locked(
+                f"conversation {id} is locked by {describe(lock)}; nothing was deleted; "
+                f"wait, or run: capsule unlock {id} --force",
+                id=id,
+                holder=lock,
+            )
+
+    def _forked_from(self, id: str) -> str | None:
+        try:
+            return self.head(id).forked_from
+        except CapsuleError:
+            return None
+
+    def _point(self, fork: str, gone: str, above: str | None) -> None:
+        """Have a fork say that it is one of `above` (None: of none), where it says that it is one of `gone`."""
+
+        def act(conversation: Conversation) -> None:
+            if conversation.head.metadata.get("forkedFrom") != gone:
+                return
+
+            def change(head: dict[str, Any]) -> None:
+                if above is None or above == fork:
+                    head["metadata"].pop("forkedFrom", None)
+                else:
+                    head["metadata"]["forkedFrom"] = above
+
+            conversation.change_head(change)
+
+        try:
+            self._change(fork, act, self._holder.admit_once)
+        except NotFound:
+            pass
+        except CapsuleError as error:
+            _log.warning("conversation %s still says that it is a fork of %s, which is gone: %s", fork, gone, error)
+
+
+def _ms(entry: Mapping[str, Any]) -> int:
+    """The time of a message in milliseconds since 1970; 0 for what no id can say."""
+    try:
+        return max(0, round(timestamps.parse(str(entry.get("timestamp"))).timestamp() * 1000))
+    except ValueError:
+        return 0
+
+
+def _id_for(id: str | None) -> str:
+    return new_id() if id is None else check_id(id)
+
+
+def _title(source: str, path: list[Mapping[str, Any]]) -> str:
+    """The title of a fork; a hand-written one of the source may be none that is accepted."""
+    about = source.strip(" \t")[: MAX - len(_TITLE)].rstrip()
+    said = title_from(next((str(entry["content"]) for entry in path if entry["role"] == "user"), ""))
+    try:
+        return check_title(_TITLE + (about or said or "a conversation"))
+    except InvalidInput:
+        return check_title(_TITLE + (title_from(source) or said or "a conversation"))

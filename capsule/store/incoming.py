@@ -1,0 +1,267 @@
+"""Versions from other clones: brought into the files here, merged with what was written here meanwhile.
+
+What must stay true: what is here and not in the version that comes stays, whoever is writing at the moment; the lock
+that stands in a file stays as it is, as others' words come into a locked conversation too and no lock is taken for
+it; a file that does not parse is never overwritten; and the same version brought in twice changes nothing.
+
+It knows no git: versions are bytes in the clean form (`format/cleaning.py`), wherever they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capsule.engines.files.engine import files_of
+from capsule.engines.files.external_edits import settle
+from capsule.engines.files.protocols import Held
+from capsule.engines.interface import Interfered
+from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound, StoreBusy
+from capsule.format import anatomy, codec, migrations
+from capsule.format.merge.clean_form import AGENTS, clean, cleaned
+from capsule.ids import check_id
+from capsule.locks.policy import describe
+from capsule.store.change import unasked
+from capsule.store.reading import KIND
+from capsule.store.trash import Discarding
+
+if TYPE_CHECKING:
+    from capsule.format.merge.merge import Conflict
+    from capsule.store.change import Conversation
+
+__all__ = ["Brought", "Receiving"]
+
+T = TypeVar("T")
+_TRIES = 50
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What became of a version that was brought in.
+
+    Attributes:
+        what: "created", "updated" (nothing had been written here), "merged", "deleted", "kept" (it was to be deleted,
+            and is still there) or "same".
+        why: Why it was kept, in words.
+        conflicts: The true conflicts that merging found.
+        notes: What merging decided besides, in words.
+    """
+
+    what: str
+    why: str = ""
+    conflicts: tuple[Conflict, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
+
+
+class Receiving(Discarding):
+    """What an open store does with versions from other clones. A base of `Store`. It needs files."""
+
+    def version(self, kind: str, id: str) -> bytes | None:
+        """Read a document as it is between two writes: under its mutex, and checked.
+
+        Args:
+            kind: `conversations` or `agents`.
+            id: Its id.
+
+        Returns:
+            Its bytes; None if there is none.
+
+        Raises:
+            InvalidDocument: It does not parse, or is no document of its kind. One of a newer major version is read.
+            StoreBusy, Refused, StorageFailed: The system did not permit it.
+
+        Cost: reading the file.
+        """
+
+        def look(held: Held) -> bytes | None:
+            try:
+                known = settle(held) if kind == KIND else None
+            except NotFound:
+                return None
+            except InvalidDocument:
+                got = held.read()
+                if got is None or not _is_newer(got[0]):
+                    raise
+                return got[0]
+            got = held.read()
+            if got is None or known is None:
+                return got and got[0]
+            if got[1] != known.signature:
+                raise Interfered
+            return got[0]
+
+        data = self._under_mutex(kind, id, look)
+        if data is not None and kind != KIND:
+            clean(data, self.engine.name(kind, id), kind)
+        return data
+
+    def bring_in(self, kind: str, id: str, base: bytes | None, theirs: bytes | None) -> Brought:
+        """Bring a version of a document from elsewhere into its file.
+
+        Args:
+            kind: `conversations` or `agents`.
+            id: Its id.
+            base: The version that both sides began from, in the clean form; None: there was none.
+            theirs: The version that comes, in the clean form; None: it was deleted there.
+
+        Raises:
+            InvalidDocument: The file here does not parse, or one of the versions can't be merged; nothing was changed.
+            StoreBusy, Refused, StorageFailed: The system did not let it; nothing was changed.
+
+        Cost: reading and writing the file whole, under its mutex; no lock is asked for.
+        """
+        check_id(id)
+        if kind == AGENTS:
+            return self._under_mutex(kind, id, lambda held: _agent(held, base, theirs))
+        if theirs is None:
+            return self._take_away(id, base)
+        for _ in range(_TRIES):
+            try:
+                return self._write_theirs(id, base, theirs)
+            except NotFound:
+                if self._create_theirs(id, theirs):
+                    return Brought("created")
+        raise _busy(id)
+
+    def _write_theirs(self, id: str, base: bytes | None, theirs: bytes) -> Brought:
+        if _is_newer(theirs):
+            return self._under_mutex(KIND, id, lambda held: _newer(held, base, theirs))
+
+        def act(conversation: Conversation) -> Brought:
+            here = conversation.document()
+            mine = cleaned(here, conversation.name)
+            written = codec.encode(mine)
+            if written == theirs:
+                return Brought("same")
+            if written == base:
+                after, brought = codec.decode(theirs, conversation.name), Brought("updated")
+            else:
+                from capsule.format.merge.merge import merge
+
+                before = None if base is None else codec.decode(base, conversation.name)
+                merged = merge(before, mine, codec.decode(theirs, conversation.name), conversation.name)
+                after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
+                if codec.encode(after) == written:
+                    return Brought("same", "", merged.conflicts, merged.notes)
+            # What comes names no lock that is one here; the one that is here is its holder's.
+            after = {**after, "metadata": {**after["metadata"], "lock": here["metadata"]["lock"]}}
+            conversation.rewrite(lambda _: after, stamp=None)
+            return brought
+
+        return self._change(id, act, unasked)
+
+    def _create_theirs(self, id: str, theirs: bytes) -> bool:
+        """Make the file, as it comes; False when there is one by now."""
+        data = clean(theirs, f"{id}.json", KIND)
+        known = None if _is_newer(data) else anatomy.survey(data)
+
+        def make(held: Held) -> bool:
+            own = self._own
+            try:
+                if own is None:
+                    held.replace(None, data, known, [])
+                else:
+                    with own.under_way(id):
+                        own.wrote(id, "created", held.replace(None, data, known, []).tag)
+                        own.appended(id, codec.decode(data, id).get("history", []))
+            except Interfered:
+                return False
+            return True
+
+        return self._under_mutex(KIND, id, make)
+
+    def _take_away(self, id: str, base: bytes | None) -> Brought:
+        """Move the conversation to the trash, when it is as it was there before it was deleted, and nobody holds it."""
+
+        def act(conversation: Conversation) -> Brought:
+            if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
+                return Brought("kept", "it was written to here")
+            self._holder.discard(conversation)
+            if self._own is not None:
+                self._own.wrote(id, "deleted")
+            return Brought("deleted")
+
+        try:
+            return self._change(id, act, unasked)
+        except NotFound:
+            return Brought("same")
+        except Locked as error:
+            return Brought("kept", f"it is locked by {describe(error.holder)}")
+        except InvalidDocument as error:
+            return Brought("kept", error.message)
+
+    def _under_mutex(self, kind: str, id: str, act: Callable[[Held], T]) -> T:
+        """What `act` gives under the mutex; again when another program writes meanwhile."""
+        for _ in range(_TRIES):
+            try:
+                with files_of(self.engine, "merging a version from elsewhere").mutex(kind, id) as held:
+                    return act(held)
+            except Interfered:
+                continue
+        raise _busy(id)
+
+
+def _busy(id: str) -> StoreBusy:
+    what = f"{id} keeps being rewritten by another program; try again when it is done"
+    return StoreBusy(what, id=id, holder="another program")
+
+
+def _is_newer(data: bytes) -> bool:
+    """Whether this is a capsule of a newer major version, which nothing here can merge."""
+    try:
+        version = migrations.parse_version(codec.decode(data, "").get("version"))
+    except CapsuleError:
+        return False
+    return version is not None and version[0] > migrations.KNOWN[0]
+
+
+def _newer(held: Held, base: bytes | None, theirs: bytes) -> Brought:
+    """Put a version of a newer major in place of the very one it was made from."""
+    got = held.read()
+    if got is None:
+        raise NotFound(f"no conversation {held.id}", id=held.id)
+    if got[0] == theirs:
+        return Brought("same")
+    if base is None or clean(got[0], held.path, KIND) != base:
+        migrations.current(codec.decode(theirs, held.path), held.path)  # Says that it is too new, and what to do.
+    held.replace(got[1], theirs, None, [])
+    return Brought("updated")
+
+
+def _agent(held: Held, base: bytes | None, theirs: bytes | None) -> Brought:
+    got = held.read()
+    if got is None:
+        if theirs is None:
+            return Brought("same")
+        held.replace(None, clean(theirs, held.path, AGENTS), None, [])
+        return Brought("created")
+    mine = clean(got[0], held.path, AGENTS)
+    if theirs is None:
+        if mine != base:
+            return Brought("kept", "it was written to here")
+        held.delete()
+        return Brought("deleted")
+    if mine == theirs:
+        return Brought("same")
+    after, brought = codec.decode(theirs, held.path), Brought("updated")
+    if mine != base:
+        from capsule.format.merge.merge import merge_agents
+
+        before = None if base is None else codec.decode(base, held.path)
+        merged = merge_agents(before, codec.decode(mine, held.path), after)
+        after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
+    lock = _lock_in(codec.decode(got[0], held.path))
+    if lock is not None and _lock_in(after) is not None:
+        after = {**after, "metadata": {**after["metadata"], "lock": lock}}
+    written = codec.encode(after)
+    if written == got[0]:
+        return Brought("same", "", brought.conflicts, brought.notes)
+    held.replace(got[1], written, None, [])
+    return brought
+
+
+def _lock_in(document: Document) -> Any:
+    about = document.get("metadata")
+    return about.get("lock") if isinstance(about, dict) else None

@@ -1,0 +1,224 @@
+"""Overrides of MCP servers: of a conversation, and those that wait for the next new one.
+
+What must stay true: what waits is copied into a new conversation before it is cleared, so that a crash in between
+has it apply twice and never not at all; two conversations that are made at once don't both get it. It stands in a
+document of the store's own, `overrides/next.json`, as a person's choice is nothing that could be derived.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from capsule.engines.interface import Interfered
+from capsule.errors import CapsuleError, InvalidDocument, Problem, StoreBusy
+from capsule.format import codec, migrations
+from capsule.format.fields import PARTS
+from capsule.format.servers import check_server, overrides_in, switched, switches_in
+from capsule.format.values import fault, kind_of
+from capsule.store.attributes import Updating
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+    from capsule.store.reading import Reading
+
+__all__ = ["KIND_OF_OVERRIDES", "Overriding", "pending_problems", "problems_of"]
+
+KIND_OF_OVERRIDES = "overrides"
+_NEXT = "next"
+_TRIES = 50
+_FIELD = next(field for field in PARTS["metadata"] if field.name == "mcpServers")
+_log = logging.getLogger("capsule")
+
+Overrides = dict[str, Any]
+
+
+class Overriding(Updating):
+    """What an open store does with overrides of MCP servers. A base of `Store`, which knows how to write.
+
+    Where an `id` is None, the overrides are meant that wait for the next new conversation.
+    """
+
+    def mcp_servers(self, id: str | None) -> dict[str, bool]:
+        """Say which MCP servers are switched on (True) or off (False) for a conversation. Raises and costs as `head`.
+
+        Args:
+            id: The conversation. None: the next one that is made.
+        """
+        if id is not None:
+            return self.head(id).mcp_servers
+        return switches_in(self._pending())
+
+    def _pending(self) -> Any:
+        """The overrides that wait; costs a look for the document when there is none."""
+        if not self.engine.exists(KIND_OF_OVERRIDES, _NEXT):
+            return {}
+        return _decoded(self.engine.read(KIND_OF_OVERRIDES, _NEXT), self._pending_path)["mcpServers"]
+
+    def set_mcp_servers(self, id: str | None, switches: Mapping[str, bool | None]) -> dict[str, bool]:
+        """Switch MCP servers on or off for a conversation. Servers that are not named stay as they are.
+
+        Args:
+            id: The conversation. None: the next one that is made.
+            switches: By the server's name: True for on, False for off, None for the default.
+
+        Returns:
+            All switches that the conversation then has.
+
+        Raises as `append`; also
+            InvalidInput: A name can't be that of a server.
+
+        Cost: copying the file.
+        """
+        return self._override(id, lambda there: switched(there, switches))
+
+    def toggle_mcp_server(self, id: str | None, name: str) -> dict[str, bool]:
+        """Switch an MCP server off if it is on, and on if it is off. A server without a switch counts as on.
+
+        Args:
+            id: The conversation. None: the next one that is made.
+            name: The server.
+
+        Returns, raises and costs as `set_mcp_servers`.
+        """
+        check_server(name)
+        return self._override(id, lambda there: switched(there, {name: not switches_in(there).get(name, True)}))
+
+    def _override(self, id: str | None, change: Callable[[Any], Overrides]) -> dict[str, bool]:
+        if id is None:
+            return switches_in(self._change_pending(change))
+        after: Overrides = {}
+
+        def act(head: dict[str, Any]) -> None:
+            after.clear()
+            after.update(change(head["metadata"].get("mcpServers")))
+            head["metadata"]["mcpServers"] = dict(after)
+            if not after:
+                del head["metadata"]["mcpServers"]
+
+        self._change_head(id, act)
+        return switches_in(after)
+
+    # -- What waits for the next new conversation --------------------------------------------------------------------
+
+    @property
+    def _pending_path(self) -> str:
+        return self.engine.name(KIND_OF_OVERRIDES, _NEXT)
+
+    def _change_pending(self, change: Callable[[Any], Overrides]) -> Overrides:
+        after: Overrides = {}
+
+        def edit(data: bytes | None) -> bytes | None:
+            nonlocal after
+            document = _decoded(data, self._pending_path) if data is not None else _nothing()
+            after = change(document["mcpServers"])
+            if data is None and not after:
+                return None
+            return codec.encode(document | {"mcpServers": after})
+
+        for _ in range(_TRIES):
+            with suppress(Interfered):
+                self.engine.edit(KIND_OF_OVERRIDES, _NEXT, edit)
+                return after
+        raise StoreBusy(
+            f"{self._pending_path} keeps being rewritten by another program; try again when it is done",
+            id=_NEXT,
+            holder="another program",
+        )
+
+    def _with_pending(self, make: Callable[[Overrides | None], Head]) -> Head:
+        """Make a conversation that begins with the overrides that wait, which are then gone.
+
+        Costs a look for the document when none waits. The document is held meanwhile when one does.
+        """
+        if not self._pending():
+            return make(None)
+        made: list[Head] = []
+        pending: Overrides = {}
+
+        def edit(data: bytes | None) -> bytes | None:
+            nonlocal pending
+            document = _decoded(data, self._pending_path) if data is not None else _nothing()
+            there = overrides_in(document["mcpServers"])
+            if not made:  # Else something else wrote the document meanwhile: what it put there stays.
+                pending = there
+                made.append(make(pending or None))
+            left = {name: override for name, override in there.items() if pending.get(name) != override}
+            return None if left == there else codec.encode(document | {"mcpServers": left})
+
+        error: Exception = StoreBusy(f"{self._pending_path} keeps being rewritten", id=_NEXT, holder="another program")
+        for _ in range(_TRIES):
+            try:
+                self.engine.edit(KIND_OF_OVERRIDES, _NEXT, edit)
+                return made[0]
+            except Interfered:
+                continue
+            except CapsuleError as failed:
+                if not made:
+                    raise
+                error = failed
+                break
+        if not made:
+            raise error
+        # The conversation is there: an error would have it made again.
+        _log.warning(
+            "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the next one "
+            "gets them too: %s",
+            self._pending_path,
+            error,
+        )
+        return made[0]
+
+
+def _nothing() -> dict[str, Any]:
+    return {"version": migrations.CURRENT, "mcpServers": {}}
+
+
+def pending_problems(reading: Reading) -> list[Problem]:
+    """What is wrong with the document of the overrides that wait; nothing, when there is none."""
+    path = reading.engine.name(KIND_OF_OVERRIDES, _NEXT)
+    try:
+        if not reading.engine.exists(KIND_OF_OVERRIDES, _NEXT):
+            return []
+        return problems_of(reading.engine.read(KIND_OF_OVERRIDES, _NEXT), path)
+    except InvalidDocument as error:
+        return list(error.problems)
+    except CapsuleError as error:
+        return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: "))]
+
+
+def problems_of(data: bytes, path: str) -> list[Problem]:
+    """What is wrong with a file of overrides that wait; nothing when all is well."""
+    try:
+        _decoded(data, path)
+    except InvalidDocument as error:
+        return list(error.problems)
+    return []
+
+
+def _decoded(data: bytes, path: str) -> dict[str, Any]:
+    """The document, `mcpServers` in it. Raises InvalidDocument, which says the way out."""
+    try:
+        document = codec.decode(data, path)
+        for where, wrong in _wrong(document):
+            raise InvalidDocument.of([Problem(path, *codec.locate(data, (where,)), where, wrong)])
+    except InvalidDocument as error:
+        problem = error.problems[0]
+        what = f"{problem.what}; correct the file or remove it: it holds what the next new conversation begins with"
+        told = Problem(path, problem.line, problem.column, problem.where, what)
+        raise InvalidDocument.of([told]) from None
+    return document
+
+
+def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    had = document.get("version", migrations.CURRENT)
+    version = migrations.parse_version(had)
+    if version is None:
+        yield "version", f'must be a text like "2.1", is {kind_of(had)}'
+    elif version[0] != migrations.KNOWN[0]:
+        yield "version", migrations.too_new(had) if version > migrations.KNOWN else "must be 2.1"
+    servers = document.setdefault("mcpServers", {})
+    if wrong := fault(_FIELD, servers) if servers is not None else f"must be an object, is {kind_of(servers)}":
+        yield "mcpServers", wrong

@@ -1,0 +1,318 @@
+"""Hearing of changes: one hub of an open store, which wakes whoever waits for one.
+
+What must stay true: the system's notices only wake. What changed is read from the journal, by each waiter from its
+own cursor: so a notice that is lost, late or doubled loses and doubles nothing, and a slow waiter delays no other and
+makes nothing grow. A failure in the hub's thread reaches the waiters. The module does not know the store; it calls
+what it is given. Only who watches imports it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from capsule.engines.changes import Change
+    from capsule.engines.files.protocols import Tracker
+
+__all__ = ["Hub", "Waiter"]
+
+_log = logging.getLogger("capsule")
+
+#: How long what comes with a change is waited for, in seconds: one write is several notices, and mostly done by then.
+_GATHER_S = 0.002
+#: A look without a notice, in seconds: no notice tells of writes through a mapping.
+_RESCAN_S = 10.0
+#: How many times as long as it takes: such a look costs a scan, and it is to cost 0.1 % of the time at most.
+_RESCAN_COSTS = 1000
+#: How often it is looked for what no notice tells of, in seconds.
+_CHECK_S = 2.0
+#: Without notices: the shortest time between two looks, and how many times as long as a look takes, for at most 2 %.
+_POLL_S = 0.2
+_POLL_COSTS = 50
+#: How long the hub stays ready with nobody waiting: a long poll comes back soon.
+_LINGER_S = 10.0
+
+
+class Waiter:
+    """One who waits for changes.
+
+    Args:
+        ids: The documents that matter to it; None: all.
+        wake: Called from the hub's thread; must return at once.
+
+    Attributes:
+        unsure: Whether what woke it was no change of the journal, so that it should look for itself.
+    """
+
+    def __init__(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> None:
+        self.ids = ids
+        self.wake = wake
+        self.unsure = True
+
+    def wants(self, ids: Collection[str]) -> bool:
+        """Whether one of the changed documents matters to it."""
+        return self.ids is None or not self.ids.isdisjoint(ids)
+
+
+class Hub:
+    """Wakes the waiters of one open store.
+
+    Its thread runs while somebody waits and for a while after; every waiter is woken when it has begun to listen.
+
+    Args:
+        listen: Opens a tracker of the documents; None where the system gives no notices.
+        look: What changed after a cursor (None: nothing, but the cursor now), brought up to date; and the
+            cursor after that.
+        check: Called now and then, for what no notice tells of: a program that has ended writes nothing.
+        most: How many changes `look` gives at once; when it gives as many there may be more.
+    """
+
+    def __init__(
+        self,
+        listen: Callable[[], Tracker | None],
+        look: Callable[[str | None], tuple[Sequence[Change], str]],
+        check: Callable[[], None],
+        most: int,
+    ) -> None:
+        self._listen = listen
+        self._look_up = look
+        self._check = check
+        self.most = most
+        self.closed = False
+        self._begin()
+        _hubs.add(self)
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
+        self._waiting = 0
+        self._thread: threading.Thread | None = None
+        #: What is sent into the second ends a wait for the first.
+        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._is_polling = False
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """Threads in which event loops let the journal be read: two, as a loop's own may be taken by what waits."""
+        with self._changed:
+            if self.closed:
+                raise RuntimeError("the store is closed")
+            if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor
+
+                self._pool = ThreadPoolExecutor(2, "capsule-changes")
+            return self._pool
+
+    def waiter(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> Waiter:
+        """One more who is woken from now on; see `Waiter`. It is forgotten when nobody else holds it."""
+        waiter = Waiter(ids, wake)
+        with self._changed:
+            self._waiters.add(waiter)
+        return waiter
+
+    def remove(self, waiter: Waiter) -> None:
+        """Wake it no more."""
+        with self._changed:
+            self._waiters.discard(waiter)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While the body runs somebody waits, and the hub listens."""
+        with self._changed:
+            if self._thread is None and not self.closed:
+                self._stopped = False
+                # A daemon, as it must not keep the process alive; `_stop_all` ends it before the interpreter does.
+                thread = threading.Thread(target=self._run, name="capsule-watch", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._waiting += 1
+            self._changed.notify_all()
+        changed = self._changed
+        try:
+            yield
+        finally:
+            if changed is self._changed:  # Else this is a forked child, whose count began anew.
+                with changed:
+                    self._waiting -= 1
+
+    def close(self) -> None:
+        """End its thread, and wake everybody for the last time."""
+        self.closed = True
+        self._end()
+        self._wake(None)
+
+    def _end(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            thread, pool, self._pool = self._thread, self._pool, None
+            if self._bell is not None:
+                self._bell[1].send(b".")
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        if pool is not None:
+            pool.shutdown()
+
+    def _is_wanted(self) -> bool:
+        """Wait until somebody waits; False when the thread is to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting > 0 or self._stopped, _LINGER_S)
+            if self._waiting > 0 and not self._stopped:
+                return True
+            self._thread = None
+            return False
+
+    def _run(self) -> None:
+        """The hub's thread. Whatever fails in it is logged, wakes all waiters, who look for themselves, and is tried
+        again: nobody would hear of it else."""
+        while True:
+            try:
+                with self._ringing() as bell:
+                    self._follow(bell)
+                return
+            except Exception:
+                _log.exception("watching was interrupted, and begins again")
+                self._wake(None)
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._stopped, _POLL_S):
+                        self._thread = None
+                        return
+
+    @contextmanager
+    def _ringing(self) -> Iterator[socket.socket]:
+        heard, rung = socket.socketpair()
+        with heard, rung:
+            with self._changed:
+                self._bell = heard, rung
+            try:
+                yield heard
+            finally:
+                with self._changed:
+                    if self._bell == (heard, rung):  # Another thread may have begun already.
+                        self._bell = None
+
+    def _follow(self, bell: socket.socket) -> None:
+        """Look whenever a document was touched, until nobody waits any more."""
+        cursor: str | None = None
+        tracker: Tracker | None = None
+        try:
+            while True:
+                tracker = tracker or self._tracker()  # Before the look, so that nothing happens in between.
+                began = time.monotonic()
+                cursor = self._look(cursor)
+                look_s = time.monotonic() - began
+                if not self._is_wanted():
+                    return
+                if tracker is None:
+                    _wait(bell, None, max(_POLL_S, _POLL_COSTS * look_s))
+                    self._check()
+                else:
+                    self._await_touch(bell, tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
+                    tracker = tracker if tracker.is_open else None
+        finally:
+            if tracker is not None:
+                tracker.close()
+
+    def _tracker(self) -> Tracker | None:
+        tracker = self._listen()
+        if tracker is None and not self._is_polling:
+            _log.warning(
+                "the system gives no notices of changes: looking for them now and then, so that they are heard of later"
+            )
+        self._is_polling = tracker is None
+        return tracker
+
+    def _await_touch(self, bell: socket.socket, tracker: Tracker, timeout_s: float) -> None:
+        """Return when a document was touched, when the tracker can't tell, and after `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        while not self._stopped:
+            left_s = until - time.monotonic()
+            is_touched = _wait(bell, tracker, min(left_s, _CHECK_S))
+            if is_touched:
+                _wait(bell, None, _GATHER_S)
+            else:
+                self._check()
+            if tracker.changed() != set() or left_s <= _CHECK_S:
+                return
+
+    def _look(self, cursor: str | None) -> str | None:
+        """Look what changed, and wake whom it matters to; the cursor after it."""
+        while not self._stopped:
+            try:
+                changes, after = self._look_up(cursor)
+            except Exception as error:
+                # Every waiter looks for itself, and gets the error in its own thread.
+                _log.debug("looking for changes failed: %s", error)
+                self._wake(None)
+                return cursor
+            if cursor is None:
+                self._wake(None)  # What happened before it listened may have woken nobody.
+            elif changes:
+                self._wake({change.id for change in changes})
+            cursor = after
+            if len(changes) < self.most:
+                break
+        return cursor
+
+    def _wake(self, ids: Collection[str] | None) -> None:
+        with self._changed:
+            waiters = [waiter for waiter in self._waiters if ids is None or waiter.wants(ids)]
+        for waiter in waiters:
+            if ids is None:
+                waiter.unsure = True
+            waiter.wake()
+
+    def forget_parent(self) -> None:
+        """In a forked child: it has none of the parent's threads. Descriptors of its own stand for the parent's."""
+        _left.append(self._pool)
+        for end in self._bell or ():
+            end.close()
+        self._begin()
+
+
+def _wait(bell: socket.socket, tracker: Tracker | None, timeout_s: float) -> bool:
+    """Wait until the tracker has something to tell, the bell is rung, or the time is over; whether the tracker has."""
+    poll = select.poll()
+    poll.register(bell, select.POLLIN)
+    if tracker is not None:
+        poll.register(tracker, select.POLLIN)
+    return any(fd != bell.fileno() for fd, _ in poll.poll(max(0, round(timeout_s * 1000))))
+
+
+_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+#: Pools of a parent process, kept so that nobody waits for their threads.
+_left: list[object] = []
+
+
+def _stop_all() -> None:
+    for hub in list(_hubs):
+        hub.close()
+
+
+def _in_forked_child() -> None:
+    for hub in list(_hubs):
+        hub.forget_parent()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)

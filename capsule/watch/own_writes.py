@@ -1,0 +1,146 @@
+"""What an open store wrote itself, so that its watchers can tell it from what others wrote.
+
+What must stay true: a write counts as own by what was written, never by when; a change that is told is of one author:
+own, or news; nobody is told of a write that is under way before it is known whose it is; and a store that nobody
+watches remembers nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from capsule.engines.changes import Change
+from capsule.engines.index.journal import behind
+
+if TYPE_CHECKING:
+    from capsule.store.change import Conversation
+
+__all__ = ["Own"]
+
+#: The newest writes that are remembered.
+_MOST = 20_000
+#: How long a write that is under way is waited for, in seconds; it holds the mutex, so it is done soon.
+_PATIENCE_S = 10.0
+
+
+class Own:
+    """The newest writes of one store. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self.forget_all()
+        _all.add(self)
+
+    def forget_all(self) -> None:
+        """Begin anew: a forked child writes as an instance of its own, and has not the threads that hold the guard."""
+        #: What was written; of a version, by its tag, the tag of the one before (None: whatever it was).
+        self._written: dict[tuple[str, str], str | None] = {}
+        self._under_way: dict[str, int] = {}
+        self._done = threading.Condition()
+
+    @contextmanager
+    def writing(self, conversation: Conversation) -> Iterator[None]:
+        """While the body runs, under the mutex, the conversation is being written: the version it leaves is own."""
+        before = conversation.transaction.tag
+        with self.under_way(conversation.id):
+            try:
+                yield
+            finally:
+                if conversation.transaction.tag != before:
+                    with self._done:
+                        self._remember(conversation.id, conversation.transaction.tag, before)
+
+    @contextmanager
+    def under_way(self, id: str) -> Iterator[None]:
+        """While the body runs, under the mutex, nobody is told of a change of the conversation."""
+        with self._done:
+            self._under_way[id] = self._under_way.get(id, 0) + 1
+        try:
+            yield
+        finally:
+            with self._done:
+                left = self._under_way[id] - 1
+                if left:
+                    self._under_way[id] = left
+                else:
+                    del self._under_way[id]
+                self._done.notify_all()
+
+    def wrote(self, id: str, *what: str) -> None:
+        """Remember what was written: ids of messages, a version's tag, or "created", "deleted", "restored"."""
+        with self._done:
+            for one in what:
+                self._remember(id, one)
+
+    def appended(self, id: str, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Remember appended messages."""
+        self.wrote(id, *(str(entry.get("id")) for entry in entries))
+
+    def _remember(self, id: str, what: str, before: str | None = None) -> None:
+        self._written.pop((id, what), None)
+        self._written[id, what] = before
+        while len(self._written) > _MOST:
+            del self._written[next(iter(self._written))]
+
+    def marked(self, changes: list[Change]) -> list[Change]:
+        """The changes, own ones marked; one that several authors made together comes as a change for each.
+
+        Own ones are a store's, whatever could be told by the file alone.
+        """
+        return [part for change in changes for part in self._parts(change)]
+
+    def _parts(self, change: Change) -> list[Change]:
+        with self._done:
+            self._done.wait_for(lambda: change.id not in self._under_way, _PATIENCE_S)
+            if change.kind == "appended":
+                runs: list[tuple[bool, list[str]]] = []
+            elif change.kind == "created":
+                runs = [((change.id, "created") in self._written, [])]
+            else:
+                return [_of(change, own=self._is_own(change))]
+            for message in change.messages:
+                own = (change.id, message) in self._written
+                if not runs or runs[-1][0] != own:
+                    runs.append((own, []))
+                runs[-1][1].append(message)
+        if len(runs) < 2:
+            return [_of(change, own=bool(runs) and runs[0][0])]
+        parts, given = [], 0
+        for number, (own, messages) in enumerate(runs):
+            given += len(messages)
+            kind = change.kind if number == 0 else "appended"
+            cursor = behind(change.before, given) if number < len(runs) - 1 else change.cursor
+            parts.append(replace(_of(change, own=own), kind=kind, messages=tuple(messages), cursor=cursor))
+        return parts
+
+    def _is_own(self, change: Change) -> bool:
+        """Whether this store alone wrote all that lies between the version before and the one that was read."""
+        if change.kind in ("deleted", "restored"):
+            return (change.id, change.kind) in self._written
+        tag: str | None = change.tag
+        while tag is not None and (change.id, tag) in self._written:
+            tag = self._written[change.id, tag]
+            if tag == change.was or not change.was:
+                return True
+        return tag is None
+
+
+def _of(change: Change, *, own: bool) -> Change:
+    return replace(change, own=True, source="store") if own else change
+
+
+_all: weakref.WeakSet[Own] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for own in list(_all):
+        own.forget_all()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)

@@ -1,0 +1,149 @@
+"""Changes as an async iterator.
+
+What must stay true: an event loop is never made to wait for a file, nor a file's reader for an event loop; and a change
+counts as told only when it was given out, so that who is interrupted misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Protocol, Self
+
+from capsule.engines.changes import Change, Changes
+from capsule.watch.hub import Hub, Waiter
+
+__all__ = ["Event", "Watch"]
+
+
+class Event(Protocol):
+    """An event of asyncio or anyio."""
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+
+    async def wait(self) -> object:
+        """Wait until it has."""
+
+
+class Watch:
+    """The changes of a store as they come: an async iterator, and an async context manager that ends it.
+
+    One task at a time may iterate. Made by `Store.watch`.
+
+    Args:
+        hub: What wakes it.
+        read: Gives what changed after a cursor; called in a thread of the hub's.
+        cursor: Where to begin.
+        ids: These conversations only; None: all.
+        stop: Ends it.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        read: Callable[[Waiter, str], Changes],
+        cursor: str,
+        ids: frozenset[str] | None,
+        stop: Event | None,
+    ) -> None:
+        self._hub = hub
+        self._read = read
+        self._read_to = cursor
+        self._given_to = cursor
+        self._stop = stop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
+        self._woken.set()
+        self._ready: deque[Change] = deque()
+        self._ended = False
+        self._waiter = hub.waiter(ids, self._wake)
+
+    @property
+    def cursor(self) -> str:
+        """Where to go on, after what was given so far."""
+        return self._given_to if self._ready else self._read_to
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._ready:
+            if not await self._fill():
+                raise StopAsyncIteration
+        if self._is_over():
+            raise StopAsyncIteration
+        change = self._ready.popleft()
+        self._given_to = change.cursor
+        return change
+
+    async def batch(self, timeout_s: float | None = None) -> Changes:
+        """All the changes there are, as soon as there is one; none after `timeout_s` seconds, or when it ends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self._ready and await self._fill():
+                    pass
+        changes, self._given_to = list(self._ready), self._read_to
+        self._ready.clear()
+        return Changes(changes, self._read_to)
+
+    async def _fill(self) -> bool:
+        """Wait until it was woken, and read what there is; False when it has ended."""
+        self._loop = asyncio.get_running_loop()
+        if not self._is_over() and not self._woken.is_set():
+            with self._hub.listening():
+                await self._wait()
+        if self._is_over():
+            return False
+        self._woken.clear()
+        try:
+            found = await self._loop.run_in_executor(self._hub.pool, self._read, self._waiter, self._read_to)
+        except BaseException as error:
+            # The next one asks again, and for itself.
+            self._waiter.unsure = True
+            self._woken.set()
+            if self._hub.closed and isinstance(error, Exception):
+                return False
+            raise
+        self._ready.extend(found.changes)
+        self._read_to = found.cursor
+        if len(found.changes) >= self._hub.most:
+            self._woken.set()
+        return True
+
+    async def _wait(self) -> None:
+        if self._stop is None:
+            await self._woken.wait()
+            return
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._woken, self._stop)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _is_over(self) -> bool:
+        return self._ended or self._hub.closed or (self._stop is not None and self._stop.is_set())
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # The loop is closed: nobody waits there any more.
+                loop.call_soon_threadsafe(self._woken.set)
+
+    async def aclose(self) -> None:
+        """End it."""
+        self._ended = True
+        self._woken.set()
+        self._hub.remove(self._waiter)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,141 @@
+"""`append`: one message, or a stream of them.
+
+What must stay true: a line of the answer is written only when the store has acknowledged its message, and every
+message that was acknowledged stays, whatever the next line holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import orjson
+import typer
+
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule_cli.shared.inputs import STDIN, message_text
+from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.shared.options import File, From, Id, Role, argument, flag, option, usage
+from capsule_cli.shared.output import answer, out_bytes
+from capsule_cli.signals import Ending
+
+if TYPE_CHECKING:
+    from capsule import Store
+
+commands = typer.Typer()
+
+#: Bytes taken from a stream at once; what is already there goes to the disk with one fdatasync.
+CHUNK = 1 << 18
+
+_Line = tuple[int, dict[str, Any]]
+
+
+@commands.command("append")
+def append(
+    id: Id,
+    text: str | None = argument("TEXT", "The text; else --file, else standard input."),
+    role: Role = option("--role", "Say whose message it is.", "user"),
+    from_: From = None,
+    parent: str | None = option(
+        "--parent MESSAGE",
+        "Answer this message: its id, @N or @last; none: begin a branch. Else the last of the active branch.",
+    ),
+    file: File = None,
+    jsonl: bool = flag(
+        "--jsonl",
+        'Take messages from standard input, a JSON object a line ({"role":..., "content":...}); each is '
+        'answered with a line {"id":..., "at":...} as soon as it is safe on the disk.',
+    ),
+) -> None:
+    """Add a message to a conversation and print its id. It is on the disk when its id is printed."""
+    defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
+    if jsonl:
+        if text is not None or file is not None or parent is not None:
+            raise usage("the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
+        with store_of(keep_locks=True) as store, Ending():
+            for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
+                out_bytes(batch)
+        return
+    content = message_text(text, file)
+    with conversation(id) as (store, id):
+        if parent is not None:
+            defaults["parent"] = None if parent == "none" else _parent(store, id, parent)
+        at, (message,) = store.append_entries(id, [{**defaults, "content": content}])
+    answer({"id": message["id"], "at": at}, message["id"], line=True)
+
+
+def _parent(store: Store, id: str, wanted: str) -> str:
+    """The id of the message that is to be answered; a full one is left to the append to look for."""
+    return wanted if len(wanted) == 36 else str(store.find_message(id, wanted).id)
+
+
+def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
+    """Append the messages in `source` to the conversation; give the answers in batches, each once it is durable.
+
+    Raises:
+        InvalidInput: A line is no message, by its number; what stood before it is appended.
+    """
+    for lines in _batches(source):
+        messages: list[_Line] = []
+        wrong: InvalidInput | None = None
+        for number, line in lines:
+            try:
+                messages.append((number, _message(line, number, defaults)))
+            except InvalidInput as error:
+                wrong = error
+                break
+        if messages:
+            yield from _append(store, id, messages)
+        if wrong:
+            raise wrong
+
+
+def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[bytes]:
+    try:
+        at, entries = store.append_entries(id, [message for _, message in messages])
+        yield b"".join(
+            orjson.dumps({"id": entry["id"], "at": at + i}, option=orjson.OPT_APPEND_NEWLINE)
+            for i, entry in enumerate(entries)
+        )
+        return
+    except InvalidInput as error:
+        if len(messages) == 1:
+            raise _at_line(messages[0][0], error.message) from error
+    # One of them can't be accepted, so none was appended: one by one, those before it are.
+    for line in messages:
+        yield from _append(store, id, [line])
+
+
+def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines of `source` with their numbers, as they come; blank ones are left out."""
+    number, begun = 0, bytearray()
+    read = getattr(source, "read1", source.read)
+    while chunk := read(CHUNK):
+        begun += chunk
+        if b"\n" not in chunk:
+            continue
+        *lines, last = begun.split(b"\n")
+        yield [(number + at, bytes(line)) for at, line in enumerate(lines, 1) if line.strip()]
+        number, begun = number + len(lines), last
+    if begun.strip():
+        yield [(number + 1, bytes(begun))]
+
+
+def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    from capsule.format.codec import decode
+    from capsule.format.message import check_message
+
+    try:
+        return check_message({**defaults, **decode(line, STDIN)})
+    except InvalidDocument as error:
+        problem = error.problems[0]
+        raise _at_line(number, problem.what, f", column {problem.column}") from None
+    except InvalidInput as error:
+        raise _at_line(number, error.message) from None
+
+
+def _at_line(number: int, what: str, column: str = "") -> InvalidInput:
+    return InvalidInput(
+        f"{STDIN}, line {number}{column}: {what}; it was not appended, what was acknowledged before is", line=number
+    )

@@ -1,0 +1,120 @@
+"""The branches of a conversation: `switch`, `regenerate`, `trim` and `fork`; and what `delete` does to a message.
+
+What must stay true: messages that go are counted out before they go, and how they come back is said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.consent import ensure_agreed
+from capsule_cli.shared.inputs import message_text
+from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.shared.options import DryRun, File, From, Id, Yes, argument, flag, option, refuse
+from capsule_cli.shared.output import Stopped, answer, one_line
+
+if TYPE_CHECKING:
+    from capsule import Removal
+
+commands = typer.Typer()
+
+
+@commands.command("switch")
+def switch(
+    id: Id,
+    message: str | None = argument(
+        "MESSAGE",
+        "A message of the branch: its id, @N or @last. Else the last of the active branch that has others beside it.",
+    ),
+    next_: bool = flag("--next", "Switch to the next of the messages beside it."),
+    previous: bool = flag("--previous", "Switch to the one before it."),
+) -> None:
+    """Make another branch the active one: the branch of a message, up to its newest answers."""
+    refuse(next_ and previous, "give --next or --previous, not both", "--next")
+    refuse(message is None and not (next_ or previous), "name a message, or give --next or --previous", "MESSAGE")
+    with conversation(id) as (store, id):
+        done = store.switch(id, message, step=next_ - previous)
+        beside = store.alternatives(id, done.message)
+    number, count = beside.index + 1, len(beside.ids)
+    told = {"message": done.message, "leaf": done.leaf, "changed": done.changed, "number": number, "count": count}
+    which = f"message {done.message}" + (f", {number} of {count}" if count > 1 else "")
+    answer(told, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True)
+
+
+@commands.command("regenerate")
+def regenerate(
+    id: Id,
+    text: str | None = argument(
+        "TEXT",
+        "The other answer, or - for standard input. Without it and --file nothing is changed: the id of "
+        "the message to answer is printed, for: append --parent.",
+    ),
+    message: str | None = option(
+        "--which MESSAGE", "Put it beside this answer: its id, @N or @last. Else beside the last of the active branch."
+    ),
+    from_: From = None,
+    model: str | None = option("--model MODEL", "Name the model that wrote it."),
+    file: File = None,
+) -> None:
+    """Put another answer beside an answer of an assistant, and make it the active one."""
+    with conversation(id) as (store, id):
+        if text is None and file is None:
+            slot = store.slot(id, message)
+            if slot.parent is None and not asked.json:
+                raise Stopped(f"message {slot.message} answers none; give the other text, and it is put beside it")
+            answer({"message": slot.message, "parent": slot.parent}, slot.parent or "", line=True)
+            return
+        more = {name: value for name, value in (("from", from_), ("model", model)) if value is not None}
+        made = store.regenerate(id, message_text(text, file), message, **more)
+    answer({"id": made.id, "at": made.at, "parent": made.parent}, str(made.id), line=True)
+
+
+@commands.command("trim")
+def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Remove every branch but the active one; the messages stay in the trash until `purge`."""
+    with conversation(id) as (store, id):
+        planned = store.prune(id, dry_run=True)
+        if planned.ids and not dry_run:
+            ensure_agreed(f"Remove {planned}, of other branches? A copy stays in the trash.", yes=yes)
+            planned = store.prune(id, expected=None if yes else planned.ids)
+    _tell(id, planned, dry_run=dry_run)
+
+
+@commands.command("fork")
+def fork(
+    id: Id,
+    at: str | None = option(
+        "--up-to MESSAGE", "Copy up to this message: its id, @N or @last. Else all of the active branch."
+    ),
+    title: str | None = option("--title TITLE", "Give it this title; else: Fork of ..."),
+    without_attachments: bool = flag("--without-attachments", "Leave out what is attached to the messages."),
+) -> None:
+    """Copy a branch, up to a message, into a new conversation and print its id."""
+    with store_of() as store:
+        head = store.fork(store.resolve(id), at=at, title=title, attachments=not without_attachments)
+    answer(head.as_json(), head.id)
+
+
+def delete_message(id: str, message: str, *, keep_children: bool, dry_run: bool, yes: bool) -> None:
+    """Remove a message and what answers it, or it alone."""
+    with conversation(id) as (store, id):
+        found = store.find_message(id, message)
+        planned = store.delete_message(id, str(found.id), keep_children=keep_children, dry_run=True)
+        if not dry_run:
+            ensure_agreed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
+            expected = None if yes else planned.ids
+            planned = store.delete_message(id, str(found.id), keep_children=keep_children, expected=expected)
+    _tell(id, planned, dry_run=dry_run)
+
+
+def _tell(id: str, removal: Removal, *, dry_run: bool) -> None:
+    told: dict[str, Any] = {"removed": list(removal.ids), "roles": removal.roles, "leaf": removal.leaf}
+    told["dryRun"] = dry_run
+    undone = ""
+    if removal.ids and not dry_run:
+        told["undo"] = f"capsule restore {id}"
+        undone = f"; undo: {told['undo']}"
+    answer(told, one_line(f"{id}: {removal} {'would be removed' if dry_run else 'removed'}{undone}"))

@@ -1,0 +1,292 @@
+"""`context`: what a conversation is told of a project: captured, compared, shown, taken away.
+
+What must stay true: what looks like a secret is told before anything is written; a project that has drifted makes
+`check` exit 1.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import CapsuleError, NotFound
+from capsule_cli.boundary import end_with
+from capsule_cli.completion import complete_id
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage
+from capsule_cli.shared.output import (
+    answer,
+    counted,
+    in_terminal,
+    listing,
+    one_line,
+    out,
+    out_json,
+    out_json_bytes,
+    progress,
+    say,
+    shown,
+    with_bar,
+)
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.context.capture import Capture
+    from capsule.context.drift import Drift
+    from capsule.context.files import Surroundings
+
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+#: The store's own directories, which are never captured.
+_OWN = ("conversations", "agents", ".capsule")
+#: How many findings and files left out are told of.
+_SHOWN = 20
+
+Project = Annotated[
+    str | None,
+    typer.Option("--project", metavar="DIR", help="Compare with this directory; else with that of the capture."),
+]
+
+
+@group.callback()
+def context() -> None:
+    """Attach a snapshot of a project to a conversation, and see whether the project has moved on."""
+
+
+@commands.command("capture")
+def capture(
+    id: Id,
+    path: str = argument("PATH", "The project's directory.", "."),
+    include: list[str] | None = option(
+        "--include GLOB",
+        "Take only files that match, as in .gitignore. The path of a file takes that file, whatever git or its "
+        "name says. Repeatable.",
+    ),
+    exclude: list[str] | None = option("--exclude GLOB", "Take no files that match, as in .gitignore. Repeatable."),
+    budget: int | None = option(
+        "--budget N",
+        "Fit the document into N tokens: README first, then the highest folders, the smallest files first.",
+        min=100,
+    ),
+    max_file_bytes: int | None = option(
+        "--max-file-bytes N", "Take no file larger than N bytes. Else: 1000000.", min=1
+    ),
+    max_bytes: int | None = option(
+        "--max-bytes N", "Take no more than N bytes in all, and leave the largest out. Else: 10^8.", min=1
+    ),
+    allow_secrets: bool = flag("--allow-secrets", "Take files as they are even if they hold what looks like a secret."),
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Put the text files that git would track into the conversation's context, in place of what is there."""
+    from capsule.context import capture as capturing
+    from capsule.context.files import FILE_BYTES, TOTAL_BYTES, Selection
+
+    selection = Selection(
+        tuple(include or ()),
+        tuple(exclude or ()),
+        FILE_BYTES if max_file_bytes is None else max_file_bytes,
+        TOTAL_BYTES if max_bytes is None else max_bytes,
+        budget,
+    )
+    with conversation(id) as (store, id):
+        with progress("capturing", after_s=0.3) as bar:
+            made = capturing.capture(path, selection, _surroundings(store), bar)
+        made.secrets_allowed = allow_secrets
+        if not dry_run:
+            _ask_about_secrets(made, yes)
+            store.set_context(id, made)
+    if not asked.json:
+        _tell_left_out(made, planned=dry_run)
+    said = f"{counted(len(made.files), 'file')}, about {made.tokens:,} tokens"
+    told = f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}"
+    answer(_as_json(id, made, written=not dry_run), told)
+
+
+def _ask_about_secrets(made: Capture, yes: bool) -> None:
+    """Let a person at a terminal decide; elsewhere it is an error, unless it was allowed."""
+    if not made.findings or made.secrets_allowed:
+        return
+    if not yes and in_terminal() and os.isatty(0):
+        say("this looks like secrets, and whoever reads the conversation reads them:")
+        for finding in made.findings[:_SHOWN]:
+            say(f"  {one_line(str(finding))}")
+        made.secrets_allowed = typer.confirm("Take these files as they are?", err=True)
+    made.ensure_no_secrets()
+
+
+def _as_json(id: str, made: Capture, *, written: bool) -> dict[str, Any]:
+    return {
+        "id": id,
+        "written": written,
+        "projectPath": made.root,
+        "filesIncluded": len(made.files),
+        "bytes": sum(len(file.data) for file in made.files),
+        "estimatedTokens": made.tokens,
+        "files": [{"path": file.path, "bytes": len(file.data), "tokens": file.tokens} for file in made.files],
+        "leftOut": [{"path": _utf8(one.path), "why": one.why} for one in made.left_out],
+        "secrets": [{"path": one.path, "line": one.line, "kind": one.kind} for one in made.findings],
+    }
+
+
+def _utf8(path: str) -> str:
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _tell_left_out(made: Capture, *, planned: bool) -> None:
+    if planned:
+        rows = [(str(file.tokens), file.path) for file in made.files]
+        listing(None, ("tokens", "file"), rows, "no file would be taken", last="file")
+        for finding in made.findings:
+            say(f"looks like a secret: {one_line(str(finding))}")
+    for one in made.left_out[:_SHOWN]:
+        say(f"left out: {one_line(_utf8(one.path))}: {one_line(one.why)}")
+    if len(made.left_out) > _SHOWN:
+        say(f"left out: {len(made.left_out) - _SHOWN} more; --json lists them all")
+
+
+@commands.command("check")
+def check(
+    id: str | None = argument("ID", "The conversation; else give --all.", autocompletion=complete_id),
+    all_: bool = flag("--all", "Check every conversation that has a context."),
+    project: Project = None,
+) -> None:
+    """List the files that changed, are gone or new since; exit 1 when there are any, or it can't be told."""
+    from capsule.context import drift
+
+    if (id is None) != all_ or (all_ and project is not None):
+        raise usage("name a conversation, or give --all, which takes no --project", "ID")
+    told: list[tuple[str, Drift]] = []
+    failed: list[CapsuleError] = []
+    with store_of() as store:
+        surroundings = _surroundings(store)
+        if id is not None:
+            id = store.resolve(id)
+            with progress("checking", after_s=0.3) as bar:
+                told.append((id, drift.check(_context_of(store, id), surroundings, project, bar)))
+        for one in with_bar("checking", store.ids(), len(store.ids()), 0.3) if all_ else ():
+            try:
+                found = store.context(one)
+            except CapsuleError as error:
+                failed.append(error)
+                continue
+            if not drift.is_empty(found):
+                told.append((one, drift.check(found, surroundings)))
+    documents = [{"id": one, **drifted.as_json()} for one, drifted in told]
+    if asked.json:
+        out_json(documents if all_ else documents[0])
+    else:
+        for one, drifted in told:
+            _tell_drift(one, drifted)
+    end_with(failed)
+    if not all(drifted.is_current for _, drifted in told):
+        raise typer.Exit(1)
+
+
+def _tell_drift(id: str, found: Drift) -> None:
+    kinds = {"changed": found.changed, "gone": found.gone, "new": found.new}
+    if found.problem:
+        say(f"{id}: {found.problem}")
+    if found.edited:
+        out(f"{id}: the context's text was edited: it is not the one that was captured")
+    for what, paths in kinds.items():
+        for path in paths:
+            out(f"{what}\t{one_line(path)}")
+    if found.has_drifted:
+        counts = (f"{len(paths)} {what}" for what, paths in kinds.items() if paths)
+        out(f"{id}: {one_line(found.project)} has drifted: {', '.join(counts)}")
+    elif found.is_current:
+        out(f"{id}: {one_line(found.project)} is as it was captured")
+
+
+@commands.command("show")
+def show(id: Id, files: bool = flag("--files", "List the files with their sizes instead.")) -> None:
+    """Print the document of a conversation's context; with --json all of the context."""
+    with conversation(id) as (store, id):
+        found = _context_of(store, id)
+    metadata = found.get("metadata") or {}
+    if asked.json:
+        from capsule.format.codec import encode
+
+        out_json_bytes(encode(metadata if files else found))
+    elif files:
+        names = ("bytes", "tokens", "path")
+        entries = metadata.get("files") or ()
+        rows = [tuple("" if entry.get(name) is None else str(entry[name]) for name in names) for entry in entries]
+        listing(None, ("bytes", "tokens", "file"), rows, "it lists no files", last="file")
+    else:
+        text = str(found.get("fullContext") or "").removesuffix("\n")
+        out(shown(text) if in_terminal() else text)
+
+
+@commands.command("diff")
+def diff(id: Id, project: Project = None) -> None:
+    """Print what changed in the project since it was captured, as a unified diff."""
+    from capsule.context import drift
+
+    with conversation(id) as (store, id):
+        found = _context_of(store, id)
+        with progress("comparing", after_s=0.3) as bar:
+            told = drift.check(found, _surroundings(store), project, bar)
+    lines = list(drift.diff(found, told))
+    if told.problem and not asked.json:
+        say(f"{id}: {told.problem}")
+    if lines or asked.json:
+        answer({"id": id, **told.as_json(), "diff": "".join(f"{line}\n" for line in lines)}, shown("\n".join(lines)))
+    if told.problem:
+        raise typer.Exit(1)
+
+
+@commands.command("clear")
+def clear(id: Id) -> None:
+    """Remove a conversation's context; its messages stay."""
+    from capsule.context.drift import is_empty
+
+    with conversation(id) as (store, id):
+        there = not is_empty(store.context(id))
+        if there:
+            store.clear_context(id)
+    answer(
+        {"id": id, "cleared": there},
+        f"{id}: " + ("its context is cleared" if there else "it has no context; nothing was changed"),
+    )
+
+
+def _context_of(store: Store, id: str) -> dict[str, Any]:
+    from capsule.context.drift import is_empty
+
+    found = store.context(id)
+    if is_empty(found):
+        what = f"conversation {id} has no context; capture one with: capsule context capture {id} PATH"
+        raise NotFound(what, id=id)
+    return found
+
+
+def _surroundings(store: Store) -> Surroundings:
+    from capsule.context.files import Surroundings
+
+    own = tuple(os.path.join(store.root, name) for name in _OWN)
+    return Surroundings(_global_ignore, own)
+
+
+def _global_ignore() -> str:
+    """The text of the user's global ignore file: `core.excludesFile`, else the one in the XDG directory."""
+    from capsule.git.program import Git
+
+    try:
+        path = Git(os.getcwd()).run("config", "--type=path", "--get", "core.excludesFile", fine=(0, 1)).text
+    except CapsuleError:
+        path = ""
+    if not path:
+        directory = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+        path = os.path.join(directory, "git", "ignore")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""

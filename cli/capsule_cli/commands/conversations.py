@@ -1,0 +1,154 @@
+"""`new` and `list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from capsule import timestamps
+from capsule.errors import NotFound
+from capsule.ids import is_id
+from capsule_cli.completion import complete_id, complete_tag
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import Limit, Mode, Tags, Type, argument, flag, moment, option, refuse
+from capsule_cli.shared.output import answer, in_terminal, listing, one_line, progress
+from capsule_cli.shared.pager import paged
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.format.head import Head
+    from capsule.store.freshness import Standing
+
+commands = typer.Typer()
+
+Sort = Literal["updated", "created", "title"]
+
+
+@commands.command("new")
+def new(
+    title: str | None = argument("TITLE", "Its title; else made from the first user message."),
+    mode: Mode = option("--mode", "Say how the conversation is held.", "api"),
+    tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
+    message: str | None = option("--message -m TEXT", "Add a first user message."),
+    type: Type = option("--type", "Say who talks: a chat has one writer at a time, the others many.", "chat"),
+    id: str | None = option("--id ID", "Give it this id; else it gets a new UUID."),
+) -> None:
+    """Start a conversation and print its id."""
+    refuse(message is not None and not message.strip(), "the message is empty", "--message")
+    messages = [] if message is None else [{"role": "user", "content": message}]
+    with store_of() as store:
+        head = store.create(title=title, mode=mode, type=type, tags=tag or (), id=id, messages=messages)
+    made = f"Made {one_line(head.title)!r} ({head.type})\n" if in_terminal() else ""
+    answer(head.as_json(), made + head.id)
+
+
+@commands.command("list")
+def list_(
+    tag: Tags = None,
+    mode: Mode | None = option("--mode", "List conversations of this mode."),
+    locked: bool = flag("--locked", "List locked conversations."),
+    archived: bool = flag("--archived", "List archived conversations too."),
+    since: str | None = option(
+        "--since WHEN", "List what changed since: a day (UTC), a time, yesterday, or 2h, 3d ago."
+    ),
+    sort: Sort = option("--sort", "Sort by time, the latest first, or by title; pinned ones stand above.", "updated"),
+    limit: Limit = None,
+    summaries_of: str | None = option(
+        "--summaries-of ID",
+        "List the summaries of this conversation, and whether it has moved on since.",
+        autocompletion=complete_id,
+    ),
+) -> None:
+    """List the conversations: the latest first, pinned ones above, damaged files at the end."""
+    after = moment(since, "--since") if since else ""
+    with store_of() as store, progress("indexing", 1.0) as bar:
+        heads = list(store.heads(bar))
+        counts = store.message_counts()
+        standings = _standings(store, summaries_of) if summaries_of is not None else None
+    sound = [
+        head
+        for head in heads
+        if not head.damaged
+        and (archived or not head.archived)
+        and (mode is None or head.mode == mode)
+        and (not locked or head.lock is not None)
+        and set(tag or ()) <= set(head.tags)
+        and (not after or _time(head.updated_at) >= after)
+        and (standings is None or head.id in standings)
+    ]
+    # A damaged file can't say whether it is what the options look for; without any it is listed.
+    narrowed = bool(tag or mode or locked or since or summaries_of)
+    damaged = [] if narrowed else sorted((head for head in heads if head.damaged), key=lambda head: head.id)
+    chosen = (in_order(sound, sort) + damaged)[:limit]
+    moved = standings or {}
+    columns, row = _PERSONS if in_terminal() else _PROGRAMS
+    told = [
+        head.as_json()
+        | ({} if head.damaged else {"messages": counts.get(head.id, 0)})
+        | ({"source": moved[head.id].as_json()} if moved else {})
+        for head in chosen
+    ]
+    with paged():
+        rows = [row(head, counts.get(head.id, 0), _state(head, moved)) for head in chosen]
+        # Ids are told apart in the whole store, and not only in what is shown of it.
+        listing(told, columns, rows, _nothing(heads), ids=[head.id for head in heads])
+
+
+def in_order(heads: Iterable[Head], sort: Sort) -> list[Head]:
+    """The heads as a list shows them."""
+    ordered = sorted(heads, key=lambda head: (head.title.casefold(), head.id))
+    if sort != "title":
+        ordered.sort(key=lambda head: _time(head.updated_at if sort == "updated" else head.created_at), reverse=True)
+    ordered.sort(key=lambda head: not head.pinned)
+    return ordered
+
+
+def _time(text: str) -> str:
+    """A time so that it compares as a text; what can't be read is oldest."""
+    try:
+        return timestamps.canonical(text)
+    except ValueError:
+        return ""
+
+
+def _standings(store: Store, id: str) -> dict[str, Standing]:
+    """The summaries of a conversation, by their ids; one that is gone is named by its whole id."""
+    missing = None
+    try:
+        id = store.resolve(id)
+    except NotFound as error:
+        missing = error
+    found = store.summaries_of(id) if missing is None or is_id(id) else []
+    if missing is not None and not found:
+        raise missing
+    return {summary.head.id: summary.standing for summary in found}
+
+
+def _nothing(heads: Sequence[Head]) -> str:
+    return "no conversation is like that" if heads else "there is no conversation yet; start one with: capsule new"
+
+
+def _for_program(head: Head, count: int, state: str) -> tuple[str, ...]:
+    if head.damaged:
+        return (head.id, "", f"damaged: {head.damaged}", "", "", "damaged")
+    return (head.id, head.updated_at, head.title, head.mode, ",".join(head.tags), state)
+
+
+def _for_person(head: Head, count: int, state: str) -> tuple[str, ...]:
+    if head.damaged:
+        return (head.id, "", "", "damaged", "", head.damaged)
+    state = ",".join(part for part in (state, "" if head.mode == "api" else head.mode) if part)
+    return (head.id, head.updated_at, str(count), state, ",".join(head.tags), head.title)
+
+
+#: The columns of `list`, and what makes a row of them.
+_PROGRAMS = ("id", "updated", "title", "mode", "tags", "state"), _for_program
+_PERSONS = ("id", "updated", "n", "state", "tags", "title"), _for_person
+
+
+def _state(head: Head, standings: Mapping[str, Standing]) -> str:
+    flags = (("pinned", head.pinned), ("archived", head.archived), ("locked", head.lock is not None))
+    standing = standings.get(head.id)
+    return ",".join([*(name for name, on in flags if on), *([standing.state] if standing else [])])

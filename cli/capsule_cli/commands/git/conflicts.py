@@ -1,0 +1,132 @@
+"""What merges left to be settled: `git conflicts`, `git resolve`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import typer
+
+from capsule.errors import InvalidInput
+from capsule_cli.completion import complete_id
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.shared.options import Id, argument, option, refuse
+from capsule_cli.shared.output import Stopped, answer, in_terminal, listing, one_line, say
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.store.conflicts import Disputed
+
+commands = typer.Typer()
+
+
+@commands.command("conflicts")
+def conflicts(
+    id: str | None = argument("ID", "List only those of this conversation.", autocompletion=complete_id),
+) -> None:
+    """List what two merged versions had changed differently, and nobody has settled yet."""
+    with store_of() as store:
+        found = store.conflicts(store.resolve(id) if id is not None else None)
+    rows = [
+        (
+            one.id,
+            "" if in_terminal() else one.title,  # For a person the value is worth more.
+            one.field,
+            str(number),
+            _shown(value),
+            at or "",
+            "stands" if value == one.kept else "",
+        )
+        for one in found
+        for number, (value, at) in enumerate(one.values, 1)
+    ]
+    columns = ("id", "title", "field", "n", "value", "set at", "")
+    listing([one.as_json() for one in found], columns, rows, "nothing is to be settled", last="value")
+
+
+@commands.command("resolve")
+def resolve(
+    id: Id,
+    field: str | None = argument("FIELD", "The field. It may be left out where only one is to be settled."),
+    keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
+    value: str | None = option("--value TEXT", "Take this value; as JSON where the values aren't texts."),
+) -> None:
+    """Settle what two merged versions had changed differently. At a terminal, a person is asked."""
+    refuse(keep is not None and value is not None, "give --keep or --value, not both", "--value")
+    with conversation(id) as (store, id):
+        settled = [
+            _settle(store, one, keep, value) for one in _meant(store, id, field, one=keep is not None or bool(value))
+        ]
+        left = [one.as_json() for one in store.conflicts(id)]
+    done = "\n".join(f"{id}: {one_line(one['field'])} is {_shown(one['value'])}" for one in settled)
+    answer({"id": id, "settled": settled, "left": left}, done)
+    if left and not asked.json:
+        say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
+
+
+def _meant(store: Store, id: str, field: str | None, *, one: bool) -> list[Disputed]:
+    """What is to be settled.
+
+    Raises:
+        InvalidInput: Nothing is, or it isn't clear which.
+    """
+    found = store.conflicts(id)
+    names = ", ".join(one_line(dispute.field) for dispute in found)
+    if not found:
+        raise InvalidInput(f"conversation {id} has nothing to settle")
+    meant = [dispute for dispute in found if field in (None, dispute.field)]
+    if not meant:
+        raise InvalidInput(f"conversation {id} has nothing to settle about {one_line(field or '')!r}, only: {names}")
+    if one and len(meant) > 1:
+        raise InvalidInput(f"several fields of conversation {id} are to be settled; name one of: {names}")
+    return meant
+
+
+def _settle(store: Store, dispute: Disputed, keep: int | None, value: str | None) -> dict[str, Any]:
+    """Settle one.
+
+    Raises:
+        InvalidInput: The choice is none of the values, or nobody can be asked.
+        Stopped: The person doesn't want to decide.
+    """
+    chosen = _read(dispute, value) if value is not None else _kept(dispute, _ask(dispute) if keep is None else keep)
+    store.settle_conflict(dispute.id, dispute.field, chosen)
+    return {"field": dispute.field, "value": chosen}
+
+
+def _kept(dispute: Disputed, number: int) -> Any:
+    if number > len(dispute.values):
+        raise InvalidInput(f"{dispute.field} has {len(dispute.values)} values, and no number {number}")
+    return dispute.values[number - 1][0]
+
+
+def _read(dispute: Disputed, text: str) -> Any:
+    """A value as typed: a text where the values are texts, else JSON."""
+    if all(value is None or isinstance(value, str) for value, _ in dispute.values):
+        return text
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise InvalidInput(f"the values of {dispute.field} are no texts, so --value must be JSON; it is none") from None
+
+
+def _ask(dispute: Disputed) -> int:
+    if not sys.stdin.isatty():
+        raise InvalidInput(
+            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule git conflicts"
+        )
+    say(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
+    for number, (value, at) in enumerate(dispute.values, 1):
+        say(f"  {number}  {_shown(value)}{f'  ({at})' if at else ''}{'  stands' if value == dispute.kept else ''}")
+    answer = typer.prompt(f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True)
+    if not str(answer).isdecimal():
+        raise Stopped("nothing was changed")
+    number = int(answer)
+    return max(number, 1) if number <= len(dispute.values) else number
+
+
+def _shown(value: Any) -> str:
+    """A value in one line."""
+    return one_line(value if isinstance(value, str) else orjson.dumps(value).decode())

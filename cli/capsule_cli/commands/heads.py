@@ -1,0 +1,109 @@
+"""What stands above a conversation: its title, its tags, and where it stands in a list."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import Refused
+from capsule_cli.completion import complete_tag
+from capsule_cli.shared.opening import conversation, store_of
+from capsule_cli.shared.options import Id, Yes, argument, flag, option, refuse
+from capsule_cli.shared.output import Stopped, answer, one_line
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.format.head import Head
+
+commands = typer.Typer()
+
+Tags = Annotated[list[str], typer.Argument(metavar="TAG", autocompletion=complete_tag, help="The tags to add.")]
+
+
+@commands.command("rename")
+def rename(
+    id: Id,
+    title: str | None = argument(
+        "TITLE", "The new title. With --suggest it may be left out: the first message gives one."
+    ),
+    suggest: bool = flag("--suggest", "Keep a title that a person gave, unless they agree (asked, or --yes)."),
+    yes: Yes = False,
+) -> None:
+    """Change the title of a conversation. As: set --title."""
+    refuse(title is None and not suggest, "the title is missing", "TITLE")
+    with conversation(id) as (store, id):
+        head = _suggested(store, id, title, yes=yes) if suggest else store.rename(id, title or "")
+    _tell(head, f"renamed to {one_line(head.title)!r}")
+
+
+def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
+    """The head after a title was suggested.
+
+    Raises:
+        Refused: A person gave the title that stands there, and nobody can be asked.
+        Stopped: They want to keep it.
+    """
+    if title is None:
+        title = store.title_by_rule(id)
+        refuse(not title, "no user message says what it is about; give a title", "TITLE")
+    head = store.suggest_title(id, title)
+    while head is None:
+        there = store.head(id)
+        if there.title == title.strip(" \t"):
+            return there
+        if not yes:
+            if not sys.stdin.isatty():
+                raise Refused(
+                    f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
+                    "say so with --yes",
+                    path=there.path,
+                )
+            if not typer.confirm(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", err=True):
+                raise Stopped("nothing was changed")
+        head = store.suggest_title(id, title, instead_of=there.title)  # None: it was renamed while the person thought.
+    return head
+
+
+@commands.command("tag")
+def tag(id: Id, tags: Tags) -> None:
+    """Add tags to a conversation; those it has stay. As: set --tag."""
+    _set(id, tagged=tags)
+
+
+@commands.command("pin")
+def pin(id: Id) -> None:
+    """Pin a conversation to the top of the list. As: set --pin."""
+    _set(id, pinned=True)
+
+
+@commands.command("archive")
+def archive(id: Id) -> None:
+    """Archive a conversation: `list` shows it only with --archived. As: set --archive."""
+    _set(id, archived=True)
+
+
+@commands.command("set")
+def set_(
+    id: Id,
+    title: str | None = option("--title TITLE", "Give it this title."),
+    tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
+    untag: list[str] | None = option("--untag TAG", "Remove this tag. Repeatable.", autocompletion=complete_tag),
+    pin: bool | None = option("--pin/--unpin", "Pin it to the top of the list, or let it go."),
+    archive: bool | None = option("--archive/--unarchive", "Take it out of the list, or bring it back."),
+) -> None:
+    """Change the title, the tags, the pin or the archive flag of a conversation, in one write."""
+    _set(id, title=title, tagged=tag or (), untagged=untag or (), pinned=pin, archived=archive)
+
+
+def _set(id: str, **changes: Any) -> None:
+    with store_of() as store:
+        head = store.update(store.resolve(id), **changes)
+    flags = [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
+    said = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
+    _tell(head, " · ".join(said))
+
+
+def _tell(head: Head, words: str) -> None:
+    answer(head.as_json(), f"{head.id}: {words}")

@@ -1,0 +1,58 @@
+"""`help`, and what a person sees who doesn't know yet what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+
+from capsule_cli.shared.options import argument, usage
+from capsule_cli.shared.output import out
+
+commands = typer.Typer()
+
+FIRST_STEPS = """\
+Capsule keeps conversations as files, written by many and lost by none.
+
+Begin with:
+  capsule new "My first plan"          Start a conversation and print its id.
+  capsule append @last "Where to go?"  Add a message to it.
+  capsule show @last                   Print it.
+
+Your conversations go to a store of your own. To keep those of a project beside
+it, make a store there first: capsule init. All commands: capsule help
+"""
+
+_FOOT = """\
+Every command takes --json, --store DIR, --instance NAME, --no-pager and --help.
+The program takes --version (-V) and --install-completion.
+Read about one command with: capsule help COMMAND
+"""
+
+
+def overview(sections: Mapping[str, Mapping[str, str]]) -> str:
+    """The help of the whole program."""
+
+    def lines() -> Iterator[str]:
+        yield "Usage: capsule COMMAND [ARGUMENTS] [OPTIONS]"
+        for title, commands in sections.items():
+            yield f"{title}:"
+            yield from (f"  {names:<25}  {says}" for names, says in commands.items())
+
+    return "\n".join(lines()) + "\n" + _FOOT
+
+
+@commands.command("help")
+def help_(
+    ctx: typer.Context, words: list[str] | None = argument("COMMAND", "The command; without it, all are listed.")
+) -> None:
+    """Print the help of a command."""
+    assert ctx.parent is not None
+    context: Any = ctx.parent
+    for word in words or ():
+        name = getattr(context.command, "get_command", lambda *_: None)(context, word)
+        if name is None:
+            raise usage(f"there is no command {word!r}; see them all with: capsule help", "COMMAND")
+        context = typer.Context(name, info_name=name.name, parent=context)
+    out(context.command.get_help(context).rstrip("\n"))

@@ -1,0 +1,213 @@
+"""The store as a whole, and files as such: `init`, `doctor`, `validate`, `migrate`, `schema`.
+
+What must stay true: a command that finds something wrong does not exit 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused
+from capsule_cli.boundary import end_with
+from capsule_cli.completion import complete_id
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.inputs import read_file, replace_file
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import argument, flag, option
+from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, progress, say, shown, with_bar
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.maintenance.conflict_copies import Ancestor
+
+commands = typer.Typer()
+
+#: The one document of a store that is no capsule.
+_OVERRIDES = os.path.join("overrides", "next.json")
+
+
+@commands.command("init")
+def init(directory: str | None = argument("DIR", "The directory; else that of --store, else the current one.")) -> None:
+    """Make a directory a store. What is there stays as it is."""
+    from capsule import Store
+
+    root = os.path.abspath(directory or asked.store or ".")
+    made = [str(path) for path in Store.init(root)]
+    said = (
+        ["made a store:", *(f"  {path}" for path in made)]
+        if made
+        else [f"{root} is a store already; nothing was changed"]
+    )
+    answer({"root": root, "made": made}, shown("\n".join(said)))
+
+
+@commands.command("doctor")
+def doctor(
+    repair: bool = flag("--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."),
+) -> None:
+    """Examine every document of the store; exit 0 only when all is well."""
+    from capsule.maintenance.doctor import examine
+
+    with store_of() as store:
+        many = len(store.ids())
+        with progress("examining") as bar:
+            findings = list(examine(store, repair=repair, progress=bar, ancestor=_ancestor(store) if repair else None))
+    troubles = [finding for finding in findings if finding.is_trouble]
+    left = [finding for finding in troubles if not finding.repaired]
+    told = [shown(str(finding)) for finding in findings]
+    answer(
+        {"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]},
+        "\n".join([*told, _summary(many, len(troubles), len(left))]),
+    )
+    if left:
+        raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _ancestor(store: Store) -> Ancestor | None:
+    """What finds in git which version a conflict copy began from; None where the store lies in no repository."""
+    from capsule.git.history.ancestors import ancestor_in
+    from capsule.git.repository import Repository
+
+    try:
+        return ancestor_in(Repository.around(store.root))
+    except (NotFound, Refused):
+        return None
+
+
+def _summary(many: int, found: int, left: int) -> str:
+    examined = f"{counted(many, 'conversation')} examined: "
+    if not found:
+        return examined + "all is well"
+    mended = f", {found - left} mended, {left} left" if left < found else "; what can be mended is, with --repair"
+    return examined + counted(found, "finding") + mended
+
+
+@commands.command("validate")
+def validate(
+    paths: list[str] | None = argument("PATH", "Files, and directories with *.json in them; else the store's."),
+) -> None:
+    """Check files against the format, also outside a store. Print `path:line:column: what` for each problem."""
+    if paths:
+        files = list(dict.fromkeys(file for path in paths for file in _files(path)))
+    else:
+        with store_of() as store:
+            files = list(_files(os.path.join(store.root, "conversations")))
+            files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
+    problems = [problem for file in with_bar("validating", files, len(files)) for problem in _problems(file)]
+    if asked.json:
+        out_json({"ok": not problems, "files": len(files), "problems": [asdict(problem) for problem in problems]})
+    else:
+        for problem in problems:
+            out(shown(str(problem)))
+        found = counted(len(problems), "problem") if problems else "all valid"
+        say(f"{counted(len(files), 'file')} checked: {found}")
+    if problems:
+        raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _files(path: str) -> Iterator[str]:
+    """`path`, or the *.json under it; what begins with a dot there is left out."""
+    if not os.path.lexists(path):
+        raise NotFound(f"{path}: there is no such file or directory", id=path)
+    if not os.path.isdir(path):
+        yield path
+    for directory, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        found = sorted(name for name in files if name.endswith(".json") and not name.startswith("."))
+        yield from (os.path.join(directory, name) for name in found)
+
+
+def _problems(path: str) -> list[Problem]:
+    if os.path.normpath(os.path.abspath(path)).endswith(os.sep + _OVERRIDES):
+        from capsule.store.servers import problems_of
+    else:
+        from capsule.format.validation import problems_of
+
+    try:
+        return problems_of(read_file(path), path)
+    except CapsuleError as error:
+        return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: ").removeprefix(f"{path} "))]
+
+
+@commands.command("migrate")
+def migrate(
+    names: list[str] | None = argument(
+        "ID|PATH",
+        "Conversations of the store, or files, and directories with *.json in them, anywhere; else the store.",
+        autocompletion=complete_id,
+    ),
+    check: bool = flag("--check", "Change nothing; exit 1 when something would change."),
+) -> None:
+    """Update files to the current version of the format. Paths may lie outside a store."""
+    told: list[dict[str, Any]] = []
+    failed: list[CapsuleError] = []
+    with ExitStack() as stack:
+        jobs = _migrations(names or (), lambda: stack.enter_context(store_of()))
+        for (kind, name), migrated in with_bar("migrating", jobs.items(), len(jobs)):
+            try:
+                told.append({kind: name, "changes": migrated(check=check)})
+            except CapsuleError as error:
+                failed.append(error)
+                told.append({kind: name, "changes": [], "error": error.message})
+    changed = [one for one in told if one["changes"]]
+    lines = [shown(f"{one.get('id') or one['path']}: {change}") for one in changed for change in one["changes"]]
+    what = "file" if any("path" in one for one in told) else "conversation"
+    total = f"{counted(len(jobs), what)}: {len(changed)} {'would change' if check else 'changed'}"
+    answer(told, "\n".join([*lines, total + (f", {len(failed)} failed" if failed else "")]))
+    end_with(failed)
+    if check and changed:
+        raise typer.Exit(1)
+
+
+def _migrations(names: Sequence[str], opened: Callable[[], Store]) -> dict[tuple[str, str], Callable[..., list[str]]]:
+    """What there is to migrate, each with the function that does it; a file that is there is meant as a path."""
+    jobs: dict[tuple[str, str], Callable[..., list[str]]] = {}
+    store: Store | None = None if names else opened()
+    for name in names or sorted(store.ids() if store else ()):
+        if names and (os.path.lexists(name) or os.sep in name or name.endswith(".json")):
+            jobs |= {("path", path): partial(_migrate_file, path) for path in _files(name)}
+        else:
+            store = store or opened()
+            id = store.resolve(name) if names else name
+            jobs["id", id] = partial(store.migrate, id)
+    return jobs
+
+
+def _migrate_file(path: str, *, check: bool) -> list[str]:
+    """Migrate one file: by its store when it lies in one, else in its place."""
+    from capsule.format import canonical, codec, migrations, validation
+
+    directory, name = os.path.split(os.path.realpath(path))
+    root = os.path.dirname(directory)
+    if os.path.basename(directory) == "conversations" and os.path.isfile(os.path.join(root, "capsule.toml")):
+        from capsule import Store
+
+        with Store.open(root, keep_locks=False) as store:
+            return store.migrate(name.removesuffix(".json"), check=check)
+    data = read_file(path)
+    validation.check(codec.decode(data, path), data, path)
+    document, changes = migrations.current(codec.decode(data, path), path)
+    after = codec.encode(canonical.in_order(document))
+    if not changes and after != data:
+        changes = ["brought into the canonical layout"]
+    if changes and not check:
+        replace_file(os.path.join(directory, name), data, after)
+    return changes
+
+
+@commands.command("schema")
+def schema(
+    kind: str = argument("KIND", "The kind of document.", "capsule"),
+    version: str | None = option("--version V", "Print this version of it; else the newest."),
+) -> None:
+    """Print the JSON Schema of a kind of document."""
+    from capsule.format.schema import text
+
+    out_bytes(text(kind, version).encode())

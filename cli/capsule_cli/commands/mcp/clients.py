@@ -1,0 +1,315 @@
+"""`mcp install`, `mcp uninstall`, `mcp doctor`: the settings of the programs that use the MCP server.
+
+What must stay true: everything that is to be changed is worked out before the first file is written, so that a file
+that can't be read changes nothing in any other; and what the environment says of where those files are is read here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import CapsuleError
+from capsule.ids import check_id
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.options import DryRun, option, refuse, usage
+from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.clients.doctor import Seen
+    from capsule.mcp_server.clients.settings import Entry, Plan
+    from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
+
+
+commands = typer.Typer()
+
+SCOPES: tuple[Scope, ...] = ("user", "project")
+
+
+def _complete(incomplete: str) -> list[tuple[str, str]]:
+    """The names of programs that begin with `incomplete`."""
+    from capsule.mcp_server.clients.table import CLIENTS
+
+    return [(client.name, client.title) for client in CLIENTS if client.name.startswith(incomplete)]
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CLIENT",
+        autocompletion=_complete,
+        help="The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed.",
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="Choose all whose settings are here.")]
+Project = Annotated[bool, typer.Option("--project", help="Change the settings of the project around.")]
+User = Annotated[bool, typer.Option("--user", help="Change your own settings, for all projects (the default).")]
+Force = Annotated[bool, typer.Option("--force", help="Do so even if the entry of this name starts something else.")]
+
+
+@commands.command("install")
+def install(
+    names: Names = None,
+    every: All = False,
+    project: Project = False,
+    user: User = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    name: str | None = option("--as NAME", "Name the agent that the program is: its messages are from it."),
+) -> None:
+    """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
+
+    Where a program has a command for that (claude, codex, gemini, code), that is run. A settings file with comments is
+    left as it is, and what to paste into it is printed; the exit code is then 1.
+
+    With --store, the server always serves that store. Without, it serves the one that `capsule` would use where the
+    program starts it.
+    """
+    from capsule.mcp_server.clients import settings
+
+    scope, places = _scope(project, user), _places()
+    launch = _launch(name)
+    clients = _clients(names, every, scope, places)
+    plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
+    _carry_out(plans, places, dry_run, is_there=True)
+
+
+@commands.command("uninstall")
+def uninstall(
+    names: Names = None,
+    every: All = False,
+    project: Project = False,
+    user: User = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+) -> None:
+    """Remove the entry `capsule` from the settings of programs, and nothing else."""
+    from capsule.mcp_server.clients import settings
+
+    scope, places = _scope(project, user), _places()
+    clients = _clients(names, every, scope, places)
+    plans = [plan for client in clients for plan in settings.uninstall(client, scope, places, force=force)]
+    _carry_out(plans, places, dry_run, is_there=False)
+
+
+@commands.command("doctor")
+def doctor(names: Names = None) -> None:
+    """Start the server as each program would, and report on it; exit 0 only when all of them work.
+
+    It looks at your own settings and those of the project in the current directory. With --store, each has to serve it.
+    """
+    from capsule.mcp_server.clients import table
+
+    places = _places()
+    wanted = _named(names) if names else table.CLIENTS
+    store = _store()
+    visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
+    if not visits:
+        raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
+    answer([visit.as_json() for visit in visits], shown("\n".join(line for visit in visits for line in visit.lines())))
+    if any(visit.problems for visit in visits):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """What `doctor` saw of one entry, or of a file that it could not read."""
+
+    client: Client
+    scope: Scope
+    path: str
+    problems: tuple[str, ...]
+    seen: Seen | None = None
+    entry: Entry | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"client": self.client.name, "scope": self.scope, "path": self.path}
+        if self.entry is not None and self.entry.launch is not None:
+            launch = self.entry.launch
+            told |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
+        if self.seen is not None:
+            seen = self.seen.as_json()
+            told |= {name: seen[name] for name in ("server", "protocol", "tools", "tokens", "store")}
+            told["readyMs"] = seen["ready_ms"]
+        return {**told, "ok": not self.problems, "problems": list(self.problems)}
+
+    def lines(self) -> Iterable[str]:
+        yield f"{self.client.title} ({self.scope}): {self.path}"
+        seen = self.seen
+        if seen is not None and seen.server:
+            yield f"  {seen.server}, protocol {seen.protocol}, ready after {seen.ready_ms} ms"
+            yield f"  {seen.tools} tools, whose list costs about {seen.tokens} tokens"
+        if seen is not None and seen.store:
+            yield f"  store: {seen.store}"
+        if self.entry is not None and self.entry.off:
+            yield "  the entry is switched off there"
+        yield from (f"  wrong: {problem}" for problem in self.problems)
+
+
+def _visits(client: Client, places: Places, store: str | None, *, named: bool) -> list[_Visit]:
+    """What there is to see of a program, in both scopes."""
+    from capsule.mcp_server.clients import doctor, settings
+
+    visits = []
+    for scope in SCOPES:
+        cwd = places.home if scope == "user" else places.project
+        try:
+            found = list(settings.entries(client, scope, places))
+        except CapsuleError as error:
+            path = getattr(error, "path", "")
+            visits.append(_Visit(client, scope, path, (error.message,)))
+            continue
+        for entry in found:
+            if entry.launch is None or not entry.ours:
+                problem = "the entry starts something else; replace it with: capsule mcp install --force"
+                visits.append(_Visit(client, scope, entry.path, (problem,), entry=entry))
+                continue
+            seen = doctor.examine(entry.launch, cwd=cwd, store=store)
+            visits.append(_Visit(client, scope, entry.path, tuple(seen.problems), seen, entry))
+    if named and not visits:
+        path = client.files("user", places)[0]
+        problem = f"it has no entry; put it in with: capsule mcp install {client.name}"
+        visits.append(_Visit(client, "user", path, (problem,)))
+    return visits
+
+
+def _scope(project: bool, user: bool) -> Scope:
+    refuse(project and user, "is one or the other: your own settings, or the project's", "--project / --user")
+    return "project" if project else "user"
+
+
+def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Places) -> list[Client]:
+    """The programs that were named, or all whose settings are here."""
+    from capsule.mcp_server.clients import table
+
+    refuse(every and names, "stands for all programs, so none can be named", "--all")
+    if every:
+        here = [client for client in table.CLIENTS if _is_here(client, scope, places)]
+        if not here:
+            raise Stopped("no program's settings are here; name the ones you mean")
+        return here
+    if not names:
+        raise usage(f"name programs, or say --all: {', '.join(client.name for client in table.CLIENTS)}", "CLIENT")
+    return _named(names)
+
+
+def _named(names: Sequence[str]) -> list[Client]:
+    """The programs of these names, each once."""
+    from capsule.mcp_server.clients import table
+
+    known = [client.name for client in table.CLIENTS]
+    for name in names:
+        refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+    return [client for client in table.CLIENTS if client.name in names]
+
+
+def _is_here(client: Client, scope: Scope, places: Places) -> bool:
+    """Whether a program has settings here: one of its files, or a directory of its own for them."""
+    files = client.files(scope, places)
+    own = {os.path.dirname(path) for path in files} - {places.home, places.project}
+    return any(map(os.path.isfile, files)) or any(map(os.path.isdir, own))
+
+
+def _places() -> Places:
+    from capsule.mcp_server.clients.table import PROGRAMS, VARIABLES, Places
+
+    environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    programs = {name: path for name in PROGRAMS if (path := shutil.which(name))}
+    return Places(sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment, programs)
+
+
+def _copies() -> str:
+    """Where the copies of changed settings are kept: outside of any project, which may be public."""
+    import platformdirs
+
+    return os.path.join(platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups")
+
+
+def _store() -> str | None:
+    """The store that was named, absolute."""
+    if asked.store is None:
+        return None
+    from capsule.locate import find_store
+
+    return find_store(asked.store)
+
+
+def _launch(name: str | None) -> Launch:
+    """How a program is to start the server: this very `capsule`, by its absolute path."""
+    from capsule.mcp_server.clients.table import Launch
+
+    executable, *words = _executable()
+    words.append("mcp")
+    store, instance = _store(), asked.instance
+    words += ["--store", store] if store else []
+    words += ["--instance", instance] if instance else []
+    words += ["--as", check_id(name)] if name is not None else []
+    return Launch(executable, tuple(words))
+
+
+def _executable() -> list[str]:
+    """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it outlives an upgrade."""
+    own = sys.argv[0]
+    beside = sysconfig.get_path("scripts")
+    for path in (own if os.path.dirname(own) else None, shutil.which("capsule", path=beside), shutil.which("capsule")):
+        name = os.path.basename(path or "").lower().removesuffix(".exe")
+        if path and name == "capsule" and os.access(path, os.X_OK) and os.path.isfile(path):
+            return [os.path.abspath(path)]
+    return [sys.executable, "-m", "capsule_cli"]
+
+
+def _carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
+    """Do what the plans say, or show it, and say so.
+
+    Args:
+        is_there: Whether the entry is there afterwards.
+
+    Raises:
+        typer.Exit: A person has to do something.
+    """
+    from capsule.mcp_server.clients import settings
+
+    told = []
+    for plan in plans:
+        kept = settings.apply(plan, places, _copies()) if plan.changes and not dry_run else None
+        if not asked.json:
+            out(shown(_told(plan, kept, dry_run, is_there)))
+        told.append(
+            {
+                "client": plan.client.name,
+                "scope": plan.scope,
+                "path": plan.path,
+                "changed": plan.changes and not dry_run,
+                "commands": [list(command) for command in plan.commands],
+                "backup": kept,
+                **({"paste": plan.paste} if plan.paste else {}),
+                **({"diff": plan.diff()} if dry_run else {}),
+            }
+        )
+    if asked.json:
+        out_json(told)
+    if any(plan.paste for plan in plans):
+        raise typer.Exit(1)
+
+
+def _told(plan: Plan, kept: str | None, dry_run: bool, is_there: bool) -> str:
+    title, path = plan.client.title, plan.path
+    if plan.paste:
+        how = "put this into it yourself" if is_there else "change it yourself"
+        return f"{title}: {path} has comments, or can't be changed without changing more; {how}:\n{plan.paste.rstrip()}"
+    if not plan.changes:
+        return f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing to change"
+    if dry_run:
+        return "\n".join(map(shlex.join, plan.commands)) or plan.diff().removesuffix("\n")
+    copy = f"\n  what it held before: {kept}" if kept else ""
+    if not is_there:
+        return f"{title}: {path} has no entry any more; what {title} has started already goes on until it ends{copy}"
+    return f"{title}: {path} has the entry now; {plan.client.then.format(title=title)}{copy}"

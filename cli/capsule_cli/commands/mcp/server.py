@@ -1,0 +1,119 @@
+"""`mcp`: serves the store to AI agents; what configures their programs stands in `mcp_clients`.
+
+What must stay true: nothing but the protocol goes to stdout; what the server says is said on stderr.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+
+import typer
+
+from capsule_cli.commands.mcp.tokens import tokens_of
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import ToStderr, holder
+from capsule_cli.shared.options import flag, option, refuse, usage
+from capsule_cli.shared.output import say, to_stderr
+
+group = typer.Typer(subcommand_metavar="[COMMAND]")
+
+
+@group.callback(invoke_without_command=True)
+def mcp(
+    ctx: typer.Context,
+    http: str | None = option(
+        "--http [HOST:]PORT",
+        "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any free one.",
+    ),
+    name: str | None = option(
+        "--as NAME", "Name the agent that the client is, over stdin and stdout: its messages are from it."
+    ),
+    read_only: bool = flag("--read-only", "Let clients read and do nothing else."),
+    allow_host: list[str] | None = option(
+        "--allow-host NAME",
+        "Over HTTP: let clients call the server by this name too, as that of a proxy before it. Repeatable.",
+    ),
+) -> None:
+    """Serve the store to AI agents by the Model Context Protocol, until the client leaves or SIGTERM comes."""
+    if ctx.invoked_subcommand is not None:
+        given = http is not None or allow_host or name is not None or read_only
+        refuse(given, "these options are for serving, which `mcp` does without a further command", "--http")
+        return
+    # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some among them takes a
+    # tenth of the start.
+    gc.disable()
+    if http is None:
+        refuse(allow_host, "is for --http: over stdin and stdout the client is who started the server", "--allow-host")
+        _over_stdio(name, read_only)
+    else:
+        refuse(name is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
+        _over_http(http, read_only, tuple(allow_host or ()))
+
+
+def _over_stdio(name: str | None, read_only: bool) -> None:
+    from capsule import Store, __version__
+    from capsule.ids import check_id
+    from capsule.mcp_server.transport.lifetime import own_streams
+
+    if name is not None:
+        check_id(name)
+    if sys.stdin is not None and sys.stdin.isatty():
+        say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
+    stdin, stdout = own_streams()
+    store = Store.open(asked.store, keep_locks=False, instance=holder())
+    _log_to_stderr()
+    from capsule.mcp_server.access import Access
+    from capsule.mcp_server.server import build
+    from capsule.mcp_server.stores import Stores
+    from capsule.mcp_server.transport import stdio
+
+    access = Access(name, "read" if read_only else "admin")
+    server = build(Stores(store, access), version=__version__)
+    _look_for_garbage()
+    stdio.serve(server, store, stdin, stdout)
+
+
+def _over_http(where: str, read_only: bool, hosts: tuple[str, ...]) -> None:
+    if asked.instance is not None:
+        raise usage("over HTTP each client is an instance of its own, named by its token", "--instance")
+    from capsule import __version__, locate
+    from capsule.errors import Refused
+
+    root = locate.find_store(asked.store)
+    tokens = tokens_of(root)
+    if not tokens.all():
+        raise Refused(
+            f"{where}: nobody is served without a token, and there is none; make one for each client with: "
+            "capsule tokens add NAME",
+            path=where,
+        )
+    _log_to_stderr()
+    from capsule.mcp_server.server import build
+    from capsule.mcp_server.sessions import HttpStores
+    from capsule.mcp_server.transport import address, http
+
+    listener = address.listen(address.parse(where))
+
+    def ready() -> None:
+        if asked.json:
+            to_stderr({"serving": root, "url": listener.url})
+        else:
+            say(f"serving {root} at {listener.url}")
+
+    stores = HttpStores(root, most="read" if read_only else "admin")
+    server = build(stores, version=__version__, **http.admitting(tokens))
+    _look_for_garbage()
+    http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)
+
+
+def _look_for_garbage() -> None:
+    """From here on, and not among what is there by now."""
+    gc.freeze()
+    gc.enable()
+
+
+def _log_to_stderr() -> None:
+    """What goes wrong, on stderr. Before the SDK sets up a log of its own, which tells of every request."""
+    logging.basicConfig(level=logging.WARNING, handlers=[ToStderr()], force=True)

@@ -1,0 +1,81 @@
+"""`tokens`: who may use the MCP server over HTTP.
+
+What must stay true: a token is shown once, when it is made; nothing stored can be turned back into it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capsule.mcp_server.access import Scope
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.options import option, seconds
+from capsule_cli.shared.output import answer, listing, say
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.transport.tokens import Tokens
+
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent that the token is for.")]
+
+
+def tokens_of(root: str) -> Tokens:
+    """The tokens of the store at `root`, in the user's configuration."""
+    import platformdirs
+
+    from capsule.mcp_server.transport.tokens import Tokens
+
+    return Tokens(platformdirs.user_config_path("capsule", appauthor=False), root)
+
+
+def _tokens() -> Tokens:
+    from capsule import locate
+
+    return tokens_of(locate.find_store(asked.store))
+
+
+@group.callback()
+def tokens() -> None:
+    """Decide who may use the MCP server over HTTP."""
+
+
+@commands.command("add")
+def add(
+    name: Name,
+    scope: Scope = option(
+        "--scope", "Allow to read; also to write; also to delete and to take locks from others.", "write"
+    ),
+    expires: str | None = option("--expires DURATION", "Let it expire after that time, like 30d."),
+) -> None:
+    """Make a token for an agent and print it. It is printed this once, as only its hash is kept."""
+    expires_in_s = None if expires is None else seconds(expires, "--expires")
+    token = _tokens().add(name, scope=scope, expires_in_s=expires_in_s)
+    answer({"name": name, "token": token, "scope": scope}, token)
+    if not asked.json:
+        say(f"this is the one time it is shown; clients send it as: Authorization: Bearer {token[:12]}...")
+
+
+@commands.command("list")
+def list_() -> None:
+    """List the agents that have a token, and what their tokens allow."""
+    names = ("name", "scope", "createdAt", "expiresAt")
+    rows = [(one.name, one.scope, one.created_at, one.expires_at) for one in _tokens().all()]
+    listing(
+        [dict(zip(names, row, strict=True)) for row in rows],
+        ("name", "scope", "created", "expires"),
+        [tuple(value or "" for value in row) for row in rows],
+        "there is no token; make one with: capsule tokens add NAME",
+        last="name",
+    )
+
+
+@commands.command("revoke")
+def revoke(name: Name) -> None:
+    """Revoke an agent's token. A running server refuses it from the next request on."""
+    gone = _tokens().revoke(name)
+    answer({"name": gone.name, "revoked": True}, f"{gone.name}: its token is revoked")

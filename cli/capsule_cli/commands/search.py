@@ -1,0 +1,188 @@
+"""`search`, `stats` and `reindex`.
+
+What must stay true: what was found is shown so that it can't command the terminal, and the marks lie on what was
+looked for all the same; a program gets rows or JSON that say nothing but the hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, get_args
+
+import typer
+
+from capsule_cli.completion import complete_id
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import Mode, Role, Tags, argument, flag, moment, option, refuse
+from capsule_cli.shared.output import (
+    answer,
+    in_terminal,
+    listing,
+    one_line,
+    out,
+    progress,
+    say,
+    short_ids,
+    styled,
+    table,
+)
+
+if TYPE_CHECKING:
+    from capsule import Found, Hit, Stats
+
+commands = typer.Typer()
+
+Branch = Literal["active", "all"]
+Profile = Literal["recent", "balanced", "exact"]
+
+#: A search mostly finds the index up to date.
+_INDEXING, _A_WHILE_S = "indexing (bytes)", 0.3
+#: Characters of the longest bar of a chart.
+_BAR = 40
+
+
+@commands.command("search")
+def search(
+    query: list[str] | None = argument("QUERY", 'Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'),
+    role: list[str] | None = option(
+        "--role ROLE", "Find messages of this role (user, assistant, system, tool). Repeatable."
+    ),
+    sender: list[str] | None = option("--from AGENT", "Find messages from this agent. Repeatable."),
+    ids: list[str] | None = option("--in ID", "Look in this conversation. Repeatable.", autocompletion=complete_id),
+    tag: Tags = None,
+    mode: Mode | None = option("--mode", "Look in conversations of this mode."),
+    since: str | None = option(
+        "--since WHEN", "Find what was said since: a day (UTC), a time, yesterday, or 2h, 3d, 1w ago."
+    ),
+    until: str | None = option("--until WHEN", "Find what was said before: likewise; a day is included."),
+    title_only: bool = flag("--title-only", "Look at titles and tags only."),
+    branch: Branch = option("--branch", "Look at messages of all branches, or of the active one.", "all"),
+    in_tools: bool = flag("--in-tools", "Look at tool calls and reasoning too."),
+    profile: Profile = option(
+        "--profile", "Choose how age counts: it halves the weight every 24 hours, every week, or never.", "balanced"
+    ),
+    limit: int = option("--limit -n N", "Show N at most.", 20, min=1),
+    cursor: str | None = option("--cursor CURSOR", "Go on where an earlier search with the same options ended."),
+) -> None:
+    """Find messages, and conversations by title and tags: the best first.
+
+    When nothing has all the words, it finds what has the most of them. To open a message in its place: capsule show ID
+    --around MESSAGE
+    """
+    for name in role or ():
+        refuse(name not in get_args(Role), f"{name!r} is no role; there are: {', '.join(get_args(Role))}", "--role")
+    with store_of() as store:
+        after = moment(since, "--since") if since else None
+        before = moment(until, "--until", until=True) if until else None
+        with progress(_INDEXING, _A_WHILE_S) as told:
+            found = store.search(
+                " ".join(query or ()),
+                roles=role or (),
+                senders=sender or (),
+                ids=[store.resolve(id) for id in ids or ()],
+                tags=tag or (),
+                mode=mode,
+                since=after,
+                until=before,
+                title_only=title_only,
+                branch=branch,
+                in_tools=in_tools,
+                profile=profile,
+                limit=limit,
+                cursor=cursor,
+                progress=told,
+            )
+        if found.having:
+            say(f"nothing has all {found.words} words; these have {found.having} of them")
+        if asked.json or not in_terminal():
+            rows = (
+                (hit.id, hit.message or "", hit.time, hit.role or "", hit.title, hit.snippet.text) for hit in found.hits
+            )
+            listing(found.as_json(), (), rows, "")
+        else:
+            _draw(found, list(store.ids()))
+
+
+def _draw(found: Found, ids: list[str]) -> None:
+    """The hits in a terminal, under each what was looked for, marked."""
+    table(
+        ("id", "at", "time", "role", "title"),
+        [
+            (
+                hit.id,
+                "" if hit.at is None else f"@{hit.at}",
+                hit.time,
+                (hit.role or "title") + ("" if hit.active else ", other branch"),
+                hit.title,
+            )
+            for hit in found.hits
+        ],
+        empty="nothing was found",
+        ids=ids,
+        below=["  " + _marked(hit) for hit in found.hits],
+    )
+    for hit in found.hits:
+        if hit.at is not None:
+            out(styled(f"open one: capsule show {short_ids([*ids, hit.id])[hit.id]} --around @{hit.at}", 2))
+            break
+    if found.cursor:
+        # A line of its own, as it is copied as a whole.
+        out(f"more: --cursor {found.cursor}")
+
+
+def _marked(hit: Hit) -> str:
+    """The snippet as it may be shown, in one line, with its marks."""
+    text, parts, at = hit.snippet.text, list[str](), 0
+    for first, last in hit.snippet.marks:
+        parts += [one_line(text[at:first]), styled(one_line(text[first:last]), 1, 7)]
+        at = last
+    return "".join([*parts, one_line(text[at:])])
+
+
+@commands.command("stats")
+def stats() -> None:
+    """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
+    with store_of() as store, progress(_INDEXING, _A_WHILE_S) as told:
+        counted = store.stats(progress=told)
+    if asked.json or not in_terminal():
+        listing(counted.as_json(), (), _stat_rows(counted), "")
+    else:
+        _chart(counted)
+
+
+def _stat_rows(counted: Stats) -> Iterator[tuple[str, ...]]:
+    yield from ((name, str(getattr(counted, name))) for name in _COUNTS)
+    for what, named in (("role", counted.by_role), ("month", counted.by_month)):
+        yield from ((what, name, str(tally.messages), str(tally.words)) for name, tally in named.items())
+    for one in counted.largest:
+        yield ("largest", one.id, str(one.messages), str(one.words), str(one.bytes), one.title)
+
+
+_COUNTS = ("conversations", "damaged", "archived", "messages", "words", "bytes")
+
+
+def _chart(counted: Stats) -> None:
+    """The counts in a terminal, with bars for the months and the roles."""
+    out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
+    for title, named in (("month", counted.by_month), ("role", counted.by_role)):
+        most = max((tally.messages for tally in named.values()), default=0)
+        if most:
+            out("")
+            bars = {name: "█" * max(1, round(_BAR * tally.messages / most)) for name, tally in named.items()}
+            rows = [(name, f"{tally.messages:,}", f"{tally.words:,}", bars[name]) for name, tally in named.items()]
+            table((title, "messages", "words", ""), rows, last="")
+    if counted.largest:
+        out("")
+        largest = [(one.id, f"{one.messages:,}", f"{one.words:,}", one.title) for one in counted.largest]
+        table(("id", "messages", "words", "title"), largest)
+
+
+@commands.command("reindex")
+def reindex() -> None:
+    """Build the index anew from the files. It is never necessary: the index looks after itself."""
+    with store_of() as store, progress(_INDEXING) as told:
+        counts = store.reindex(told)
+    named = ", ".join(f"{counts[name]:,} {name}" for name in ("conversations", "messages", "words"))
+    damaged = f"; {counts['damaged']:,} damaged" if counts["damaged"] else ""
+    answer(counts, f"indexed {named}{damaged}")

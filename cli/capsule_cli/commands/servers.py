@@ -1,0 +1,92 @@
+"""`servers`: which MCP servers a conversation has other than by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from capsule_cli.completion import complete_id_or_next
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.output import answer, listing, one_line
+
+if TYPE_CHECKING:
+    from capsule import Store
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+#: What stands for the next new conversation where a conversation is named; it can be nobody's id.
+NEXT = "@next"
+
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        autocompletion=complete_id_or_next,
+        help="The conversation: its id, a unique beginning of it, @last; or @next, the next one that is made.",
+    ),
+]
+Server = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server, by its name.")]
+Names = Annotated[list[str], typer.Argument(metavar="SERVER", help="MCP servers, by their names.")]
+Switch = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="Whether the server is on there.")]
+
+
+@group.callback()
+def _servers() -> None:
+    """Switch MCP servers on or off for one conversation. A server that is not named keeps its default.
+
+    @next stands for the next new conversation. It takes over what was set for it, once.
+    """
+
+
+@commands.command("set")
+def set_(id: Which, server: Server, switch: Switch) -> None:
+    """Switch an MCP server on or off."""
+    with _named(id) as (store, named):
+        _tell(named, store.set_mcp_servers(named, {server: switch == "on"}))
+
+
+@commands.command("toggle")
+def toggle(id: Which, server: Server) -> None:
+    """Switch an MCP server off when it is on, and on when it is off. Without an override it counts as on."""
+    with _named(id) as (store, named):
+        _tell(named, store.toggle_mcp_server(named, server))
+
+
+@commands.command("remove")
+def remove(id: Which, servers: Names) -> None:
+    """Reset MCP servers to their default."""
+    with _named(id) as (store, named):
+        _tell(named, store.set_mcp_servers(named, dict.fromkeys(servers)))
+
+
+@commands.command("list")
+def list_(id: Which) -> None:
+    """List the MCP servers that differ from the default."""
+    with _named(id) as (store, named):
+        found = store.mcp_servers(named)
+    rows = [(name, _word(on)) for name, on in found.items()]
+    listing(_as_json(named, found), ("server", "here"), rows, "all servers are as by default", last="server")
+
+
+@contextmanager
+def _named(id: str) -> Iterator[tuple[Store, str | None]]:
+    """The store, and the conversation's id; None for the next one that is made."""
+    with store_of() as store:
+        yield store, None if id == NEXT else store.resolve(id)
+
+
+def _word(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _as_json(id: str | None, switches: dict[str, bool]) -> dict[str, object]:
+    return {"id": id, "mcpServers": {name: {"enabled": on} for name, on in switches.items()}}
+
+
+def _tell(id: str | None, switches: dict[str, bool]) -> None:
+    said = ", ".join(f"{one_line(name)} {_word(on)}" for name, on in switches.items())
+    answer(_as_json(id, switches), f"{id or 'the next conversation'}: {said or 'all as by default'}")

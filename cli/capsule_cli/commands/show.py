@@ -1,0 +1,271 @@
+"""`show`: a conversation for a person, or for a program.
+
+What must stay true: `--last` asks the store for the end alone, and `--around` for the rest only when it must; a text
+that stands in a file can't command the terminal it is shown in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Union
+
+import typer
+
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import Id, flag, option, refuse
+from capsule_cli.shared.output import (
+    answer,
+    console,
+    in_terminal,
+    one_line,
+    out,
+    out_bytes,
+    out_json_bytes,
+    short_time,
+    shown,
+    styled,
+    width,
+)
+from capsule_cli.shared.pager import paged
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.format.head import Head
+    from capsule.format.tree.tree import Tree
+    from capsule.git.history.versions import PastVersion
+
+commands = typer.Typer()
+
+#: Where a conversation is read: the store, or one past version of it.
+Source = Union["Store", "PastVersion"]
+
+#: Place in the history, and the message with the names of the file.
+Placed = tuple[int, dict[str, Any]]
+
+#: What stands beside the messages, by place: `2/3`.
+Marks = Mapping[int, str]
+
+#: How many messages stand about the one that is wanted, and among how many of the last it is looked for.
+SPAN, TAIL = 3, 256
+
+#: The colours of ANSI: cyan, green, yellow, magenta.
+_COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
+
+Form = Literal["plain", "markdown", "rendered"]
+
+
+@commands.command("show")
+def show(
+    id: Id,
+    last: int | None = option("--last -n N", "Print only the last N messages.", min=1),
+    around: str | None = option("--around MESSAGE", "Print this message and those around it: its id, @N or @last."),
+    span: int = option("--span -C N", "With --around: print N messages on either side.", SPAN, min=0),
+    raw: bool = flag("--raw", "Print the file's bytes as they are."),
+    markdown: bool = flag("--markdown", "Print a Markdown document."),
+    rendered: bool = flag("--rendered", "Draw the Markdown of the messages; HTML stays text."),
+    all_: bool = flag("--all", "Print every branch, in the order of the file."),
+    tree: bool = flag("--tree", "Print the tree of branches, a line a message."),
+    at: str | None = option("--at REV", "Print it as it was in this commit, or at this date or time (UTC)."),
+) -> None:
+    """Print the active branch of a conversation. 2/3 beside a message: it is the second of three alternatives.
+
+    With --json: the capsule, and beside a summary what became of its source ("source"); with --last or --around a list
+    of messages, with --tree a list of who answers whom.
+    """
+    some = last is not None or around is not None
+    wrong = raw + markdown + rendered + asked.json > 1 or (raw and some)
+    refuse(
+        wrong, "--raw, --markdown, --rendered and --json exclude each other; --raw also excludes --last and --around"
+    )
+    wrong = (tree and (markdown or rendered)) or all_ + tree + raw + (last is not None) + (around is not None) > 1
+    refuse(wrong, "--all, --tree, --raw, --last and --around exclude each other, and --tree the forms of text")
+    form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
+    with store_of() as store, paged():
+        source: Source = store
+        if at is None:
+            id = store.resolve(id)
+        else:
+            from capsule_cli.commands.git.history import past_of
+
+            source = past = past_of(store, id, at, tell=not (raw or asked.json))
+            id = past.id
+        if tree:
+            from capsule_cli.shared.trees import as_lines, as_objects
+
+            history, drawn, current = source.branches(id)
+            text = "" if asked.json else "\n".join(as_lines(history, drawn, current))
+            answer(as_objects(drawn, history, current) if asked.json else None, text)
+        elif raw:
+            out_bytes(source.read(id))
+        elif asked.json and not some:
+            from capsule.format.codec import encode
+            from capsule_cli.commands.summaries import with_standing
+
+            out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
+        else:
+            if around is not None:
+                messages, tree_of = about(source, id, around, span)
+            else:
+                messages, tree_of = source.tail_of_path(id, last) if last else whole(source, id, all_=all_)
+            if asked.json:
+                out_json_bytes(encoded([message for _, message in messages]))
+                return
+            if at is None:
+                from capsule_cli.commands.summaries import tell_standing
+
+                tell_standing(store, id)
+            branches = 1 if all_ or tree_of is None else sum(at not in tree_of.children for at in range(len(tree_of)))
+            render(source.head(id), messages, form=form, marks=_marks(tree_of, answers=all_), branches=branches)
+
+
+def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
+    if tree is None or not tree.forks:
+        return {}
+    from capsule_cli.shared.trees import marks_of
+
+    return marks_of(tree, answers=answers)
+
+
+def about(source: Source, id: str, wanted: str, span: int) -> tuple[list[Placed], Tree | None]:
+    """The message that is wanted, and so many before and behind it on its branch; and the tree, where there is one."""
+    from capsule.format.references import find_message
+
+    # Mostly it is one of the last; a beginning of an id may be that of another one anywhere.
+    first, messages = source.tail_entries(id, TAIL)
+    count = first + len(messages)
+    place = next((first + i for i, message in enumerate(messages) if message.get("id") == wanted), -1)
+    if wanted == "@last" or (wanted.startswith("@") and wanted[1:].isdecimal() and int(wanted[1:]) < count):
+        place = count - 1 if wanted == "@last" else int(wanted[1:])
+    if (first and max(0, place - span) < first) or not source.is_line(id, messages):
+        from capsule.format.tree.tree import Tree
+
+        messages = source.document(id)["history"]
+        place = place if place >= 0 else find_message(messages, wanted, id)
+        tree = Tree(messages)
+        path = tree.path_to(tree.leaf_at(place))
+        at = path.index(place)
+        return [(on, messages[on]) for on in path[max(0, at - span) : at + span + 1]], tree
+    if place < 0:
+        place = find_message(messages, wanted, id)
+    begin = max(0, place - span)
+    return list(enumerate(messages[begin - first : place + span + 1 - first], begin)), None
+
+
+def encoded(messages: list[Mapping[str, Any]]) -> bytes:
+    """A JSON array of messages, in the layout of the store's files and with their very digits."""
+    from capsule.format.codec import encode_entry
+
+    if not messages:
+        return b"[]\n"
+    block = b",\n".join(map(encode_entry, messages)).replace(b"\n  ", b"\n").removeprefix(b"  ")
+    return b"[\n" + block + b"\n]\n"
+
+
+def whole(source: Source, id: str, *, all_: bool) -> tuple[list[Placed], Tree]:
+    """All messages of the active branch, or of every one, and the tree."""
+    history, tree, current = source.branches(id)
+    places: Iterable[int] = range(len(history)) if all_ else tree.path(current)
+    return [(place, history[place]) for place in places], tree
+
+
+def render(head: Head, messages: list[Placed], *, form: Form, marks: Marks, branches: int = 1) -> None:
+    """Write a conversation, message by message, so that a reader who leaves ends the work."""
+    title, about = one_line(head.title), _about(head, branches)
+    if form == "markdown":
+        out(f"# {title}\n\n*{about}*")
+    else:
+        out(f"{styled(title, 1)}\n{styled(about, 2)}")
+    draw = {"plain": drawn, "markdown": _as_markdown, "rendered": _rendered}[form]
+    for at, message in messages:
+        out("\n" + draw(at, message, marks.get(at, "")))
+
+
+def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:
+    """One message as text, with its mark: what stands in the file, for a person folded to the terminal's width."""
+    content = _content(message)
+    if in_terminal():
+        content = _folded(content, max(width() - 2, 16))
+    return f"{_heading(at, message, mark)}\n{content}".rstrip()
+
+
+def _folded(text: str, room: int) -> str:
+    """Set in by two columns, and folded to `room`; nothing but white space at a fold is left out."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if len(line) <= room // 2 and "\t" not in line:
+            lines.append(line)  # However wide its characters are.
+        else:
+            from rich.text import Text
+
+            lines += [part.plain.rstrip() for part in Text(line).wrap(console(), room, overflow="fold")]
+    return "\n".join(f"  {line}".rstrip() for line in lines)
+
+
+def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:
+    """One message with its Markdown drawn; HTML and what stands between angle brackets is text."""
+    from markdown_it import MarkdownIt
+    from rich.markdown import Markdown
+    from rich.padding import Padding
+
+    content = Markdown("", hyperlinks=False)
+    # Parsed here, as rich's own parser takes HTML for HTML, which it leaves out.
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("autolink")
+    content.parsed = parser.parse(_content(message))
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(Padding(content, (0, 0, 0, 2)))
+    return f"{_heading(at, message, mark)}\n{captured.get()}".rstrip()
+
+
+def _heading(at: int, message: Mapping[str, Any], mark: str) -> str:
+    speaker = styled(_speaker(message), 1, *_COLOURS.get(str(message.get("role")), ()))
+    return f"{speaker}{styled(f'  {_when(message)}  @{at}', 2)}" + (styled(f"  {mark}", 1) if mark else "")
+
+
+def _as_markdown(at: int, message: Mapping[str, Any], mark: str) -> str:
+    return f"## {_speaker(message)}, {_when(message)}" + (f", {mark}" if mark else "") + f"\n\n{_content(message)}"
+
+
+def _about(head: Head, branches: int) -> str:
+    facts = [head.id, f"{head.type}, {head.mode}", *(f"#{tag}" for tag in head.tags)]
+    facts += [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
+    if head.lock:
+        facts.append(f"locked by {head.lock.get('name') or head.lock.get('user') or head.lock.get('instanceId')}")
+    facts.append(f"changed {_time(head.updated_at)}")
+    if branches > 1:
+        facts.append(f"one of {branches} branches, all with --all or --tree")
+    return one_line(" · ".join(facts))
+
+
+def _speaker(message: Mapping[str, Any]) -> str:
+    role, agent = str(message.get("role")), message.get("from")
+    return one_line(f"{role} ({agent})" if agent else role)
+
+
+def _when(message: Mapping[str, Any]) -> str:
+    when = _time(str(message.get("timestamp") or "no time"))
+    return f"{when}, edited" if message.get("editedAt") else when
+
+
+def _time(time: str) -> str:
+    """A time to the second; in another form than the store writes, as it stands."""
+    if in_terminal():
+        return one_line(short_time(time, "seconds"))
+    return one_line(f"{time[:10]} {time[11:19]}Z" if len(time) == 24 and time[10] == "T" else time)
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = shown(str(message.get("content") or ""))
+    calls = message.get("toolCalls")
+    if not calls or not isinstance(calls, list):
+        return content
+    names = [_call_name(call) for call in calls]
+    return "\n\n".join(part for part in (content, *(f"[calls {name}]" for name in names)) if part)
+
+
+def _call_name(call: Any) -> str:
+    """The name of a called tool, in the two forms that are common."""
+    inner = call.get("function") if isinstance(call, dict) else None
+    name = (inner if isinstance(inner, dict) else call if isinstance(call, dict) else {}).get("name")
+    return one_line(str(name or "a tool"))

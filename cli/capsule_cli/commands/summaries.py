@@ -1,0 +1,126 @@
+"""`summarize` and `transcript`: a conversation for a model to read, and what somebody made of it.
+
+What must stay true: a summary is never made up here; the text comes from a person, a file or a program, or there is
+none. How far the conversation went is noted before that text is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.inputs import decoded, message_text
+from capsule_cli.shared.opening import conversation
+from capsule_cli.shared.options import File, Id, argument, flag, option, refuse
+from capsule_cli.shared.output import answer, in_terminal, one_line, out_bytes, out_json, say, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from capsule import Store
+    from capsule.format.head import Head
+    from capsule.format.text.transcript import Transcript
+
+commands = typer.Typer()
+
+_FROM_A_PROGRAM = "what --command wrote"
+
+Budget = Annotated[
+    int | None, typer.Option("--budget", min=1, metavar="N", help="Print N tokens at most, by an estimate; else all.")
+]
+
+
+@commands.command("summarize")
+def summarize(
+    id: Id,
+    text: str | None = argument("TEXT", "The summary; - takes it from standard input."),
+    file: File = None,
+    command: str | None = option(
+        "--command LINE",
+        "Take the summary from a program: the shell runs this line, with the transcript on its standard "
+        "input, as in --command 'llm -m MODEL -s \"Sum this up\"'.",
+    ),
+    title: str | None = option("--title TITLE", 'Its title; else "Summary: " and the other\'s.'),
+    up_to: str | None = option("--up-to MESSAGE", "Sum up to this message: its id or @N; else to the last."),
+    budget: Budget = None,
+    context: bool = flag("--context", "With --command: let it read the beginning of the project's context too."),
+) -> None:
+    """Make a conversation that sums up another one, and print its id. You give the text, or a program writes it."""
+    ways = sum(way is not None for way in (text, file, command))
+    refuse(
+        not ways,
+        "no summary was given, and Capsule writes none itself: give --file, - for standard input, or a program "
+        "that writes one, with --command",
+    )
+    refuse(ways > 1, "give the text, --file or --command, and one of them only")
+    read = budget is not None or context
+    refuse(command is None and read, "--budget and --context say what --command gets to read; there is none")
+    refuse(command is not None and up_to, "--command reads up to the last message; give no --up-to", "--up-to")
+    with conversation(id) as (store, id):
+        if command is not None:
+            head = _by_program(store, id, command, title, budget, context=context)
+        else:
+            mark = store.mark(id, up_to)  # Before a pipe is read, whose writer may have read the conversation by now.
+            head = store.summarize(id, message_text(text, file), title=title, of=mark)
+    made = f"Made {one_line(head.title)!r}\n" if in_terminal() else ""
+    answer(head.as_json(), made + head.id)
+
+
+def _by_program(store: Store, id: str, command: str, title: str | None, budget: int | None, *, context: bool) -> Head:
+    from capsule.store.freshness import Mark
+    from capsule_cli.shared.programs import written_by
+
+    refuse(not command.strip(), "the command line is empty", "--command")
+    document = store.document(id)
+    read = _transcript(document, budget, context=context)
+    if read.left_out:
+        say(f"the {read.left_out} oldest messages don't fit into the budget, and are left out of what it reads")
+    given = shown(read.text).encode("utf-8", "backslashreplace")
+    text = decoded(written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
+    refuse(not text.strip(), "it wrote nothing, and ended as if all were well; nothing was made", "--command")
+    return store.summarize(id, text, title=title, of=Mark.of(document))
+
+
+@commands.command("transcript")
+def transcript(
+    id: Id,
+    budget: Budget = None,
+    context: bool = flag("--context", "Print the project's context first, in a quarter of the budget."),
+) -> None:
+    """Print the active branch as plain text for a model: the newest messages, as many as fit into the budget.
+
+    A line that begins with === is a heading. Such a line in a message gets a > in front.
+    """
+    with conversation(id) as (store, id):
+        made = _transcript(store.document(id), budget, context=context)
+    if asked.json:
+        told = {"tokens": made.tokens, "messages": made.messages, "leftOut": made.left_out}
+        out_json({"id": id, "text": made.text, **told})
+    else:
+        out_bytes(shown(made.text).encode("utf-8", "backslashreplace"))
+
+
+def _transcript(document: Mapping[str, Any], budget: int | None, *, context: bool) -> Transcript:
+    from capsule.context.tokens import estimate
+    from capsule.format.text.transcript import transcript
+
+    return transcript(document, estimate, budget=budget, context=context)
+
+
+def with_standing(store: Store, id: str) -> dict[str, Any]:
+    """A conversation for a program; beside a summary stands what became of its source, as `source`."""
+    document = store.document(id)
+    standing = store.standing(id) if document["metadata"].get("isSummary") is True else None
+    return document | {"source": standing.as_json()} if standing is not None else document
+
+
+def tell_standing(store: Store, id: str) -> None:
+    """Say what became of the source, on stderr, when the conversation is a summary."""
+    head = store.head(id)
+    standing = store.standing(id) if head.is_summary else None
+    if standing is not None:
+        of = f" of {head.source_conversation_id}" if head.source_conversation_id else ""
+        say(one_line(f"a summary{of}; {standing}"))

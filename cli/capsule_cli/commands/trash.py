@@ -1,0 +1,231 @@
+"""`delete`, `trash`, `restore`, `purge`: to the trash and back.
+
+What must stay true: a person at a terminal is asked before something goes; and `trash` lists whatever `restore` brings
+back, conversations and messages alike. With --all, one that can't be deleted keeps no other from it, and is named.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from capsule import timestamps
+from capsule.engines.files.protocols import Trashed
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
+from capsule.format.references import one_of
+from capsule.ids import is_id
+from capsule_cli.boundary import end_with
+from capsule_cli.completion import complete_id, complete_trashed
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.consent import ensure_agreed
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import DryRun, Yes, argument, flag, option, refuse, seconds
+from capsule_cli.shared.output import answer, counted, listing, one_line, out, out_json, with_bar
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.store.trash import Removed
+
+commands = typer.Typer()
+
+
+@commands.command("delete")
+def delete(
+    ids: list[str] | None = argument(
+        "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
+    ),
+    all_: bool = flag("--all", "Delete every conversation of the store. Asks twice; a script must give --yes."),
+    message: str | None = option(
+        "--which MESSAGE", "Delete only this message and all that answers it: its id, @N or @last."
+    ),
+    keep_children: bool = flag("--keep-children", "With --which: keep what answers the message, and move it up."),
+    with_forks: bool = flag("--with-forks", "Delete their forks too, and the forks of these."),
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Move conversations to the trash; with --which: messages of one conversation."""
+    if message is not None:
+        from capsule_cli.commands.branches import delete_message
+
+        refuse(
+            all_ or with_forks or len(ids or ()) != 1,
+            "a message is of one conversation: give its id, and neither --all nor --with-forks",
+            "--which",
+        )
+        delete_message((ids or [""])[0], message, keep_children=keep_children, dry_run=dry_run, yes=yes)
+        return
+    refuse(keep_children, "say which message is to go: --which MESSAGE", "--keep-children")
+    refuse(all_ and (with_forks or dry_run), "all go: --all takes neither --with-forks nor --dry-run", "--all")
+    refuse(all_ and ids, "give ids or --all, not both", "--all")
+    refuse(not all_ and not ids, "name the conversations, or give --all", "ID")
+    with store_of() as store:
+        if all_:
+            _delete_all(store, yes=yes)
+        else:
+            _delete(store, ids or [], with_forks=with_forks, dry_run=dry_run, yes=yes)
+
+
+def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
+    # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
+    named = list(dict.fromkeys(store.resolve(id) for id in ids))
+    forks = {id: store.forks(id, deep=True) if with_forks else [] for id in named}
+    titles = {one: one_line(_title_of(store, one)) for id in named for one in (id, *forks[id])}
+    if dry_run:
+        plan = [{"id": id, "title": title, "dryRun": True} for id, title in titles.items()]
+        answer(plan, "\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()))
+        return
+    ensure_agreed("Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True)
+    told: list[dict[str, Any]] = []
+    for id in named:
+        if any(one["id"] == id for one in told):  # It was a fork of one before.
+            continue
+        for gone in store.delete_with_forks(id) if with_forks else [store.delete(id)]:
+            told.append(_gone(gone))
+            if not asked.json:
+                out(f"{gone.id}: {titles.get(gone.id, '')!r} is in the trash; undo: {told[-1]['undo']}")
+    if asked.json:
+        out_json(told)
+
+
+def _delete_all(store: Store, *, yes: bool) -> None:
+    many = len(store.ids())
+    if many:
+        ensure_agreed(
+            f"Delete every conversation of {one_line(store.root)}, {many} of them, archived and pinned ones too?",
+            f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
+            yes=yes,
+        )
+    titles = {head.id: head.title for head in store.heads()}
+    told: list[dict[str, Any]] = []
+    failed: list[CapsuleError] = []
+    for id, became in with_bar("deleting", store.delete_all(), many):
+        if isinstance(became, Trashed):
+            told.append(_gone(became))
+            continue
+        if not is_id(id):
+            path = f"{store.root}/conversations/{id}.json"
+            became = InvalidInput(f"{path}: {became.message}; rename the file, or move it out of the way")
+        named = f"{one_line(titles[id])!r}: " if titles.get(id) else ""
+        failed.append(type(became)(f"{named}{became.message}", **became.fields))
+        told.append({"id": id, "error": became.message})
+    gone = len(told) - len(failed)
+    said = f"{counted(gone, 'conversation')} {'is' if gone == 1 else 'are'} in the trash"
+    said += "; undo one: capsule restore ID" if gone else ""
+    answer(told, said + (f"; {len(failed)} stayed" if failed else ""))
+    end_with(failed)
+
+
+def _gone(trashed: Trashed) -> dict[str, Any]:
+    return {"id": trashed.id, "deletedAt": trashed.deleted_at, "undo": f"capsule restore {trashed.id}"}
+
+
+@commands.command("trash")
+def trash() -> None:
+    """List the conversations and messages in the trash, the latest first."""
+    with store_of() as store:
+        told = [_described(store, item) for item in _in_trash(store)]
+    rows = [(one["id"], one["deletedAt"], _line(one)) for one in told]
+    listing(told, ("id", "deleted", "title"), rows, "the trash is empty")
+
+
+@commands.command("restore")
+def restore(
+    id: str = argument(
+        "ID",
+        "The conversation: its id, a unique beginning of it, or @last (what was deleted last).",
+        ...,
+        autocompletion=complete_trashed,
+    ),
+    deleted: str | None = option(
+        "--deleted TIME", "Restore what was deleted then, as capsule trash shows it; else what was deleted last."
+    ),
+) -> None:
+    """Bring back a conversation or messages from the trash. To bring back a version from git: capsule git restore."""
+    with store_of() as store:
+        item = _chosen(store, id, deleted)
+        came: dict[str, Any] = {}
+        if isinstance(item, Trashed):
+            head = store.restore(item.id, item)
+            said = f"back, and damaged: {head.damaged}" if head.damaged else f"{one_line(head.title)!r} is back"
+        else:
+            came["restored"] = store.restore_messages(item.trashed)
+            head = store.head(item.trashed.id)
+            said = f"{counted(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
+    answer(head.as_json() | came, f"{head.id}: {said}")
+
+
+@commands.command("purge")
+def purge(
+    older_than: str = option("--older-than AGE", "Remove only what was deleted that long ago, like 30d.", "0s"),
+    yes: Yes = False,
+) -> None:
+    """Remove for good what is in the trash and the quarantine, and every trace of it in .capsule/."""
+    age_s = seconds(older_than, "--older-than")
+    with store_of() as store:
+        before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
+        many = sum(_of(item).deleted_at <= before for item in _in_trash(store))
+        ensure_agreed(f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes=yes)
+        gone = store.purge(age_s)
+    answer({"purged": gone}, f"{len(gone)} removed for good")
+
+
+def _title_of(store: Store, id: str) -> str:
+    """The title of a conversation that is to go; a damaged one may go too."""
+    try:
+        return store.head(id).title
+    except InvalidDocument:
+        return "a damaged file"
+
+
+def _in_trash(store: Store) -> list[Trashed | Removed]:
+    """The conversations and messages in the trash, the latest first."""
+    return sorted([*store.trash(), *store.removed()], key=lambda item: _of(item).deleted_at, reverse=True)
+
+
+def _of(item: Trashed | Removed) -> Trashed:
+    return item if isinstance(item, Trashed) else item.trashed
+
+
+def _described(store: Store, item: Trashed | Removed) -> dict[str, Any]:
+    """What is said of something in the trash."""
+    trashed = _of(item)
+    told = {"id": trashed.id, "deletedAt": trashed.deleted_at, "path": trashed.path}
+    if not isinstance(item, Trashed):
+        return told | {"title": item.title, "reason": item.reason, "messages": [one["id"] for one in item.messages]}
+    head = store.trashed_head(item)
+    return told | {"title": "damaged" if head.damaged else head.title}
+
+
+def _line(told: dict[str, Any]) -> str:
+    if "messages" not in told:
+        return str(told["title"])
+    return f"{counted(len(told['messages']), 'message')} {told['reason']} in {told['title']!r}"
+
+
+def _beginning(time: str) -> str:
+    """How a time begins in the files that `trash` shows in the reader's zone, to the minute; another stays as it is."""
+    text = time.strip().replace(" ", "T")
+    shown = re.fullmatch(r"(.{16})(:.{2})?[+-]\d\d:\d\d", text)
+    if shown is None:
+        return text
+    try:
+        return timestamps.canonical(f"{shown[1]}{shown[2] or ':00'}{text[-6:]}")[: 19 if shown[2] else 16]
+    except ValueError:
+        return text
+
+
+def _chosen(store: Store, prefix: str, deleted: str | None) -> Trashed | Removed:
+    """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
+    items = _in_trash(store)
+    if prefix != "@last":
+        id = one_of(sorted({_of(item).id for item in items}), prefix, "deleted conversation", "capsule trash")
+        items = [item for item in items if _of(item).id == id]
+    at = _beginning(deleted or "")
+    for item in items:
+        if _of(item).deleted_at.startswith(at):
+            return item
+    then = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
+    raise NotFound(f"nothing of {prefix[:130]!r} is in the trash{then}; see what is: capsule trash", id=prefix)

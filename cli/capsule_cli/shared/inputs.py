@@ -1,0 +1,110 @@
+"""Texts that come in: from the command line, a file, or standard input.
+
+What must stay true: what is not UTF-8 is refused by name and byte, and never read as something else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.ids import new_id
+from capsule_cli.shared.options import refuse
+from capsule_cli.shared.output import say
+
+STDIN = "standard input"
+
+
+def message_text(text: str | None, file: str | None) -> str:
+    """The text of a message: `text`, else the file's, else that of standard input (`-` names it too).
+
+    Raises:
+        typer.BadParameter: Both are given, or the text is empty.
+        InvalidInput, NotFound, Refused, StorageFailed: The file can't be read, or is no UTF-8.
+    """
+    refuse(text is not None and file is not None, "give the text or --file, not both", "--file")
+    if file is not None and file != "-":
+        found = decoded(read_file(file), file)
+    elif text is None or text == "-" or file == "-":
+        found = standard_input("the message")
+    else:
+        found = text
+    refuse(not found.strip(), "the message is empty; give a text, or write it to standard input", "TEXT")
+    return found
+
+
+def standard_input(what: str) -> str:
+    """All of standard input; a person at a terminal is told how to end it."""
+    if sys.stdin.isatty():
+        say(f"type {what}, and end it with Ctrl-D on a line of its own")
+    return decoded(sys.stdin.buffer.read(), STDIN)
+
+
+def without_last_newline(text: str) -> str:
+    """`text` without the one line end that editors and `echo` put behind it."""
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_file(path: str) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        NotFound, Refused, StorageFailed: It isn't there, or can't be read.
+        InvalidInput: It is no file: a directory, a device, a pipe that nobody may ever write to.
+    """
+    try:
+        # Not blocking, so that a pipe in a file's place is found out and not waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        with open(fd, "rb") as file:
+            # A shell's <(command) is a pipe with a writer: those stand in /dev/fd, and are read to their end.
+            if not stat.S_ISREG(os.fstat(fd).st_mode) and not path.startswith(("/dev/fd/", "/proc/self/fd/")):
+                raise InvalidInput(f"{path} is no regular file; name a file, or use standard input")
+            os.set_blocking(fd, True)
+            return file.read()
+    except FileNotFoundError:
+        raise NotFound(f"{path}: there is no such file", id=path) from None
+    except PermissionError:
+        raise Refused(f"{path} can't be read: permission denied", path=path) from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{path} is a directory; name a file") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StorageFailed(f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)) from None
+
+
+def replace_file(path: str, before: bytes, after: bytes) -> None:
+    """Put `after` in the place of a file that holds `before`, durably; it keeps its owner and its permissions.
+
+    Raises:
+        StoreBusy: Another program wrote the file meanwhile; it stays as that program left it.
+        StorageFailed, Refused: The system did not let it; the file is as it was.
+    """
+    from capsule.engines.files.disk.syscalls import Syscalls
+    from capsule.engines.files.disk.whole_files import naming, put_in_place, pwrite_all, signature, write_new
+    from capsule.engines.files.protocols import Interfered
+
+    system = Syscalls()
+    directory, name = os.path.split(path)
+    new = os.path.join(directory, f".{name}.{new_id()}.tmp")
+    with naming(path, "written"):
+        found = os.lstat(path)
+        if read_file(path) != before:
+            raise StoreBusy(f"{path} was changed meanwhile; try again", id=path, holder="another program")
+        os.close(write_new(system, new, 0o600, lambda fd: pwrite_all(system, fd, after, 0), like=path))
+        try:
+            put_in_place(system, new, path, signature(found))
+        except Interfered:
+            raise StoreBusy(f"{path} was changed meanwhile; try again", id=path, holder="another program") from None
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Bytes as the UTF-8 that they are, without the last line end. Raises InvalidInput, with `name` and the byte."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{name}: byte {error.start} (0x{data[error.start]:02x}) is no UTF-8; save the text as UTF-8"
+        ) from None
+    return without_last_newline(text)

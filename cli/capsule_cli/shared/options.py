@@ -1,0 +1,144 @@
+"""What every command takes, and what several take.
+
+What must stay true: the options of every command are declared here, once, and stand before or after the command's
+name alike.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import typer
+
+from capsule.errors import InvalidInput
+from capsule_cli.completion import complete_id, complete_tag
+from capsule_cli.framework import give_every_command
+from capsule_cli.shared.asked import asked
+
+
+def option(spec: str, help: str, default: Any = None, **more: Any) -> Any:
+    """An option of a command.
+
+    Args:
+        spec: Its names, and behind them the name of its value: `--limit -n N`.
+        help: What it does.
+        default: Its value where it isn't given; `...`: it must be.
+        more: As typer takes it.
+    """
+    words = spec.split()
+    value = None if words[-1].startswith("-") else words.pop()
+    return typer.Option(default, *words, metavar=value, help=help, **more)
+
+
+def flag(spec: str, help: str, **more: Any) -> Any:
+    """An option without a value."""
+    return option(spec, help, False, **more)
+
+
+def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
+    """An argument of a command; one whose default is `...` must be given."""
+    return typer.Argument(default, metavar=name, help=help, **more)
+
+
+# Typed out, because a type checker wants it so; a test holds them and the format's own lists together.
+Role = Literal["user", "assistant", "system", "tool"]
+Mode = Literal["api", "toolbox"]
+Type = Literal["chat", "direct", "group", "channel"]
+
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        autocompletion=complete_id,
+        help="The conversation: its id, a unique beginning of it (4 characters or more), or @last.",
+    ),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tag",
+        metavar="TAG",
+        autocompletion=complete_tag,
+        help="Take those with this tag; repeated: with all.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+File = Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Read the text from a file.")]
+From = Annotated[str | None, typer.Option("--from", metavar="AGENT", help="Name the agent that says it, by id.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show N at most.")]
+
+
+def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    # The option stands before the command's name or after it; where it doesn't stand it must not undo the other.
+    if value:
+        setattr(asked, str(param.name), value)
+    return value
+
+
+def _everywhere(
+    json: bool = flag("--json", "Print JSON, errors too.", callback=_ask, expose_value=False, is_eager=True),
+    store: str | None = option(
+        "--store DIR",
+        "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store.",
+        callback=_ask,
+        expose_value=False,
+        is_eager=True,
+    ),
+    instance: str | None = option(
+        "--instance NAME",
+        "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE.",
+        callback=_ask,
+        expose_value=False,
+        is_eager=True,
+    ),
+    no_pager: bool = flag(
+        "--no-pager", "Don't show long output in $PAGER.", callback=_ask, expose_value=False, is_eager=True
+    ),
+) -> None:
+    """What every command takes."""
+
+
+give_every_command(_everywhere)
+
+
+def usage(message: str, option: str | None = None) -> typer.BadParameter:
+    """A usage error (exit code 2), about `option` when one is to blame."""
+    return typer.BadParameter(message, param_hint=option)
+
+
+def refuse(when: object, message: str, option: str | None = None) -> None:
+    """Raise a usage error when something is so."""
+    if when:
+        raise usage(message, option)
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d{1,9})([smhdw])")
+
+
+def seconds(text: str, option: str) -> int:
+    """The seconds in a duration like `90s`, `15m`, `2h`, `3d` or `1w`.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise usage(f"{text!r} is no duration: a whole number and s, m, h, d or w, like 30d", option)
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def moment(text: str, option: str, *, until: bool = False) -> str:
+    """A point in time, as the format writes it; see `capsule.format.moments`.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    from capsule.format import moments
+
+    try:
+        return moments.moment(text, until=until)
+    except InvalidInput as error:
+        raise usage(error.message, option) from None

@@ -1,0 +1,89 @@
+"""What SIGINT and SIGTERM do to a command; the server has its own way, `capsule.mcp_server.transport.lifetime`.
+
+What must stay true: a command that holds something is unwound, so that it leaves no lock and no program behind; work in
+steps is ended between two steps, and within one only where the network is waited for; and the second signal waits for
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from capsule_cli.boundary import INTERRUPTED, TERMINATED
+
+#: Steps that wait for somebody else, and leave nothing half done.
+_PATIENT = frozenset({"fetch", "push"})
+#: Python drops an exception where it can't be raised, as while a module is imported: it is raised once more then.
+_AGAIN_S = 0.2
+
+
+class Ending:
+    """While the body of a `with` runs, a signal unwinds it: at once, or between steps when it has some."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._asked = 0
+        self._careful = False
+
+    def __enter__(self) -> Self:
+        for name in ("SIGINT", "SIGTERM", "SIGALRM"):
+            if hasattr(signal, name):
+                number = getattr(signal, name)
+                self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is None or (self._asked and issubclass(kind, Exception)):
+            # A git that the same Ctrl-C ended has failed; that isn't news.
+            self._end_if_asked()
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        again = self._asked != 0
+        if not again:
+            self._asked = number
+        if again or not self._careful:
+            if hasattr(signal, "setitimer"):
+                signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+            self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
+        if self._asked == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._asked:
+            raise SystemExit(TERMINATED)
+
+    def step(self, name: str) -> None:
+        """A step begins: the time to end, or to be left in peace."""
+        self._careful = False
+        self._end_if_asked()
+        self._careful = name not in _PATIENT
+
+    def busy(self) -> None:
+        """What comes next must not be cut short."""
+        self._end_if_asked()
+        self._careful = True
+
+    def finish(self) -> None:
+        """It was asked to end, and has something left to do that only a second signal stops."""
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._careful = True
+
+    def rest(self) -> None:
+        """The steps are done."""
+        self._careful = False
+        self._end_if_asked()
+
+
+def end_at_once() -> None:
+    """Let SIGINT and SIGTERM end the process where it stands: for a command that holds nothing and only reads."""
+    codes = {int(signal.SIGINT): INTERRUPTED, int(signal.SIGTERM): TERMINATED}
+    for number in codes:
+        signal.signal(number, lambda number, frame: os._exit(codes[number]))
