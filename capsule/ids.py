@@ -14,19 +14,6 @@ from collections.abc import Iterable
 
 from capsule.errors import InvalidInput
 
-__all__ = [
-    "check_id",
-    "is_id",
-    "keyed_conversation_id",
-    "keyed_message_id",
-    "message_id_for",
-    "message_ids_at",
-    "named_instance_id",
-    "new_id",
-    "new_message_id",
-    "version_id_for",
-]
-
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _MAX_BYTES = 128
 

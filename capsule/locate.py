@@ -15,8 +15,6 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.whole_files import naming, sync_directory
 from capsule.errors import NotFound, Refused
 
-__all__ = ["ensure_store", "find_store", "load_settings"]
-
 _log = logging.getLogger("capsule")
 
 CONVERSATIONS = "conversations"

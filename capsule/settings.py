@@ -15,8 +15,6 @@ from typing import Any
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
 
-__all__ = ["TEMPLATE", "Settings", "parse", "seconds"]
-
 TEMPLATE = """\
 # The settings of this Capsule store. This file marks the store's directory; every line below is a default.
 

@@ -11,18 +11,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-__all__ = [
-    "WIDTH",
-    "canonical",
-    "from_ms",
-    "is_canonical",
-    "later_than",
-    "now",
-    "parse",
-    "seconds_between",
-    "sortable",
-]
-
 WIDTH = 24
 _CANONICAL = re.compile(
     r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}Z", re.ASCII

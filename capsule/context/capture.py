@@ -23,8 +23,6 @@ from capsule.context.tokens import estimate
 from capsule.errors import InvalidInput, Refused
 from capsule.format import codec
 
-__all__ = ["Capture", "Progress", "Taken", "capture", "judge", "not_secret"]
-
 Progress = Callable[[int, int], None]
 
 #: What the beginning of the document takes, in tokens: no more, as long as the project's name is a name.

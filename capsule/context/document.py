@@ -19,8 +19,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["Part", "block_around", "heading", "take_apart"]
-
 _RUN = re.compile(rb"`{3,}")
 _TITLE = re.compile(r"# Context: [^\n]*\n\n[0-9]+ files?, about [0-9]+ tokens\.\n")
 _BEGIN = re.compile(r"\n## ([^\n]+)\n\n(`{3,})([^`\n]*)\n")

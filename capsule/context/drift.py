@@ -19,8 +19,6 @@ from capsule.context.files import Selection, Surroundings, candidates
 from capsule.context.reading import Inside
 from capsule.errors import CapsuleError
 
-__all__ = ["Drift", "check", "diff", "is_empty"]
-
 _TELL_EVERY = 50
 #: Characters of a text that are encoded at once.
 _PIECE = 1 << 20

@@ -22,18 +22,6 @@ from capsule.git.program import Git
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-__all__ = [
-    "FILE_BYTES",
-    "TOTAL_BYTES",
-    "Candidates",
-    "LeftOut",
-    "Selection",
-    "Surroundings",
-    "candidates",
-    "too_large",
-    "within",
-]
-
 FILE_BYTES = 1_000_000
 TOTAL_BYTES = 100_000_000
 _GIT_TIMEOUT_S = 60

@@ -14,8 +14,6 @@ from pathspec import GitIgnoreSpec
 
 from capsule.context.reading import read_regular
 
-__all__ = ["walk"]
-
 #: Directories that hold what a version control system knows, and no file of the project.
 _OWN_OF_VCS = frozenset({".git", ".hg", ".svn", ".jj"})
 #: An ignore file is not larger than this, in bytes.

@@ -9,8 +9,6 @@ import io
 import os
 import stat
 
-__all__ = ["Inside", "read_regular"]
-
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detect_secrets.plugins.base import BasePlugin
 
-__all__ = ["Finding", "holds_secrets", "may_hold_tokens", "tokens_in"]
-
 #: Names of files that are there to hold secrets, in lower case.
 _FILE_NAMES = """
     .env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk id_rsa id_dsa id_ecdsa id_ed25519

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from zlib import adler32
 
-__all__ = ["estimate"]
-
 #: Hundredths of a token for each byte of a kind.
 _LOWER, _UPPER, _DIGIT, _PUNCTUATION, _SPACE, _NEWLINE = 14, 29, 46, 70, 39, 85
 #: The same for the first byte of a character of two, three and four bytes: other alphabets, other scripts, emoji.

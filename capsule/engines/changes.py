@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["KINDS", "Change", "Changes"]
-
 KINDS = (
     "created",
     "appended",

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from capsule.engines.files.protocols import Interfered, Tracker, Trashed
+from capsule.engines.files.protocols import Tracker, Trashed
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
     from capsule.format.head import ParsedHead
-
-__all__ = ["CONVERSATIONS", "OUTSIDE_EDITS", "PATHS", "Document", "Engine", "Interfered", "Transaction", "Trashed"]
 
 T = TypeVar("T")
 Document = dict[str, Any]

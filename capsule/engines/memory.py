@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule import timestamps
-from capsule.engines.files.protocols import Known, Signature
+from capsule.engines.files.protocols import Interfered, Known, Signature, Trashed
 from capsule.engines.files.transaction import head_in
-from capsule.engines.interface import CONVERSATIONS, Document, Interfered, Trashed
+from capsule.engines.interface import CONVERSATIONS, Document
 from capsule.engines.memory_source import BOOT, MemorySource, MemoryTracker
 from capsule.errors import NotFound, Refused, StoreBusy
 from capsule.format import canonical, codec, validation
@@ -24,8 +24,6 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
-
-__all__ = ["MemoryEngine"]
 
 T = TypeVar("T")
 

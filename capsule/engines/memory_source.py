@@ -13,8 +13,6 @@ from capsule.engines.files.protocols import Known, Scanned, Signature
 if TYPE_CHECKING:
     from capsule.engines.memory import MemoryEngine
 
-__all__ = ["BOOT", "MemorySource", "MemoryTracker"]
-
 #: There is no start of the machine to tell from another.
 BOOT = "memory"
 

@@ -30,25 +30,6 @@ import orjson
 
 from capsule.timestamps import WIDTH
 
-__all__ = [
-    "CONTEXT_END_BYTES",
-    "Anatomy",
-    "closing_of",
-    "context_end",
-    "context_in",
-    "context_lines",
-    "entry_with",
-    "head_of",
-    "id_line",
-    "joined",
-    "last_entries",
-    "made_ids",
-    "moved",
-    "reheaded",
-    "spliced",
-    "survey",
-]
-
 _CLOSING = b"\n  ]\n}\n"
 _CLOSING_EMPTY = b"]\n}\n"
 _CONTEXT = b'\n  "context": '

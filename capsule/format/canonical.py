@@ -11,8 +11,6 @@ from typing import Any
 
 from capsule.format.fields import names
 
-__all__ = ["in_order", "order_message"]
-
 _CAPSULE = names("")[:-1]
 _METADATA = names("metadata")
 _LOCK = names("metadata.lock")

@@ -28,14 +28,11 @@ from capsule.format.text.places import (
     constants,
     dotted,
     duplicate_keys,
-    locate,
     lone_surrogates,
     place_in,
     text_of,
     too_deep,
 )
-
-__all__ = ["MAX_DEPTH", "decode", "decode_record", "encode", "encode_entry", "locate"]
 
 #: Objects and lists inside each other, the document itself included: what orjson writes.
 MAX_DEPTH = 254

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["MODES", "PARTS", "ROLES", "TITLE_SETTERS", "TYPES", "Field", "Kind", "names"]
-
 Kind = Literal["text", "time", "whole", "yes or no", "texts", "object", "objects", "switches", "part", "parts"]
 
 ROLES = ("user", "assistant", "system", "tool")

@@ -12,8 +12,6 @@ from typing import Any
 
 from capsule.format.servers import switches_in
 
-__all__ = ["Head", "HeadCache", "ParsedHead"]
-
 
 @dataclass(frozen=True, slots=True)
 class Head:

@@ -15,8 +15,6 @@ from capsule.format.fields import PARTS, ROLES
 from capsule.format.values import canonical_time, fault
 from capsule.ids import is_id
 
-__all__ = ["check_message"]
-
 _FIELDS = {field.name: field for field in PARTS["history"]}
 #: The names of the attributes of the `Message` model that are not those of the file.
 _SNAKE = {"from_": "from", "edited_at": "editedAt", "tool_calls": "toolCalls", "tool_call_id": "toolCallId"}

@@ -13,12 +13,10 @@ from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.canonical import in_order
-from capsule.format.new import CURRENT, empty_context, new_metadata
+from capsule.format.new import empty_context, new_metadata
 from capsule.format.text.titles import title_from
 from capsule.format.values import canonical_time
 from capsule.ids import message_id_for
-
-__all__ = ["CURRENT", "KNOWN", "current", "parse_version", "too_new"]
 
 Version = tuple[int, int]
 Document = dict[str, Any]

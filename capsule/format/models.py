@@ -16,26 +16,6 @@ from pydantic.alias_generators import to_camel
 
 from capsule.format.fields import MODES, ROLES, TITLE_SETTERS, TYPES
 
-__all__ = [
-    "Capsule",
-    "Capsule20",
-    "Context",
-    "Context20",
-    "ContextFile",
-    "ContextMetadata",
-    "ContextMetadata20",
-    "Lock",
-    "Lock20",
-    "McpServer",
-    "Message",
-    "Message20",
-    "Metadata",
-    "Metadata20",
-    "NextOverrides",
-    "SummaryOf",
-    "messages_in",
-]
-
 #: ISO 8601 in any form when read; written in UTC with milliseconds, 24 characters.
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 

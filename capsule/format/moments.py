@@ -9,8 +9,6 @@ from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.settings import seconds
 
-__all__ = ["moment"]
-
 _DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d")
 _NAMED = {"today": 0, "yesterday": 1}
 

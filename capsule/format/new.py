@@ -10,8 +10,6 @@ from typing import Any
 
 from capsule.format.canonical import in_order
 
-__all__ = ["CURRENT", "empty_context", "inactive_lock", "new_capsule", "new_metadata"]
-
 #: The version of the format that is written.
 CURRENT = "2.1"
 

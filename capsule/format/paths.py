@@ -10,8 +10,6 @@ from typing import Any
 
 from capsule.format.tree.tree import Tree
 
-__all__ = ["active_path"]
-
 
 def active_path(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The messages from the root to the active leaf.

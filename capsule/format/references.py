@@ -10,8 +10,6 @@ from typing import Any
 
 from capsule.errors import InvalidInput, NotFound
 
-__all__ = ["find_message", "one_of"]
-
 _MIN_PREFIX = 4
 _PLACE = re.compile("@[0-9]{1,12}")
 

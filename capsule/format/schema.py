@@ -18,8 +18,6 @@ from pydantic_core import CoreSchema
 from capsule.errors import NotFound
 from capsule.format.models import Capsule, Capsule20, NextOverrides
 
-__all__ = ["file_name", "kinds", "main", "schema", "text", "versions"]
-
 _MODELS: dict[str, dict[str, type[BaseModel]]] = {
     "capsule": {"2.0": Capsule20, "2.1": Capsule},
     "overrides": {"2.1": NextOverrides},

@@ -11,8 +11,6 @@ from typing import Any
 
 from capsule.errors import InvalidInput
 
-__all__ = ["check_server", "overrides_in", "switched", "switches_in"]
-
 _MAX = 200
 
 Overrides = dict[str, Any]

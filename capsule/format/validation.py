@@ -14,13 +14,10 @@ from typing import Any
 from capsule.errors import InvalidDocument, InvalidInput, Problem
 from capsule.format import codec
 from capsule.format.fields import PARTS, Field
-from capsule.format.message import check_message
 from capsule.format.migrations import KNOWN, parse_version, too_new
 from capsule.format.text.places import Where, dotted, locate_all
 from capsule.format.values import canonical_time, fault, has_zone, kind_of
 from capsule.ids import check_id
-
-__all__ = ["check", "check_message", "notes", "problems_of"]
 
 #: So many problems are looked for; a file with more is not helped by a longer list.
 MAX_PROBLEMS = 200

@@ -14,8 +14,6 @@ import orjson
 from capsule import timestamps
 from capsule.format.fields import Field
 
-__all__ = ["canonical_time", "fault", "has_zone", "kind_of"]
-
 _WHOLE = re.compile(rb"-?[0-9]+")
 
 

@@ -13,22 +13,6 @@ from typing import Any, NamedTuple, Self
 from capsule.errors import GitFailed
 from capsule.git.program import Git
 
-__all__ = [
-    "FILE",
-    "REGULAR",
-    "Blobs",
-    "Entry",
-    "Raw",
-    "attributes",
-    "blob_name",
-    "changes",
-    "empty_tree",
-    "object_format",
-    "refresh",
-    "set_entries",
-    "write_blobs",
-]
-
 #: A regular file that can't be executed, in git's words; and all regular files.
 FILE = "100644"
 REGULAR = frozenset({FILE, "100755"})

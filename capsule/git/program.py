@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from capsule.errors import GitFailed, Refused
 
-__all__ = ["Answer", "Git", "hook_variables", "outside_hooks"]
-
 #: What every call gets: paths as they are, a history that doesn't depend on a person's settings, and no program that
 #: pages, watches files or checks signatures.
 _ALWAYS = (

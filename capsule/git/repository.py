@@ -15,8 +15,6 @@ from capsule.git.program import Git
 from capsule.git.setup.attributes import KINDS
 from capsule.ids import is_id
 
-__all__ = ["Repository", "document_in"]
-
 #: What a person may be in the midst of, by what git leaves in its directory (gitrepository-layout(5), and what
 #: `git status` looks for), and how they end it.
 _UNDER_WAY = {

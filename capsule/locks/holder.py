@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from capsule import timestamps
-from capsule.engines.files.protocols import Held
-from capsule.engines.interface import Engine, Trashed
+from capsule.engines.files.protocols import Held, Trashed
+from capsule.engines.interface import Engine
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused
 from capsule.format.head import Head
 from capsule.format.new import inactive_lock
@@ -27,8 +27,6 @@ from capsule.locks.policy import Identity, LockState
 from capsule.locks.refresher import Leases
 from capsule.settings import Settings
 from capsule.store.change import Conversation
-
-__all__ = ["HeldLock", "Holder"]
 
 T = TypeVar("T")
 _log = logging.getLogger("capsule")

@@ -17,8 +17,6 @@ import orjson
 from capsule import timestamps
 from capsule.errors import Locked, LockLost
 
-__all__ = ["Identity", "LockState", "admit", "describe", "in_damaged", "is_exclusive", "said_of", "state_of", "taken"]
-
 #: The lock is the first object of that name: a quote in a text has a backslash before it.
 _IN_DAMAGED = re.compile(rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})')
 

@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from capsule.errors import CapsuleError
 
-__all__ = ["Leases"]
-
 _log = logging.getLogger("capsule")
 
 

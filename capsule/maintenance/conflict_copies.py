@@ -20,11 +20,10 @@ from capsule.format import codec
 from capsule.format.merge.clean_form import AGENTS, clean
 from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
+from capsule.format.text import places
 from capsule.locks.policy import describe
 from capsule.store.reading import KIND
 from capsule.store.store import Store
-
-__all__ = ["Ancestor", "Copy", "copy_in"]
 
 #: Gives the version that two versions of a conversation began from, in the clean form; None where there is none.
 #: Takes the conversation's id and both versions, likewise.
@@ -146,7 +145,7 @@ def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
         return None
     if named is not None and named != id:
         what = f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or an id that fits"
-        return Copy(kind, named, what, data, found.id, codec.locate(data, ("id",)))
+        return Copy(kind, named, what, data, found.id, places.locate(data, ("id",)))
     return Copy(kind, id, f"a conflict copy of {called} {id}", data, found.id, None)
 
 

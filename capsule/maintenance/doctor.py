@@ -18,6 +18,7 @@ from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.head import Head
 from capsule.format.merge.clean_form import AGENTS
 from capsule.format.merge.reconcile import reconcile
+from capsule.format.text import places
 from capsule.ids import is_id
 from capsule.locks.policy import describe
 from capsule.maintenance.conflict_copies import Ancestor, Copy, copy_in
@@ -25,8 +26,6 @@ from capsule.store.freshness import standing_of
 from capsule.store.reading import KIND
 from capsule.store.servers import pending_problems
 from capsule.store.store import Store
-
-__all__ = ["Finding", "examine"]
 
 Progress = Callable[[int, int], None]
 
@@ -176,7 +175,7 @@ class _Examination:
         wrong = []
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._found.id:
-            line, column = codec.locate(data, ("id",))
+            line, column = places.locate(data, ("id",))
             wrong.append(self._finding("name", f"its id is {document['id']!r}: file name and id differ", line, column))
         if held is not None or document["id"] == self._found.id:
             claimants = self._claimed.setdefault(document["id"], [])

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
     from mcp_types import ToolAnnotations
 
-__all__ = ["SCOPES", "Access", "Scope", "access_of", "author", "needed_by", "written_by"]
-
 Scope = Literal["read", "write", "admin"]
 #: From the narrowest to the widest; each holds those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.store.store import Store
 
-__all__ = ["completed"]
-
 _MOST = 100
 _SINCE = ("24h", "1h", "3d", "7d", "30d")
 

@@ -17,8 +17,6 @@ from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refu
 from capsule.locks.policy import said_of
 from capsule.mcp_server.tools.fence import quoted, visible, word
 
-__all__ = ["NOT_AGAIN", "Told", "ensure_known", "explained", "holder", "of_tool"]
-
 #: How much of an argument an error repeats, and how long it is at most, in characters.
 _ECHO, _LONGEST = 80, 2000
 NOT_AGAIN: Final = "Don't ask again unless they bring it up."

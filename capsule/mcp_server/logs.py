@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel.server import Server
 
-__all__ = ["Logs"]
-
 #: The protocol's levels (RFC 5424), each with the first of Python's that it lets through.
 _LEVELS = {
     "debug": logging.DEBUG,

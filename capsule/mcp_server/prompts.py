@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
     from capsule.store.store import Store
 
-__all__ = ["register"]
-
 Which = Annotated[str, Field(description="Its title, its id, a prefix of it, or @last")]
 _LATEST = 20
 

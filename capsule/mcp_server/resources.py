@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
     from capsule.store.store import Store
 
-__all__ = ["CONVERSATIONS", "address", "message_address", "register"]
-
 CONVERSATIONS = "capsule://conversations"
 _JSON = "application/json"
 _PAGE = 100

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
     from mcp.server.session import ServerSession
 
-__all__ = ["connection_of", "say_that_lists_change", "server_of", "tool_of"]
-
 
 def server_of(server: MCPServer[Any]) -> Server[Any]:
     """The low-level server: what further methods are registered on, and what runs over streams of ours."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-__all__ = ["HttpStores", "log"]
-
 log = logging.getLogger("capsule")
 
 _SEEN = "capsule.session"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from capsule.store.store import Store
 
-__all__ = ["Stores", "server_store", "store_of"]
-
 
 class Stores:
     """The stores of a server: one for all, as over stdio, where the process is the instance and has one client.

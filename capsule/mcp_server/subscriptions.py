@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.mcp_server.stores import Stores
 
-__all__ = ["Subscriptions"]
-
 _log = logging.getLogger("capsule")
 #: Seconds after which a client that takes no notification is given up.
 _PATIENCE_S = 5.0

@@ -18,8 +18,6 @@ from capsule.store.change import Changing
 if TYPE_CHECKING:
     from capsule.format.head import Head
 
-__all__ = ["Updating", "entitle"]
-
 
 class Updating(Changing):
     """What an open store does with the heads of conversations. A base of `Store`."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["Whose", "whose"]
-
 Whose = Literal["own", "agent", "person"]
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
     from capsule.format.tree.tree import Tree
 
-__all__ = ["Branching"]
-
 Entry = dict[str, Any]
 #: Chooses the places of the messages to take out, and says which of them was asked for, if one was.
 Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
-from capsule.engines.interface import Interfered
+from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidDocument, InvalidInput, StoreBusy
 from capsule.format import canonical, codec, migrations
 from capsule.format.fields import names
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from capsule.locks.holder import Holder
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
-
-__all__ = ["REMOVED", "Changing", "Conversation", "complete", "encoded_within", "unasked"]
 
 T = TypeVar("T")
 _TRIES = 50

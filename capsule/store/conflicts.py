@@ -22,8 +22,6 @@ from capsule.store.titles import Naming
 if TYPE_CHECKING:
     from capsule.format.head import Head
 
-__all__ = ["Conflicts", "Disputed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Disputed:

@@ -20,8 +20,6 @@ from capsule.store.reading import KIND
 if TYPE_CHECKING:
     from capsule.format.head import Head
 
-__all__ = ["Contexts", "Encoded"]
-
 
 @runtime_checkable
 class Encoded(Protocol):

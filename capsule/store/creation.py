@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.interface import Interfered
+from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import codec, new, validation
 from capsule.format.head import Head
@@ -25,8 +25,6 @@ from capsule.store.servers import Overriding
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
-
-__all__ = ["Creating"]
 
 
 class Creating(Overriding):

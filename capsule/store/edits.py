@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.store.change import Conversation
 
-__all__ = ["Editing"]
-
 
 class Editing(Changing):
     """What an open store does with what was written before. A base of `Store`."""

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.interface import Trashed
+from capsule.engines.files.protocols import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
 from capsule.format import new
 from capsule.format.head import Head
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capsule.store.change import Conversation
-
-__all__ = ["Forking"]
 
 _log = logging.getLogger("capsule")
 _TITLE = "Fork of "

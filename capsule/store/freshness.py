@@ -18,8 +18,6 @@ from capsule.format.references import find_message
 if TYPE_CHECKING:
     from capsule.format.head import Head
 
-__all__ = ["Mark", "Standing", "Summary", "standing_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capsule.store.change import Conversation
     from capsule.store.reading import Reading
 
-__all__ = ["TakenId", "appended", "check_key", "keyed_message", "made_once"]
-
 _LONGEST_KEY = 256
 #: What must be the same in a second request under the same key.
 _SAME = ("role", "content", "from", "parent")

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import settle
-from capsule.engines.files.protocols import Held
-from capsule.engines.interface import Interfered
+from capsule.engines.files.protocols import Held, Interfered
 from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound, StoreBusy
 from capsule.format import anatomy, codec, migrations
 from capsule.format.merge.clean_form import AGENTS, clean, cleaned
@@ -27,10 +26,8 @@ from capsule.store.reading import KIND
 from capsule.store.trash import Discarding
 
 if TYPE_CHECKING:
-    from capsule.format.merge.merge import Conflict
+    from capsule.format.merge.conflicts import Conflict
     from capsule.store.change import Conversation
-
-__all__ = ["Brought", "Receiving"]
 
 T = TypeVar("T")
 _TRIES = 50
@@ -247,7 +244,7 @@ def _agent(held: Held, base: bytes | None, theirs: bytes | None) -> Brought:
         return Brought("same")
     after, brought = codec.decode(theirs, held.path), Brought("updated")
     if mine != base:
-        from capsule.format.merge.merge import merge_agents
+        from capsule.format.merge.agents import merge_agents
 
         before = None if base is None else codec.decode(base, held.path)
         merged = merge_agents(before, codec.decode(mine, held.path), after)

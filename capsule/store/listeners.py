@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capsule.watch.hub import Hub, Waiter
     from capsule.watch.stream import Event, Watch
 
-__all__ = ["Watching"]
-
 #: The most changes that are read at once.
 _MOST = 500
 

@@ -16,8 +16,6 @@ from capsule.format.tree.tree import Link, Tree, link_of
 if TYPE_CHECKING:
     from capsule.store.change import Conversation
 
-__all__ = ["continued"]
-
 Entry = dict[str, Any]
 
 

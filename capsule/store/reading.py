@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.format.models import Capsule, Message
 
-__all__ = ["KIND", "Reading"]
-
 T = TypeVar("T")
 
 KIND = "conversations"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from capsule.engines.index.stats import Stats
     from capsule.format.head import Head
 
-__all__ = ["Searching"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.interface import Interfered
+from capsule.engines.files.protocols import Interfered
 from capsule.errors import CapsuleError, InvalidDocument, Problem, StoreBusy
-from capsule.format import codec, migrations
+from capsule.format import codec, migrations, new
 from capsule.format.fields import PARTS
 from capsule.format.servers import check_server, overrides_in, switched, switches_in
+from capsule.format.text import places
 from capsule.format.values import fault, kind_of
 from capsule.store.attributes import Updating
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.store.reading import Reading
-
-__all__ = ["KIND_OF_OVERRIDES", "Overriding", "pending_problems", "problems_of"]
 
 KIND_OF_OVERRIDES = "overrides"
 _NEXT = "next"
@@ -173,7 +172,7 @@ class Overriding(Updating):
 
 
 def _nothing() -> dict[str, Any]:
-    return {"version": migrations.CURRENT, "mcpServers": {}}
+    return {"version": new.CURRENT, "mcpServers": {}}
 
 
 def pending_problems(reading: Reading) -> list[Problem]:
@@ -203,7 +202,7 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
     try:
         document = codec.decode(data, path)
         for where, wrong in _wrong(document):
-            raise InvalidDocument.of([Problem(path, *codec.locate(data, (where,)), where, wrong)])
+            raise InvalidDocument.of([Problem(path, *places.locate(data, (where,)), where, wrong)])
     except InvalidDocument as error:
         problem = error.problems[0]
         what = f"{problem.what}; correct the file or remove it: it holds what the next new conversation begins with"
@@ -213,7 +212,7 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    had = document.get("version", migrations.CURRENT)
+    had = document.get("version", new.CURRENT)
     version = migrations.parse_version(had)
     if version is None:
         yield "version", f'must be a text like "2.1", is {kind_of(had)}'

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.settings import Settings
 
-__all__ = ["Store"]
-
 T = TypeVar("T")
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capsule.locks.holder import Holder
     from capsule.store.freshness import Mark, Standing, Summary
 
-__all__ = ["Summarizing"]
-
 _TITLE = "Summary: "
 
 

@@ -14,8 +14,6 @@ from capsule.store.attributes import Updating, entitle
 if TYPE_CHECKING:
     from capsule.format.head import Head
 
-__all__ = ["Naming"]
-
 
 class _NamedByAPerson(Exception):
     """The title stays; it never leaves this module."""

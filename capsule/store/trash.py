@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsule.engines.files.engine import files_of
-from capsule.engines.interface import Trashed
+from capsule.engines.files.protocols import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.format import codec, migrations
 from capsule.format.head import Head
@@ -20,8 +20,6 @@ from capsule.format.tree.pruning import put_back
 from capsule.ids import check_id
 from capsule.store.change import REMOVED, Changing, Conversation, unasked
 from capsule.store.reading import KIND
-
-__all__ = ["Discarding", "Removed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from capsule import timestamps
 from capsule.engines.files.engine import again, files_of
 from capsule.engines.files.external_edits import decoded
-from capsule.engines.interface import Interfered
+from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.head import Head
@@ -24,8 +24,6 @@ from capsule.format.new import inactive_lock
 from capsule.ids import check_id
 from capsule.store.change import Changing, Conversation
 from capsule.store.reading import KIND
-
-__all__ = ["Restored", "Restoring"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.protocols import Tracker
 
-__all__ = ["Hub", "Waiter"]
-
 _log = logging.getLogger("capsule")
 
 #: How long what comes with a change is waited for, in seconds: one write is several notices, and mostly done by then.

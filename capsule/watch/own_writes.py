@@ -21,8 +21,6 @@ from capsule.engines.index.journal import behind
 if TYPE_CHECKING:
     from capsule.store.change import Conversation
 
-__all__ = ["Own"]
-
 #: The newest writes that are remembered.
 _MOST = 20_000
 #: How long a write that is under way is waited for, in seconds; it holds the mutex, so it is done soon.

@@ -16,8 +16,6 @@ from typing import Protocol, Self
 from capsule.engines.changes import Change, Changes
 from capsule.watch.hub import Hub, Waiter
 
-__all__ = ["Event", "Watch"]
-
 
 class Event(Protocol):
     """An event of asyncio or anyio."""

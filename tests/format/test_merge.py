@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from capsule.errors import InvalidDocument
 from capsule.format import codec, validation
 from capsule.format.merge.clean_form import clean
-from capsule.format.merge.merge import Merged, merge
+from capsule.format.merge.conflicts import Merged
+from capsule.format.merge.merge import merge
 from capsule.format.tree.tree import Tree
 from tests.format.replicas import BY_HAND, HEADS, MESSAGES, Document, begun, operations, worked_on
 from tests.format.replicas import clean as cleaned

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.format import codec
-from capsule.format.merge.merge import merge_agents
+from capsule.format.merge.agents import merge_agents
 
 EARLY, LATE = "019b0000-0000-7000-8000-000000000001", "019b0000-0001-7000-8000-000000000000"
 _TIME = st.sampled_from(("2020-01-01T00:00:00Z", "2030-01-01"))

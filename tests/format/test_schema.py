@@ -9,8 +9,8 @@ import pytest
 
 from capsule.errors import NotFound
 from capsule.format import codec, schema
-from capsule.format.migrations import CURRENT, current
-from capsule.format.new import new_capsule
+from capsule.format.migrations import current
+from capsule.format.new import CURRENT, new_capsule
 from capsule.store import servers
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,6 @@ from capsule.errors import GitFailed, Refused
 if TYPE_CHECKING:
     from capsule.git.program import Git
 
-__all__ = ["replaced"]
-
 #: The caller holds a mutex.
 _PATIENCE_S = 2.0
 #: How many places of HEAD are looked at, and how many different versions in them are read.

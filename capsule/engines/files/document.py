@@ -26,8 +26,6 @@ from capsule.timestamps import WIDTH
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
 
-__all__ = ["HeldDocument"]
-
 #: An old context is looked through in pieces of this size, in bytes, which stay in the processor's cache.
 _CHUNK = 256 << 10
 

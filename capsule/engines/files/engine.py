@@ -29,8 +29,6 @@ from capsule.ids import check_id
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
 
-__all__ = ["FilesEngine", "again", "files_of"]
-
 T = TypeVar("T")
 _log = logging.getLogger("capsule")
 

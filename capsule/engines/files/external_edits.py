@@ -20,8 +20,7 @@ from capsule.errors import InvalidDocument, NotFound, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.merge.reconcile import Outcome, reconcile
 from capsule.format.merge.records import head_record, identified, splices, without_texts
-
-__all__ = ["decoded", "forget_texts", "mendable", "settle"]
+from capsule.format.text import places
 
 _log = logging.getLogger("capsule")
 
@@ -58,7 +57,7 @@ def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
     document = codec.decode(data, path)
     validation.check(document, data, path)
     if id is not None and document["id"] != id:
-        line, column = codec.locate(data, ("id",))
+        line, column = places.locate(data, ("id",))
         what = f"is {document['id']!r}, but the file's name says {id!r}; rename the file, or correct the id"
         raise InvalidDocument.of([Problem(path, line, column, "id", what)])
     return document

@@ -25,8 +25,6 @@ from capsule.engines.files.disk.whole_files import sync_directory
 from capsule.engines.files.protocols import Known, Signature
 from capsule.format.anatomy import Anatomy
 
-__all__ = ["HEADER_BYTES", "Note", "decode_header", "encode_header", "new_tag", "read_header"]
-
 HEADER_BYTES = 512
 _VERSION = 4
 _MARK = b'{"note":%d,' % _VERSION

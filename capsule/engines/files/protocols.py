@@ -13,24 +13,6 @@ from typing import NamedTuple, Protocol
 
 from capsule.format.anatomy import Anatomy
 
-__all__ = [
-    "HEAD_RECORDS",
-    "Anatomy",
-    "DerivedFiles",
-    "Held",
-    "Interfered",
-    "Known",
-    "Leftover",
-    "Scanned",
-    "Signature",
-    "Source",
-    "Splice",
-    "Storage",
-    "Tracker",
-    "Trashed",
-]
-
-
 #: A record that begins so is about a head: many of them never push a message out of the log.
 HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')
 

@@ -31,8 +31,6 @@ from capsule import timestamps
 from capsule.engines.files.protocols import Splice
 from capsule.format import anatomy
 
-__all__ = ["Mended", "mend", "redo"]
-
 _SECTOR = 512
 _CLOSING = b"\n  ]\n}\n"
 _HISTORY = re.compile(rb'\n  "history": \[')

@@ -19,8 +19,6 @@ from capsule.engines.files.protocols import Interfered, Known, Signature
 from capsule.format.anatomy import Anatomy, closing_of, spliced
 from capsule.timestamps import WIDTH
 
-__all__ = ["Unflushed", "splice", "stamp_in_place"]
-
 #: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
 _BEFORE = 48
 _QUIET_S = 0.03

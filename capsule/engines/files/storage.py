@@ -27,8 +27,6 @@ from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
-__all__ = ["FileStorage"]
-
 _SUFFIX = ".json"
 _FIRST_READ = 4096
 _TAIL_CHUNK = 64 * 1024

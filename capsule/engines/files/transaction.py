@@ -20,8 +20,6 @@ from capsule.format.merge.records import append_record, head_record, lock_record
 if TYPE_CHECKING:
     from capsule.engines.interface import Document
 
-__all__ = ["Caches", "FileTransaction", "head_in"]
-
 #: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
 _HEAD = frozenset(names("")) - {"context", "history"}
 #: An entry is looked for so far back first, in bytes.

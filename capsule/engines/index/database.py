@@ -23,8 +23,6 @@ from capsule.engines.files.protocols import DerivedFiles
 from capsule.engines.index import schema
 from capsule.errors import CapsuleError, StoreBusy
 
-__all__ = ["Database", "Unusable", "is_busy", "is_of_no_use"]
-
 _log = logging.getLogger("capsule")
 
 NAME = "index.sqlite3"

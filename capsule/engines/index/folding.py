@@ -17,8 +17,6 @@ import unicodedata
 from bisect import bisect_right
 from typing import Any
 
-__all__ = ["Token", "count", "fold", "is_continuous", "tokens"]
-
 
 class _Pattern:
     """A pattern that is compiled when it is first used: most texts need none, and a list is to start fast."""

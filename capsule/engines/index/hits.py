@@ -7,8 +7,6 @@ from typing import Any
 
 from capsule.engines.index.snippets import Snippet
 
-__all__ = ["Found", "Hit"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hit:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capsule.engines.index.search import Asked
     from capsule.engines.index.stats import Stats
 
-__all__ = ["Index"]
-
 T = TypeVar("T")
 
 

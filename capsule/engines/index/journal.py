@@ -18,8 +18,6 @@ from capsule.timestamps import from_ms
 if TYPE_CHECKING:
     from capsule.engines.changes import Change  # Only who asks what changed loads it: a list does not.
 
-__all__ = ["KEPT", "Cursor", "add", "behind", "newest", "read", "since_time"]
-
 #: So many of the newest changes are kept.
 KEPT = 100_000
 _PRUNED_EVERY = 256

@@ -18,8 +18,6 @@ from capsule.engines.index.folding import count as count_words
 from capsule.format import canonical
 from capsule.format.tree.tree import ROOT
 
-__all__ = ["Message", "messages_of", "ms_of", "pieces_of"]
-
 _BETWEEN = b"\n    },\n    {\n"
 _FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
 

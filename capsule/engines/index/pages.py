@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from capsule.format.head import Head
 
-__all__ = ["Listed", "Page", "by_change"]
-
 _VERSION = 3
 _HEAD = 1 + 8 + 4
 _LONGEST = 1 << 20

@@ -19,8 +19,6 @@ from math import comb
 
 from capsule.engines.index.folding import tokens
 
-__all__ = ["MOST_WORDS", "Phrase", "Query", "parse"]
-
 #: The first so many words of a query count; one that goes on finds what has these.
 MOST_WORDS = 64
 _MOST_CHARACTERS = 50_000

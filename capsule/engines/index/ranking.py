@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from capsule.errors import InvalidInput
 
-__all__ = ["PROFILES", "WINDOW", "Profile", "profile_of"]
-
 #: Unless a profile ranks them all, the newest so many matches are ranked, and behind them the next.
 WINDOW = 2048
 _HOUR_MS = 3_600_000

@@ -21,8 +21,6 @@ from capsule.format import anatomy, codec, migrations, validation
 from capsule.format.head import Head
 from capsule.format.merge.copy_names import original_of
 
-__all__ = ["NOTHING", "Found", "Row", "is_young", "look"]
-
 #: The signature that no file has.
 NOTHING = Signature(0, 0, 0, 0)
 #: A clock that ticks every 10 ms, and then some; and for file systems that know whole seconds (FAT: two) only.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capsule.engines.index.reading import Found, Row
     from capsule.engines.index.rows import Rows
 
-__all__ = ["Refreshing"]
-
 T = TypeVar("T")
 
 #: Files taken in within one transaction, for which other processes wait.

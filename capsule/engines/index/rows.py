@@ -18,8 +18,6 @@ from capsule.format.head import Head
 from capsule.format.tree import tree
 from capsule.timestamps import sortable
 
-__all__ = ["HEAD_COLUMNS", "Rows", "head_of"]
-
 #: What `head_of` makes a head of, in its order.
 HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
 _HEAD_FIELDS = (

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 
-__all__ = ["VERSION", "create", "finish"]
-
 #: Goes up with every change of the tables, or of what is written into them.
 VERSION = 7
 

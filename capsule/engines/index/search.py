@@ -26,8 +26,6 @@ from capsule.engines.index.ranking import WINDOW, Profile, profile_of
 from capsule.engines.index.snippets import Snippet, snippet
 from capsule.errors import InvalidInput
 
-__all__ = ["BRANCHES", "Asked", "check", "search"]
-
 BRANCHES = ("active", "all")
 #: What words in a title and in tags count among titles.
 _TITLE_WEIGHT, _TAG_WEIGHT = 2.0, 1.0

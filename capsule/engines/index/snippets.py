@@ -16,8 +16,6 @@ from itertools import islice
 from capsule.engines.index.folding import tokens
 from capsule.engines.index.query import Phrase
 
-__all__ = ["WIDTH", "Snippet", "snippet"]
-
 #: Characters of a snippet.
 WIDTH = 160
 #: A text is looked through in pieces of so many characters, that overlap by so many, up to the first with a match.

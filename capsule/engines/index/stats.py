@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
 
-__all__ = ["Large", "Stats", "Tally", "count"]
-
 #: How many of the largest conversations are named.
 _LARGEST = 10
 #: So that every time of the years 1 to 9999 is counted from a day upwards.

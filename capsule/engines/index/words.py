@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from capsule.engines.index.folding import fold
 
-__all__ = ["Row", "add", "add_title", "build", "create", "remove", "remove_title"]
-
 #: messages.num, content, tools.
 Row = tuple[int, str, str | None]
 

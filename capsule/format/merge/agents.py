@@ -16,8 +16,6 @@ from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object,
 from capsule.format.migrations import parse_version
 from capsule.timestamps import from_ms, sortable
 
-__all__ = ["merge_agents"]
-
 Document = dict[str, Any]
 _TIMES = ("at", "time", "timestamp", "readAt", "updatedAt")
 

@@ -19,8 +19,6 @@ from capsule.format.fields import PARTS, ROLES, Field
 from capsule.format.new import CURRENT, inactive_lock
 from capsule.format.values import canonical_time, fault
 
-__all__ = ["AGENTS", "CONVERSATIONS", "clean", "cleaned", "is_clean_message"]
-
 CONVERSATIONS, AGENTS = "conversations", "agents"
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _FIELDS = {field.name: field for field in PARTS["history"]}

@@ -22,8 +22,6 @@ from capsule.format import migrations
 from capsule.format.merge.marks import bare
 from capsule.format.tree.tree import Tree
 
-__all__ = ["Comparison", "FieldChange", "compare", "in_all"]
-
 Document = Mapping[str, Any]
 Message = Mapping[str, Any]
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from capsule.format.merge.values import ABSENT, bytes_of
 
-__all__ = ["Conflict", "Merged", "Recorded", "field_name", "field_path", "settled"]
-
 _Values = dict[bytes, dict[str, Any]]
 
 

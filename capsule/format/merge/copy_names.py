@@ -24,8 +24,6 @@ from functools import cache
 
 from capsule.ids import is_id
 
-__all__ = ["may_be_copy_of", "original_of"]
-
 _MARKS = r"""
     \.sync-conflict-[0-9]{8}-[0-9]{6}(?:-[A-Z2-7]{7})?
   | _conflict-(?:[^/]*-)?[0-9]{8}-?[0-9]{6}

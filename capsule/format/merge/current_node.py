@@ -14,8 +14,6 @@ from capsule.format.merge.side import Side
 from capsule.format.merge.values import ABSENT, bytes_of, same
 from capsule.format.tree.pruning import kept_current
 
-__all__ = ["merged_current"]
-
 Document = Mapping[str, Any]
 CURRENT, WANTED = "currentNode", "currentWanted"
 

@@ -19,8 +19,6 @@ from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object,
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
 
-__all__ = ["Heads"]
-
 Document = Mapping[str, Any]
 _TITLE = ("title", "titleSetBy", "titleSetAt")
 _KNOWN = frozenset((*names(""), *names("metadata")))

@@ -20,8 +20,6 @@ from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object,
 from capsule.format.text.shown import one_line
 from capsule.ids import version_id_for
 
-__all__ = ["Histories"]
-
 Message = Mapping[str, Any]
 _KNOWN = frozenset(names("history"))
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["ORIGINAL_PARENT", "VERSION_OF", "bare", "digest", "has_original_parent", "noted", "version_of"]
-
 Message = Mapping[str, Any]
 #: Of a version that gave way: the id of the message that it is a version of.
 VERSION_OF = "versionOf"

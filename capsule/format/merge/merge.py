@@ -38,9 +38,8 @@ import orjson
 
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.canonical import in_order
-from capsule.format.merge.agents import merge_agents
 from capsule.format.merge.clean_form import cleaned, is_clean_message
-from capsule.format.merge.conflicts import Conflict, Merged
+from capsule.format.merge.conflicts import Merged
 from capsule.format.merge.current_node import merged_current
 from capsule.format.merge.head import Heads
 from capsule.format.merge.history import Histories
@@ -48,8 +47,6 @@ from capsule.format.merge.side import Side
 from capsule.format.merge.typed import Renamed, renamed_in, same_ids
 from capsule.format.new import CURRENT
 from capsule.format.text.shown import one_line
-
-__all__ = ["Conflict", "Merged", "merge", "merge_agents"]
 
 Document = dict[str, Any]
 _TEXTS = frozenset({str})

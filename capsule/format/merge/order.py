@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["in_one_order"]
-
 Key = tuple[str, str]
 
 

@@ -32,8 +32,6 @@ from typing import Any
 from capsule import timestamps
 from capsule.format.merge.records import HEAD, Write, apart, decoded, digest, headed
 
-__all__ = ["Outcome", "reconcile"]
-
 
 @dataclass(slots=True)
 class Outcome:

@@ -16,24 +16,6 @@ from capsule import timestamps
 from capsule.format import codec
 from capsule.format.fields import names
 
-__all__ = [
-    "HEAD",
-    "Write",
-    "apart",
-    "append_record",
-    "decoded",
-    "digest",
-    "edit_record",
-    "gone_record",
-    "head_record",
-    "headed",
-    "identified",
-    "lock_record",
-    "records_between",
-    "splices",
-    "without_texts",
-]
-
 #: What of a capsule is merged as its head: what the store changes without rewriting the whole.
 HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
 

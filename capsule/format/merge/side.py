@@ -22,8 +22,6 @@ from capsule.format.merge.values import ABSENT
 from capsule.format.tree.tree import Tree
 from capsule.ids import version_id_for
 
-__all__ = ["BESIDE", "LINE", "Parent", "Side"]
-
 Message = Mapping[str, Any]
 #: Whom a message answers: an id; None: nobody; `LINE`: the one before it in the line; `BESIDE`: of a version that gave
 #: way, whom that answers that it is a version of.

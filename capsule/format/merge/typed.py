@@ -14,8 +14,6 @@ from typing import Any
 from capsule.format.canonical import order_message
 from capsule.format.merge.marks import ORIGINAL_PARENT, VERSION_OF, version_of
 
-__all__ = ["Renamed", "renamed_in", "same_ids"]
-
 Message = Mapping[str, Any]
 #: Ids to take instead of others.
 Renamed = dict[str, str]

@@ -12,8 +12,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["ABSENT", "Clash", "Each", "bytes_of", "merged", "merged_object", "merged_set", "same"]
-
 #: Stands for a field that isn't there.
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT", "__slots__": ()})()
 

@@ -13,20 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "Place",
-    "Where",
-    "constants",
-    "dotted",
-    "duplicate_keys",
-    "locate",
-    "locate_all",
-    "lone_surrogates",
-    "place_in",
-    "text_of",
-    "too_deep",
-]
-
 Where = tuple[str | int, ...]
 Place = tuple[int, int]
 Kind = Literal["open", "close", "key", "string", "word"]

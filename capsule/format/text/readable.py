@@ -31,8 +31,6 @@ from capsule.format.fields import names
 from capsule.format.text.shown import one_line, shown
 from capsule.format.tree.tree import Tree
 
-__all__ = ["as_text", "readable"]
-
 Message = Mapping[str, Any]
 
 #: A text of one line is short up to so many characters.

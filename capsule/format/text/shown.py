@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["one_line", "shown"]
-
 #: C0 but newline and tab, DEL, C1, and what turns the direction of writing.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from capsule.errors import InvalidInput
 
-__all__ = ["MAX", "NEAR", "check_tags", "check_title", "title_by_rule", "title_from"]
-
 #: The most characters a given title may have.
 MAX = 200
 #: The most characters a made title has.

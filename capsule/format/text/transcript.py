@@ -17,8 +17,6 @@ import orjson
 from capsule.errors import InvalidInput
 from capsule.format.paths import active_path
 
-__all__ = ["Transcript", "quoted", "transcript", "unquoted"]
-
 #: Whatever some reader takes for the end of a line, and what can stand unseen before a heading.
 _BREAK = "[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
 _UNSEEN = "[ \t\u00a0\u00ad\u1680\u180e\u2000-\u200f\u202a-\u202f\u205f-\u2064\u3000\ufeff]*"

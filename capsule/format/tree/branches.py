@@ -16,17 +16,6 @@ from capsule.format.references import find_message
 from capsule.format.tree.pruning import kept_current, retitle, without
 from capsule.format.tree.tree import Tree
 
-__all__ = [
-    "Alternatives",
-    "Removal",
-    "Slot",
-    "Switched",
-    "Without",
-    "answer_at",
-    "parent_id",
-    "target",
-]
-
 Entry = dict[str, Any]
 
 

@@ -16,8 +16,6 @@ from capsule.format.canonical import order_message
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.tree import Tree
 
-__all__ = ["kept_current", "put_back", "removed", "retitle", "without"]
-
 Message = Mapping[str, Any]
 Document = dict[str, Any]
 #: What a message may differ in and still say the same.

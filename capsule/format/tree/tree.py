@@ -17,8 +17,6 @@ from typing import Any
 
 from capsule.errors import NotFound
 
-__all__ = ["ROOT", "Link", "Siblings", "Tree", "active", "link_of"]
-
 #: Stands for `"parent": null`.
 ROOT = ""
 

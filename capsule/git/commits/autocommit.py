@@ -16,8 +16,6 @@ from capsule.errors import CapsuleError
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
 
-__all__ = ["Autocommit"]
-
 #: Changes without a pause are committed after so many times the pause.
 _AT_MOST = 20
 #: What failed is tried again after the pause, and after this many seconds at least.

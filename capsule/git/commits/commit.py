@@ -24,8 +24,6 @@ from capsule.git.commits.message import DocumentChange, commit_message, document
 from capsule.git.commits.operation import Operation, retried
 from capsule.git.objects import Entry, Raw
 
-__all__ = ["Committed", "commit", "ensure_attributes"]
-
 #: What of a store is committed besides its documents. Not `overrides/next.json`: what waits for the next conversation
 #: waits on one machine, and would come in every clone.
 FILES = ("capsule.toml", ".gitattributes", ".gitignore")

@@ -29,8 +29,6 @@ from capsule.git.program import Git
 from capsule.git.repository import document_in
 from capsule.git.setup.attributes import KINDS
 
-__all__ = ["CommitMerge", "merge_commits", "merge_version"]
-
 
 @dataclass(slots=True)
 class CommitMerge:

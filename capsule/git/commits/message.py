@@ -18,8 +18,6 @@ from capsule.format.merge.comparison import compare
 from capsule.git.objects import Blobs, Raw
 from capsule.git.repository import Repository
 
-__all__ = ["DocumentChange", "commit_message", "document_changes"]
-
 #: As many documents are described one by one; the others are counted.
 _MOST = 100
 _SUBJECT = 72

@@ -25,8 +25,6 @@ from capsule.git.program import Git
 from capsule.git.repository import Repository
 from capsule.store.store import Store
 
-__all__ = ["Operation", "Progress", "no_progress", "operation", "retried"]
-
 T = TypeVar("T")
 
 #: Called before each step, and as a long one goes on: the step's name, how much of it is done, and of how much. What it

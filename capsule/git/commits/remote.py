@@ -14,8 +14,6 @@ from urllib.parse import unquote, urlsplit
 from capsule.errors import GitFailed, Refused
 from capsule.git.program import Git
 
-__all__ = ["Offline", "Rejected", "Remote", "branch_of", "remote_of"]
-
 #: What git, curl and ssh say when nobody answers. Whoever answers and says no is not among them.
 _UNREACHABLE = re.compile(
     r"could(?:n't| not) resolve|temporary failure in name resolution|name or service not known|unable to look up"

@@ -19,8 +19,6 @@ from capsule.git.commits.operation import Operation
 from capsule.git.commits.remote import Offline, Rejected, Remote, branch_of, remote_of
 from capsule.git.commits.worktree import Applied, apply
 
-__all__ = ["Synced", "sync"]
-
 #: How often somebody may push first. Each time there is less left to do, so that it takes many to lose to.
 _TRIES = 10
 _FIRST_WAIT_S = 0.05

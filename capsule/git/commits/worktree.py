@@ -27,8 +27,6 @@ from capsule.git.repository import document_in
 from capsule.store.incoming import Brought
 from capsule.store.store import Store
 
-__all__ = ["Applied", "apply"]
-
 
 @dataclass(slots=True)
 class Applied:

@@ -23,8 +23,6 @@ from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS, clean
 from capsule.git.drivers import pktline
 from capsule.ids import is_id
 
-__all__ = ["Cleaner", "cleaner", "kind_of", "serve"]
-
 #: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
 Cleaner = Callable[[bytes, str], bytes]
 

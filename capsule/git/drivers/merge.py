@@ -14,13 +14,13 @@ import orjson
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused
 from capsule.format import codec, validation
+from capsule.format.merge.agents import merge_agents
 from capsule.format.merge.clean_form import AGENTS, clean
-from capsule.format.merge.merge import Merged, merge, merge_agents
+from capsule.format.merge.conflicts import Merged
+from capsule.format.merge.merge import merge
 from capsule.format.text.shown import one_line
 from capsule.git.drivers.filter import kind_of
 from capsule.git.setup.attributes import file_command, store_command
-
-__all__ = ["Sides", "merge_files", "merged_version"]
 
 Document = dict[str, Any]
 #: Values are shown up to so many characters.

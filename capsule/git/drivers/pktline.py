@@ -11,8 +11,6 @@ from typing import IO
 
 from capsule.errors import InvalidInput
 
-__all__ = ["FLUSH", "Ended", "content", "packed", "packets", "text"]
-
 FLUSH = b"0000"
 #: What one packet carries at most: LARGE_PACKET_DATA_MAX of git.
 _MOST = 65516

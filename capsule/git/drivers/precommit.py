@@ -14,11 +14,10 @@ from typing import Any
 from capsule.errors import InvalidDocument
 from capsule.format import codec, migrations, validation
 from capsule.format.merge.clean_form import CONVERSATIONS
+from capsule.format.text import places
 from capsule.git.objects import REGULAR, Blobs
 from capsule.git.program import Git
 from capsule.git.setup.attributes import KINDS, file_command, store_command
-
-__all__ = ["problems"]
 
 _DERIVED = ".capsule"
 
@@ -80,7 +79,7 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
         if kind == CONVERSATIONS and not (version is not None and version[0] > migrations.KNOWN[0]):
             validation.check(document, data, path)
             if document["id"] != id:
-                line, column = codec.locate(data, ("id",))
+                line, column = places.locate(data, ("id",))
                 yield f"{path}:{line}:{column}: id: is {document['id']!r}, but the file's name says {id!r}; {again}"
     except InvalidDocument as error:
         yield from error.message.split("\n")

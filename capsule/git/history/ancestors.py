@@ -23,8 +23,6 @@ from capsule.git.objects import Blobs
 from capsule.git.repository import Repository
 from capsule.store.reading import KIND
 
-__all__ = ["ancestor_in"]
-
 #: So many committed versions are looked at, from the latest on.
 _MOST = 50
 Document = Mapping[str, Any]

@@ -17,8 +17,6 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.git.program import Git
 from capsule.git.repository import Repository
 
-__all__ = ["Commit", "Difference", "commit_at", "log"]
-
 #: \x01 and seven texts, each with a NUL behind it (git-log(1), "PRETTY FORMATS").
 _FORMAT = "--format=%x01%H%x00%P%x00%aN%x00%aE%x00%aI%x00%cI%x00%s"
 #: `BRANCH@{...}` with what is no number and no name of a branch in the braces: git takes that for a date.

@@ -28,8 +28,6 @@ from capsule.git.repository import Repository
 from capsule.store.reading import KIND
 from capsule.store.store import Store
 
-__all__ = ["Step", "history", "versions_of"]
-
 #: Versions that are kept: what was before one commit is what another made.
 _CACHED = 8
 

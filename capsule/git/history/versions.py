@@ -30,8 +30,6 @@ from capsule.git.repository import Repository
 from capsule.store.reading import KIND
 from capsule.store.store import Store
 
-__all__ = ["PastVersion", "past_version", "resolve", "text_difference"]
-
 Entry = dict[str, Any]
 
 

@@ -15,19 +15,6 @@ from collections.abc import Sequence
 
 from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS
 
-__all__ = [
-    "ATTRIBUTES",
-    "CHECK",
-    "CHECK_LINE",
-    "DRIVER",
-    "KINDS",
-    "attribute_lines",
-    "check_config",
-    "driver_config",
-    "file_command",
-    "store_command",
-]
-
 #: The documents that git is told of, by the names of their folders.
 KINDS = (CONVERSATIONS, AGENTS)
 #: The name under which git's attributes and its configuration find each other.

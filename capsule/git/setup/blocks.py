@@ -16,8 +16,6 @@ from capsule.engines.files.disk import whole_files
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.errors import InvalidDocument, Problem, Refused
 
-__all__ = ["has_block", "read", "replace", "with_block", "without_block"]
-
 _BEGIN = b"# >>> capsule git setup >>>"
 _END = b"# <<< capsule git setup <<<"
 #: What the first mark says besides, so that all of what was added is taken out: that the line before had no end.

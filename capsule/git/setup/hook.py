@@ -19,8 +19,6 @@ from capsule.git.repository import Repository
 from capsule.git.setup import blocks
 from capsule.git.setup.attributes import CHECK, CHECK_LINE, DRIVER
 
-__all__ = ["Hook", "chain", "find", "unchain"]
-
 _NAME = "pre-commit"
 _LINES = ("# Checks the conversations that are staged; `capsule git teardown` takes this out.", CHECK_LINE)
 _NOT_EXECUTABLE = "it isn't executable, so git doesn't run it"

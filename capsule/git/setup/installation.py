@@ -17,8 +17,6 @@ from capsule.git.repository import Repository
 from capsule.git.setup import attributes, blocks, hook
 from capsule.git.setup.attributes import DRIVER, KINDS
 
-__all__ = ["Step", "ignore_lines", "set_up", "take_down"]
-
 _ATTRIBUTES, _IGNORE = ".gitattributes", ".gitignore"
 
 

@@ -27,8 +27,6 @@ from capsule.git.setup.attributes import DRIVER, KINDS, check_config, driver_con
 if TYPE_CHECKING:
     from capsule.store.conflicts import Disputed
 
-__all__ = ["Finding", "State", "look"]
-
 _SET_UP = "run: capsule git setup"
 _ANY_ID = "00000000-0000-4000-8000-000000000000"
 _ATTRIBUTE = {"merge": DRIVER, "diff": DRIVER, "filter": DRIVER, "text": "unset"}

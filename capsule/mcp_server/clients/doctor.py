@@ -21,8 +21,6 @@ from typing import Any, BinaryIO
 from capsule.mcp_server.clients.table import Launch
 from capsule.mcp_server.tools.budget import tokens
 
-__all__ = ["TIMEOUT_S", "Seen", "examine"]
-
 #: How long the server may take for everything it is asked.
 TIMEOUT_S = 30.0
 #: The tool that is called: it changes nothing, and needs nothing.

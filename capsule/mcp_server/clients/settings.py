@@ -28,8 +28,6 @@ from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
 
-__all__ = ["Entry", "Plan", "apply", "entries", "install", "uninstall"]
-
 # What one program or another replaces by the value of a variable or by a file: no path may look like that.
 _REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
 # A text, kept; or a comment. A text, kept; or a comma behind the last value.

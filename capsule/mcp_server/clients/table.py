@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CLIENTS", "NAME", "PROGRAMS", "VARIABLES", "Client", "Launch", "Places", "Scope", "client"]
-
 #: What the server is called in a program's settings.
 NAME = "capsule"
 Scope = Literal["user", "project"]

@@ -26,8 +26,6 @@ from capsule.mcp_server.tools.writing import Confirm, Key
 if TYPE_CHECKING:
     from capsule.format.models import Message
 
-__all__ = ["branch", "delete_messages"]
-
 Action = Literal["switch", "next", "previous", "edit", "regenerate", "fork"]
 _NEEDS_MESSAGE = ("switch", "edit")
 _MAKES_MESSAGE = ("edit", "regenerate")

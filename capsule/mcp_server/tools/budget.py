@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from capsule.context.tokens import estimate
 
-__all__ = ["tokens", "within"]
-
 
 def tokens(text: str) -> int:
     """About how many tokens `text` costs; rather too many than too few."""

@@ -16,8 +16,6 @@ import secrets
 import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["Fence", "escaped", "many", "quoted", "visible", "word"]
-
 #: As DerivedCoreProperties.txt of Unicode 16 lists them, in its order.
 _IGNORABLE = (
     "\u00ad\u034f\u061c\u115f-\u1160\u17b4-\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"

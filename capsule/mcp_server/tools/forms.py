@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp_types import ClientCapabilities
 
-__all__ = ["EXTENSION", "forms_of", "in_its_form"]
-
 EXTENSION = "capsule/answers"
 
 

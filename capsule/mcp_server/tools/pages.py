@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.store.store import Store
 
-__all__ = ["Asked", "Branch", "End", "about_message", "page"]
-
 Entry = dict[str, Any]
 
 _OVERHEAD = 400  # The lines around the messages, the fence's note, the cursors.

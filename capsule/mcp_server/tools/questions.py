@@ -28,24 +28,6 @@ from capsule.store.authorship import whose
 if TYPE_CHECKING:
     from capsule.format.head import Head
 
-__all__ = [
-    "Edited",
-    "Going",
-    "Standing",
-    "What",
-    "Yes",
-    "agreed",
-    "edited",
-    "going",
-    "may_delete",
-    "may_edit",
-    "may_remove",
-    "may_retitle",
-    "may_take_over",
-    "may_unlock",
-    "standing_title",
-]
-
 #: What `delete_messages` takes out.
 What = Literal["with_answers", "alone", "other_branches"]
 _ASKS_IN_ITS_ANSWER = "2026-07-28"

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.store.store import Store
 
-__all__ = ["list_conversations", "read_conversation", "search", "watch_changes"]
-
 #: What an answer may cost, unless more is asked for.
 BUDGET = 10_000
 #: How many ids of messages a change names.

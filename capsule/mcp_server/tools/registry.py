@@ -14,8 +14,6 @@ from mcp_types import ToolAnnotations
 
 from capsule.mcp_server.tools import branches, reading, writing
 
-__all__ = ["TOOLS", "lean"]
-
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What isn't said is false: that a tool only reads, and that it does the same when called twice.
 _ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)

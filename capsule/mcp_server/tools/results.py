@@ -20,28 +20,6 @@ from capsule.mcp_server.tools.fence import quoted, visible, word
 if TYPE_CHECKING:
     from capsule.format.head import Head
 
-__all__ = [
-    "Appended",
-    "Branched",
-    "Changed",
-    "Changes",
-    "Conversation",
-    "Conversations",
-    "Deleted",
-    "Found",
-    "Hit",
-    "LockAnswer",
-    "Message",
-    "Page",
-    "Written",
-    "about",
-    "answer",
-    "conversation_of",
-    "cost",
-    "said_of",
-    "servers_of",
-]
-
 _TAGS = 20
 _SERVERS = 800  # Characters.
 

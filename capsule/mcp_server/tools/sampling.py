@@ -29,8 +29,6 @@ from capsule.store.freshness import Mark
 if TYPE_CHECKING:
     from capsule.store.store import Store
 
-__all__ = ["Summed", "read_up_to", "summed"]
-
 #: Of the transcript that the model gets, and of what it may write, in tokens.
 _READ, _WRITTEN = 50_000, 4_000
 

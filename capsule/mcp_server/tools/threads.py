@@ -14,8 +14,6 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-__all__ = ["Turns"]
-
 _THREADS = 64
 _OF_ONE_CONVERSATION = 4
 

@@ -35,16 +35,6 @@ from capsule.mcp_server.tools.sampling import Summed, read_up_to, summed
 if TYPE_CHECKING:
     from capsule.format.models import Message
 
-__all__ = [
-    "append_message",
-    "create_conversation",
-    "delete_conversation",
-    "edit_message",
-    "lock_conversation",
-    "unlock_conversation",
-    "update_conversation",
-]
-
 Kind = Literal["chat", "direct", "group", "channel"]
 Key = Annotated[str, Field(max_length=256, description="Any new text; a retry with the same one makes nothing twice")]
 Confirm = Annotated[bool, Field(description="The user agreed; for clients that can't ask")]

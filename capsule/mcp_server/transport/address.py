@@ -13,8 +13,6 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from capsule.errors import InvalidInput, Refused
 
-__all__ = ["PATH", "Address", "Listener", "listen", "parse", "security"]
-
 #: Where on the server the protocol is spoken.
 PATH = "/mcp"
 _LOOPBACK = "127.0.0.1"

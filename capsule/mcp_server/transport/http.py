@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.sessions import HttpStores
     from capsule.mcp_server.transport.tokens import Tokens
 
-__all__ = ["admitting", "serve"]
-
 _MOST_SESSIONS: Final = 500
 #: How often it is looked for revoked tokens and for idle holders, in seconds.
 _TIDY_S: Final = 2.0

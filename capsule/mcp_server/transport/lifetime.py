@@ -19,8 +19,6 @@ from typing import BinaryIO, NoReturn
 import anyio
 from anyio.abc import TaskStatus
 
-__all__ = ["INTERRUPTED", "beside", "finish", "own_streams", "signalled"]
-
 _log = logging.getLogger("capsule")
 
 #: The exit code after SIGINT. After end of file, SIGTERM or SIGHUP it is 0: that is how a server is stopped.

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
     from capsule.store.store import Store
 
-__all__ = ["serve"]
-
 #: How long the requests in flight may take when the client has closed its end, in seconds.
 _LAST_ANSWERS_S = 0.5
 #: The versions of the protocol in which several messages may come as one array.

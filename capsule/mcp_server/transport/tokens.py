@@ -33,8 +33,6 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Ref
 from capsule.ids import is_id
 from capsule.mcp_server.access import SCOPES, Scope
 
-__all__ = ["Token", "Tokens"]
-
 #: So that a token that leaked into a file is recognised for what it is.
 _PREFIX = "capsule_"
 _VERSION = 1

@@ -16,8 +16,6 @@ from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.errors import Refused
 
-__all__ = ["Derived"]
-
 
 class Derived:
     """The derived files of one store, by their names in `.capsule/`."""

@@ -21,8 +21,6 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.whole_files import names_file
 from capsule.errors import CapsuleError
 
-__all__ = ["Instances"]
-
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -16,8 +16,6 @@ from capsule.engines.files.disk.whole_files import sync_directory
 from capsule.errors import Refused
 from capsule.ids import check_id
 
-__all__ = ["SETTINGS_NAME", "Directory", "Layout", "refuse_symlink"]
-
 SETTINGS_NAME = "capsule.toml"
 DERIVED_NAME = ".capsule"
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"

@@ -19,8 +19,6 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.whole_files import pread_all, pwrite_all, sync_directory, write_new
 from capsule.engines.files.protocols import HEAD_RECORDS
 
-__all__ = ["HEAD_BYTES", "MESSAGE_BYTES", "Log", "Position", "deleted_record"]
-
 #: What stays at least, in bytes, when the log is written anew.
 MESSAGE_BYTES, HEAD_BYTES = 256 << 10, 64 << 10
 _SMALLEST, _LARGEST = 4 << 10, 512 << 10

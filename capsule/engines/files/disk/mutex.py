@@ -20,8 +20,6 @@ from capsule.engines.files.disk.whole_files import names_file
 from capsule.engines.files.protocols import Known
 from capsule.errors import StoreBusy
 
-__all__ = ["Mutex", "Mutexes"]
-
 _KEPT_OPEN = 80
 #: An append holds the mutex for a tenth of a millisecond: a sleep is longer than that, so others are let run first.
 _YIELDS = 20

@@ -19,8 +19,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-__all__ = ["InotifyTracker", "open_tracker"]
-
 _MODIFY, _ATTRIB = 0x2, 0x4
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _UNMOUNT, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x2000, 0x4000, 0x8000

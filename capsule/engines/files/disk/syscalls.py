@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-__all__ = ["Syscalls"]
-
 _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _RENAME_SWAP = 2  # sys/stdio.h of macOS

@@ -25,8 +25,6 @@ from capsule.engines.files.disk.whole_files import (
 )
 from capsule.engines.files.protocols import Trashed
 
-__all__ = ["Keeping"]
-
 TRASH, QUARANTINE = "trash", "quarantine"
 _STEM = r"[a-z]+~[A-Za-z0-9._@-]+~\d{8}T\d+Z"
 _KEPT = re.compile(rf"{_STEM}(~[a-z]+)?~\d+\.json")

@@ -17,25 +17,6 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.protocols import Interfered, Signature
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StorageFailed
 
-__all__ = [
-    "copy_range",
-    "drop_name",
-    "ensure_regular",
-    "failure",
-    "name_also",
-    "names_file",
-    "naming",
-    "open_document",
-    "pour",
-    "pread_all",
-    "put_in_place",
-    "pwrite_all",
-    "same_content",
-    "signature",
-    "sync_directory",
-    "write_new",
-]
-
 _PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _CHUNK = 8 << 20
 _ACL = "system.posix_acl_access"
