@@ -85,6 +85,12 @@ class Transaction(Protocol):
         Costs a look at what was appended since it was asked last.
         """
 
+    def appended(self) -> list[Document]:
+        """The entries that were appended lately, as far as that is remembered; also those that were taken out since.
+
+        Costs reading what is remembered.
+        """
+
     def ensure_durable(self) -> None:
         """Make the document durable as it is, where an earlier writer may have failed to."""
 

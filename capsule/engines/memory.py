@@ -29,11 +29,7 @@ T = TypeVar("T")
 
 
 class _Stored:
-    """One version of one document.
-
-    Attributes:
-        serial: Which write of the engine it is.
-    """
+    """One version of one document; `serial` says which write of the engine it is."""
 
     def __init__(self, data: bytes, document: Document, serial: int, tag: str, time: str, ends_active: bool) -> None:
         self.document = document
@@ -104,6 +100,10 @@ class MemoryTransaction:
         """See `Transaction.find_made`."""
         found = enumerate(self._now.document["history"])
         return next(((at, entry) for at, entry in found if entry.get("id") == id), None)
+
+    def appended(self) -> list[Document]:
+        """See `Transaction.appended`."""
+        return list(self._now.document["history"])
 
     def ensure_durable(self) -> None:
         """See `Transaction.ensure_durable`. Nothing here outlives the process."""

@@ -112,18 +112,21 @@ class Conversation:
         return timestamps.later_than(self.transaction.newest)
 
     def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
-        """Where a try before this one, which was interrupted, has left the messages; None: nowhere."""
-        history = self.document()["history"]
+        """The place and the messages as a try before this one, which was interrupted, has written them; None: it has
+        not. What was written and isn't there, somebody has read and taken out since: it stays out."""
         times = {message.get("id"): message.get("timestamp") for message in messages}
-        places = [
-            place
-            for place, entry in enumerate(history)
-            if entry.get("id") in times and times[entry["id"]] in (None, entry.get("timestamp"))
-        ]
-        if len(places) < len(messages):
+
+        def written(entries: list[Document]) -> dict[int, Document]:
+            those = ((place, entry) for place, entry in enumerate(entries) if entry.get("id") in times)
+            return {place: entry for place, entry in those if times[entry["id"]] in (None, entry.get("timestamp"))}
+
+        there = before = written(self.document()["history"])
+        if len(there) < len(messages):
+            before = written(self.transaction.appended())
+        if len(before) < len(messages):
             return None
         self.transaction.ensure_durable()
-        return places[0], [history[place] for place in places]
+        return next(iter(there), self.transaction.count), list(before.values())
 
     def append(self, messages: list[Document], *, move: bool = False) -> tuple[int, list[Document]]:
         """Append checked messages, durably; one that names no parent to the end of the active branch.

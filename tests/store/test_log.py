@@ -157,6 +157,30 @@ def test_a_message_is_there_once_when_an_editor_takes_it_along_or_moves_the_file
         assert contents(store) == texts
 
 
+def test_a_message_that_a_person_takes_out_before_it_is_acknowledged_stays_out(
+    store: Store, path: Path, meddler: list[Any]
+) -> None:
+    # The append was interrupted by the person's save, found its message gone, and appended it again.
+    def take_out() -> None:
+        document = orjson.loads(path.read_bytes())
+        taken_out.append(document["history"].pop()["content"])
+        save(path, orjson.dumps(document))
+
+    taken_out: list[str] = []
+    store.append("plan", content="two")
+    for write in (
+        lambda: [store.append("plan", content="three")],
+        lambda: store.append_many("plan", [{"role": "user", "content": text} for text in ("three", "four")]),
+        lambda: [store.append_once("plan", "k", content="three")[0]],
+    ):
+        before = contents(store)
+        meddler.append(take_out)
+        written = write()
+        assert not meddler and taken_out.pop() == written[-1].content
+        assert contents(store) == [*before, *(message.content for message in written[:-1])]
+        assert written[0].at == len(before)
+
+
 def test_two_messages_under_one_chosen_id_and_one_as_deep_as_can_be_come_back(store: Store, path: Path) -> None:
     stale = path.read_bytes()
     deep: Any = {}

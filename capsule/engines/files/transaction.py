@@ -15,7 +15,7 @@ from capsule.engines.files.protocols import Held, Interfered, Known, Trashed
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.fields import names
 from capsule.format.head import HeadCache, ParsedHead
-from capsule.format.merge.records import append_record, head_record, lock_record, records_between
+from capsule.format.merge.records import append_record, appended, head_record, lock_record, records_between
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Document
@@ -155,6 +155,10 @@ class FileTransaction:
             return None
         at, entry = found
         return at, codec.decode(b'{"history":[' + entry + b"]}", self.name)["history"][0]
+
+    def appended(self) -> list[Document]:
+        """See `Transaction.appended`. Costs reading the log."""
+        return appended(self._held.records())
 
     def ensure_durable(self) -> None:
         """See `Transaction.ensure_durable`. After a flush that failed, every byte is written anew."""

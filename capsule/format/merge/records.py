@@ -7,7 +7,8 @@ has its records together; and what a person took out or put back is told by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
@@ -106,24 +107,32 @@ def decoded(records: list[list[bytes]]) -> list[Write]:
     """The records, less what a person took out or put back since."""
     writes: list[Write] = []
     head: dict[str, Any] = {}
+    for place, told in _each(records):
+        if told["k"] == "lock":  # It is all of the head before it, but for the lock.
+            if not head:
+                continue
+            told |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": told["l"]}}}
+        head = told.get("h", head)
+        if told.get("out") or told.get("back"):
+            writes = [_less(write, set(told["out"]), set(told["back"])) for write in writes]
+        more = len(told["e"]) if told["k"] == "append" else -len(told["was"]) if told["k"] == "gone" else 0
+        writes.append(Write(place, told, more))
+    return writes
+
+
+def _each(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each record as it was written, and which write it belongs to."""
     for place, together in enumerate(records):
         for record in together:
-            try:
+            with suppress(ValueError, RecursionError):
                 told = codec.decode_record(record)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(told.get("u"), str):
-                continue
-            if told["k"] == "lock":  # It is all of the head before it, but for the lock.
-                if not head:
-                    continue
-                told |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": told["l"]}}}
-            head = told.get("h", head)
-            if told.get("out") or told.get("back"):
-                writes = [_less(write, set(told["out"]), set(told["back"])) for write in writes]
-            more = len(told["e"]) if told["k"] == "append" else -len(told["was"]) if told["k"] == "gone" else 0
-            writes.append(Write(place, told, more))
-    return writes
+                if isinstance(told.get("u"), str):
+                    yield place, told
+
+
+def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
+    """The messages of all appends, also those that were taken out since."""
+    return [entry for _, told in _each(records) if told["k"] == "append" for entry in told["e"]]
 
 
 def _less(write: Write, out: set[str], back: set[str]) -> Write:
