@@ -181,6 +181,27 @@ def test_a_message_that_a_person_takes_out_before_it_is_acknowledged_stays_out(
         assert written[0].at == len(before)
 
 
+def test_a_half_saved_version_is_left_alone_though_its_save_interrupted_an_append(
+    root: Path, store: Store, path: Path, meddler: list[Any]
+) -> None:
+    # What vim had written so far was taken for the rest of a crash: the append was put behind it, in vim's place.
+    store.append_many("plan", [{"role": "user", "content": text} for text in ("two", "three")])
+    document = orjson.loads(path.read_bytes())
+    whole = orjson.dumps(document | {"title": "By hand"}, option=orjson.OPT_INDENT_2)
+    half = whole[: whole.index(b"\n    }", whole.index(b'"history"')) + len(b"\n    }")]
+
+    def save_half() -> None:
+        path.rename(f"{path}~")
+        path.write_bytes(half)
+
+    meddler.append(save_half)
+    with pytest.raises(InvalidDocument):
+        store.append("plan", content="four")
+    assert not meddler and path.read_bytes() == half and quarantined(root) == []
+    path.write_bytes(whole)
+    assert contents(store) == ["one", "two", "three", "four"] and store.head("plan").title == "By hand"
+
+
 def test_two_messages_under_one_chosen_id_and_one_as_deep_as_can_be_come_back(store: Store, path: Path) -> None:
     stale = path.read_bytes()
     deep: Any = {}

@@ -336,12 +336,14 @@ class HeldDocument:
 
         # Whoever saved it before the machine was started is done with it.
         is_left = asked or signature.mtime_ns < self._sys.booted_ns()
+        # A writer died in it. One that lives says so when an editor was in its way, which may still be saving.
+        known = self._note.known()
+        is_torn = self._note.under_way and known is not None and known.signature.inode == signature.inode
         for place, splice_ in enumerate(splices):
-            whole = repair.redo(data, splice_, cut=is_left or (place == 0 and self._note.under_way))
+            whole = repair.redo(data, splice_, cut=is_left or (place == 0 and is_torn))
             if whole is not None:
                 return whole, "completed where a write was interrupted"
-        found = repair.mend(data) if is_left else None
-        return None if found is None else (found.data, found.what)
+        return repair.mend(data) if is_left else None
 
     def repair(self, data: bytes, signature: Signature, mended: bytes) -> str:
         """See `Held.repair`."""

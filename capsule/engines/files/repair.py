@@ -22,8 +22,8 @@ never cut away, and the module decides on bytes alone, doing no I/O.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import orjson
 
@@ -48,8 +48,7 @@ _STAMP = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z
 _LOCK_STAMP = re.compile(rb'\n      "timestamp": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
+class Mended(NamedTuple):
     """A file made whole: its bytes, and in words what was done."""
 
     data: bytes
