@@ -8,6 +8,8 @@ import os
 import pty
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+
+from capsule_cli.app import app, program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,8 +45,6 @@ class Program:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, *words: str, expect: int = 0, input: str | bytes | None = None) -> Answer:
-        from capsule_cli.app import app
-
         result = CliRunner().invoke(app, list(words), input=input)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -81,19 +83,30 @@ class Program:
         return answer
 
     def terminal(self, *words: str, typed: str = "", expect: int = 0, **more: str) -> str:
-        """Run it in a terminal, where `typed` has been typed ahead, with `more` in its environment: the screen."""
+        """Run it at a terminal, where `typed` has been typed ahead, with `more` in its environment: the screen.
+
+        Within this process: a program that the command starts does not see the terminal.
+        """
         master, slave = pty.openpty()
-        try:
-            os.write(master, typed.encode())
-            terminal = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", "PAGER": "cat"} | more
-            terminal = self.environment(**terminal)
-            process = self.start(*words, stdin=slave, stdout=slave, stderr=slave, env=terminal)
-            os.close(slave)
-            screen = b"".join(iter(lambda: _read(master), b"")).decode().replace("\r\n", "\n")
-            assert process.wait(60) == expect, screen
-        finally:
-            os.close(master)
-        return screen
+        os.write(master, typed.encode())
+        screen: list[bytes] = []
+        reader = threading.Thread(target=lambda: screen.extend(iter(lambda: _read(master), b"")))
+        reader.start()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in ({"TERM": "xterm-256color", "LINES": "40", "PAGER": "cat"} | more).items():
+                patch.setenv(name, value)
+            time.tzset()
+            with open(slave) as stdin, open(slave, "w", closefd=False) as stdout:
+                for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stdout)):
+                    patch.setattr(sys, name, stream)
+                with pytest.raises(SystemExit) as ended:
+                    program().main(list(words), prog_name="capsule")
+        time.tzset()
+        reader.join(60)
+        os.close(master)
+        text = b"".join(screen).decode().replace("\r\n", "\n")
+        assert (ended.value.code or 0) == expect, text
+        return text
 
     def close(self) -> None:
         for process in self.started:
@@ -119,11 +132,11 @@ def _read(master: int) -> bytes:
 
 @pytest.fixture
 def capsule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    program = Program(tmp_path / "my störe")
-    program("init", str(program.root))
-    monkeypatch.setenv("CAPSULE_STORE", str(program.root))
-    yield program
-    program.close()
+    capsule = Program(tmp_path / "my störe")
+    capsule("init", str(capsule.root))
+    monkeypatch.setenv("CAPSULE_STORE", str(capsule.root))
+    yield capsule
+    capsule.close()
 
 
 @pytest.fixture
