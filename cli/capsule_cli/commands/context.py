@@ -7,6 +7,7 @@ What must stay true: what looks like a secret is told before anything is written
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,7 +96,7 @@ def capture(
         budget,
     )
     with conversation(id) as (store, id):
-        with progress("capturing", after_s=0.3) as bar:
+        with progress("capturing") as bar:
             made = capturing.capture(path, selection, _surroundings(store), bar)
         made.secrets_allowed = allow_secrets
         if not dry_run:
@@ -112,7 +113,7 @@ def _ask_about_secrets(made: Capture, yes: bool) -> None:
     """Let a person at a terminal decide; elsewhere it is an error, unless it was allowed."""
     if not made.findings or made.secrets_allowed:
         return
-    if not yes and in_terminal() and os.isatty(0):
+    if not yes and in_terminal() and sys.stdin.isatty():
         say("this looks like secrets, and whoever reads the conversation reads them:")
         for finding in made.findings[:_SHOWN]:
             say(f"  {one_line(str(finding))}")
@@ -167,9 +168,9 @@ def check(
         surroundings = _surroundings(store)
         if id is not None:
             id = store.resolve(id)
-            with progress("checking", after_s=0.3) as bar:
+            with progress("checking") as bar:
                 told.append((id, drift.check(_context_of(store, id), surroundings, project, bar)))
-        for one in with_bar("checking", store.ids(), len(store.ids()), 0.3) if all_ else ():
+        for one in with_bar("checking", store.ids(), len(store.ids())) if all_ else ():
             try:
                 found = store.context(one)
             except CapsuleError as error:
@@ -231,7 +232,7 @@ def diff(id: Id, project: Project = None) -> None:
 
     with conversation(id) as (store, id):
         found = _context_of(store, id)
-        with progress("comparing", after_s=0.3) as bar:
+        with progress("comparing") as bar:
             told = drift.check(found, _surroundings(store), project, bar)
     lines = list(drift.diff(found, told))
     if told.problem and not asked.json:

@@ -63,7 +63,7 @@ def list_(
 ) -> None:
     """List the conversations: the latest first, pinned ones above, damaged files at the end."""
     after = moment(since, "--since") if since else ""
-    with store_of() as store, progress("indexing", 1.0) as bar:
+    with store_of() as store, progress("indexing") as bar:
         heads = list(store.heads(bar))
         counts = store.message_counts()
         standings = _standings(store, summaries_of) if summaries_of is not None else None

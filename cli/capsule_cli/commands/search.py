@@ -75,7 +75,7 @@ def search(
     with store_of() as store:
         after = moment(since, "--since") if since else None
         before = moment(until, "--until", until=True) if until else None
-        with progress(_INDEXING, _A_WHILE_S) as told:
+        with progress(_INDEXING) as told:
             found = store.search(
                 " ".join(query or ()),
                 roles=role or (),
@@ -143,7 +143,7 @@ def _marked(hit: Hit) -> str:
 @commands.command("stats")
 def stats() -> None:
     """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
-    with store_of() as store, progress(_INDEXING, _A_WHILE_S) as told:
+    with store_of() as store, progress(_INDEXING) as told:
         counted = store.stats(progress=told)
     if asked.json or not in_terminal():
         listing(counted.as_json(), (), _stat_rows(counted), "")

@@ -20,7 +20,7 @@ from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import Id, argument, flag, option, refuse
-from capsule_cli.shared.output import answer, counted, in_terminal, one_line, out, out_json_line, out_rows, say
+from capsule_cli.shared.output import answer, counted, in_terminal, one_line, out, out_json, out_rows, say
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def followed(
 
 def _tell(change: Change) -> None:
     if asked.json:
-        out_json_line(change.as_json())
+        out_json(change.as_json(), line=True)
     elif in_terminal():
         at = f"{change.at[:10]} {change.at[11:19]}Z"
         out(one_line(f"{at}  {change.kind:<8}  {change.id}  {_details(change)}".rstrip()))
@@ -242,7 +242,7 @@ class _Follower:
         from capsule_cli.commands.show import drawn
 
         if asked.json:
-            out_json_line({"kind": kind, "at": at, "message": entry})
+            out_json({"kind": kind, "at": at, "message": entry}, line=True)
             return
         if kind == "edited":
             entry = {**entry, "editedAt": entry.get("editedAt") or True}
@@ -251,6 +251,6 @@ class _Follower:
 
     def _note(self, kind: str, words: str, **more: Any) -> None:
         if asked.json:
-            out_json_line({"kind": kind, **more})
+            out_json({"kind": kind, **more}, line=True)
         else:
             say(f"conversation {self._id}: {words}" if kind == "removed" else f"conversation {self._id} {words}")

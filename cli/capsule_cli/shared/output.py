@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
@@ -24,9 +25,10 @@ from capsule_cli.shared.asked import asked
 if TYPE_CHECKING:
     from rich.console import Console
 
-
 T = TypeVar("T")
 
+#: Seconds that work takes before a bar is drawn of it.
+_A_WHILE_S = 0.3
 _IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -120,28 +122,19 @@ def out(text: str) -> None:
     out_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
-def out_json(value: Any) -> None:
-    """A JSON document to stdout, in the layout of the store's files."""
+def out_json(value: Any, *, line: bool = False) -> None:
+    """A JSON document to stdout: in the layout of the store's files, or in one line."""
     import orjson
 
-    out_json_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def out_json_line(value: Any) -> None:
-    """A JSON document to stdout, in one line."""
-    import orjson
-
-    out_json_bytes(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
+    out_json_bytes(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | (0 if line else orjson.OPT_INDENT_2)))
 
 
 def answer(value: Any, text: str, *, line: bool = False) -> None:
     """A command's answer: `value` with `--json`, in one line where `line` says so; else `text`."""
-    if not asked.json:
-        out(text)
-    elif line:
-        out_json_line(value)
+    if asked.json:
+        out_json(value, line=line)
     else:
-        out_json(value)
+        out(text)
 
 
 def out_json_bytes(data: bytes) -> None:
@@ -170,10 +163,7 @@ def styled(text: str, *codes: int) -> str:
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
 
-#: Columns of a table that may be shortened, and to how many characters: with room, and without.
-_SHORTENED = frozenset({"tags", "state", "holder", "who", "field", "author", "mode"})
-_LONG, _SHORT, _LAST = 24, 8, 24
-#: Columns with times, and with numbers.
+#: The columns of a table with times, and with numbers.
 _TIMES = frozenset({"time", "updated", "deleted", "since", "created", "expires", "set at"})
 _NUMBERS = frozenset({"n", "messages", "words", "bytes", "tokens"})
 
@@ -197,71 +187,55 @@ def table(
     ids: Iterable[str] = (),
     below: Sequence[str] = (),
 ) -> None:
-    """A table for a person: a row is one line of the screen.
+    """Print a table for a person: a row is one line of the screen.
 
-    Ids are cut to what tells them apart, and times are told in the reader's zone. Columns in which nothing stands are
-    left out, and the last one takes the room that is left.
+    Ids are cut to what tells them apart, times are in the reader's zone, and empty columns are left out. Texts are cut
+    to the width of the screen.
 
     Args:
         columns: The names of the columns.
         rows: Texts, as they stand in the files.
-        last: The column that comes last, and is shortened to the width of the screen.
-        empty: What the person is told when there is no row.
+        last: The column that comes last.
+        empty: What the person reads when there is no row.
         ids: More ids, from which those shown are told apart.
         below: A line to write under each row, ready to be shown.
     """
-    from rich.cells import cell_len, set_cell_size
+    from rich.table import Table
+    from rich.text import Text
 
     found = list(rows)
     if not found:
         say(empty)
         return
-    at_id = columns.index("id") if "id" in columns else -1
-    short = short_ids([*ids, *(row[at_id] for row in found)]) if at_id >= 0 else {}
-
-    def told(at: int, text: str) -> str:
-        if at == at_id:
-            return one_line(short[text])
-        return one_line(short_time(text) if columns[at] in _TIMES else text)
-
-    cells = [[told(at, text) for at, text in enumerate(row)] for row in found]
-    places = [at for at, name in enumerate(columns) if name != last and any(row[at] for row in cells)]
-    widths = {at: max(len(columns[at]), *(cell_len(row[at]) for row in cells)) for at in places}
-    room = width()
-    for most in (_LONG, _SHORT):
-        if sum(widths.values()) + 2 * len(widths) > room - _LAST:
-            widths |= {at: min(wide, most) for at, wide in widths.items() if columns[at] in _SHORTENED}
-    left = max(room - sum(widths.values()) - 2 * len(widths), _SHORT)
-    end = columns.index(last)
-
-    def fitted(text: str, size: int) -> str:
-        return text if cell_len(text) <= size else set_cell_size(text, size - 1).rstrip() + "…"
-
-    def line(row: Sequence[str]) -> str:
-        parts = [
-            row[at].rjust(widths[at])
-            if columns[at] in _NUMBERS
-            else set_cell_size(fitted(row[at], widths[at]), widths[at])
-            for at in places
-        ]
-        return "  ".join([*parts, fitted(row[end], left)]).rstrip()
-
-    out(styled(line([name.upper() for name in columns]), 1))
-    for at, row in enumerate(cells):
-        out(line(row) + (f"\n{below[at]}" if below else ""))
+    short = short_ids([*ids, *(row[columns.index("id")] for row in found)]) if "id" in columns else {}
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown_columns = [name for at, name in enumerate(columns) if name == last or any(row[at] for row in found)]
+    for name in sorted(shown_columns, key=lambda name: name == last):
+        grid.add_column(
+            name.upper(),
+            justify="right" if name in _NUMBERS else "left",
+            no_wrap=name in {"id", *_TIMES, *_NUMBERS},  # These are never cut.
+            min_width=8 if name == last else None,
+        )
+    for row in found:
+        texts = dict(zip(columns, row, strict=True))
+        texts |= {name: short_time(texts[name]) for name in _TIMES & texts.keys()}
+        if short:
+            texts["id"] = short[texts["id"]]
+        cells = (one_line(texts[str(column.header).lower()]) for column in grid.columns)
+        grid.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(grid)
+    for line, under in zip_longest(captured.get().splitlines(), ["", *below]):
+        out(line.rstrip() + (f"\n{under}" if under else ""))
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
     """For each id a beginning of 8 characters, or as many as tell it apart: to read, and to type."""
     ordered = sorted(set(ids))
-    known: dict[str, str] = {}
-    for at, id in enumerate(ordered):
-        beside = [*ordered[max(at - 1, 0) : at], *ordered[at + 1 : at + 2]]
-        length = 8
-        while any(other.startswith(id[:length]) for other in beside) and length < len(id):
-            length += 1
-        known[id] = id[:length]
-    return known
+    common = [0, *(len(os.path.commonprefix(pair)) for pair in pairwise(ordered)), 0]  # noqa: RUF071
+    return {id: id[: max(8, common[at] + 1, common[at + 1] + 1)] for at, id in enumerate(ordered)}
 
 
 def short_time(text: str, timespec: str = "minutes") -> str:
@@ -281,12 +255,8 @@ def out_rows(rows: Iterable[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress(what: str, after_s: float = 0.0) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr while the body runs; nothing when stderr is no terminal.
-
-    Args:
-        what: What is being done.
-        after_s: The bar is for work that takes longer than so many seconds.
+def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Draw a progress bar on stderr when the body takes a while; nothing when stderr is no terminal.
 
     Yields:
         What takes how much is done, and of how much; None when there is no bar.
@@ -300,7 +270,7 @@ def progress(what: str, after_s: float = 0.0) -> Iterator[Callable[[int, int], N
     def tell(done: int, total: int) -> None:
         nonlocal bar
         if bar is None:
-            if time.monotonic() - begun < after_s:
+            if time.monotonic() - begun < _A_WHILE_S:
                 return
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -318,9 +288,9 @@ def progress(what: str, after_s: float = 0.0) -> Iterator[Callable[[int, int], N
             bar.stop()
 
 
-def with_bar(what: str, items: Iterable[T], total: int = 0, after_s: float = 0.0) -> Iterator[T]:
+def with_bar(what: str, items: Iterable[T], total: int = 0) -> Iterator[T]:
     """The items, beneath a progress bar while the caller works on them; `total`: how many there are, where known."""
-    with progress(what, after_s) as bar:
+    with progress(what) as bar:
         for at, item in enumerate(items, 1):
             yield item
             if bar:

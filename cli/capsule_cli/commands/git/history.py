@@ -64,7 +64,7 @@ def log(id: Id, limit: Limit = None) -> None:
                 for step in steps:
                     out_rows([row(step)])
                 return
-            found = list(with_bar("reading", steps, after_s=1.0))
+            found = list(with_bar("reading", steps))
         with paged():
             columns = ("commit", "when", "author", "what")
             listing(

@@ -16,7 +16,7 @@ from capsule.errors import CapsuleError, InvalidDocument
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag, option, refuse
-from capsule_cli.shared.output import Stopped, answer, counted, one_line, out, out_json_line, progress, say
+from capsule_cli.shared.output import Stopped, answer, counted, one_line, out, out_json, progress, say
 from capsule_cli.shared.surroundings import driver_program
 from capsule_cli.signals import Ending
 
@@ -139,7 +139,7 @@ def committing(
             done = sync(running) if syncs and not last else commit(running)
         lines = _of_sync(done) if isinstance(done, Synced) else _of_commit(done)
         if asked.json and lines and tells is None:
-            out_json_line(done.as_json())
+            out_json(done.as_json(), line=True)
         elif tells is not None or not asked.json:
             for line in lines:
                 (tells or out)(line)
@@ -192,7 +192,7 @@ def _operation(store: Store, ending: Ending | None, *, asks: bool = True) -> Ite
     from capsule.git.commits.operation import operation
     from capsule.git.setup.attributes import driver_config
 
-    with progress("documents", after_s=1.0) as bar:
+    with progress("documents") as bar:
 
         def show(step: str, done: int, total: int) -> None:
             if ending is not None:
