@@ -269,5 +269,6 @@ def assert_clean(root: Path) -> None:
 def make(root: Path, types: Iterable[str]) -> list[str]:
     """A store with an empty conversation of each type; their ids."""
     Store.init(root)
+    (root / "capsule.toml").write_text(f'[storage]\nmutex_timeout = "{PATIENCE_S:.0f}s"\n', encoding="utf-8")
     with Store.open(root, keep_locks=False) as store:
         return [store.create(title=f"{type} {i}", type=type).id for i, type in enumerate(types)]
