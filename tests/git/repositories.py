@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from capsule import Store
+from capsule import Store, git
 from capsule.git.repository import Repository
 from capsule.git.setup.attributes import attribute_lines, driver_config
+from capsule.git.setup.installation import Step
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
@@ -96,6 +98,16 @@ class Clone:
 
     def store(self) -> Store:
         return Store.open(self.root)
+
+    def setup(self, program: Sequence[str] = PROGRAM, *, everywhere: bool = False) -> list[Step]:
+        """What `capsule git setup` does."""
+        with self.store() as store:
+            return git.open(store, program).setup(everywhere=everywhere)
+
+    def teardown(self, *, everywhere: bool = False) -> list[Step]:
+        """What `capsule git teardown` does."""
+        with self.store() as store:
+            return git.open(store).teardown(everywhere=everywhere)
 
     def file(self, id: str, kind: str = "conversations") -> Path:
         return self.root / kind / f"{id}.json"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from capsule import git
 from capsule.format import codec
 from capsule.format.merge.clean_form import clean
-from capsule.git.history.ancestors import ancestor_in
 from tests.git.repositories import Clone
 
 ID = "plan-1"
@@ -41,7 +41,8 @@ def put(repo: Clone, data: bytes) -> None:
 
 
 def found(repo: Clone, ours: bytes, theirs: bytes) -> bytes | None:
-    return ancestor_in(repo.repository)(ID, ours, theirs)
+    with repo.store() as store:
+        return git.open(store).ancestor(ID, ours, theirs)
 
 
 def test_the_commit_that_both_went_on_from_is_the_ancestor(repo: Clone) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from capsule import Store
+from capsule import Store, git
 from capsule.errors import InvalidInput, NotFound
 from capsule.git.history.log import commit_at
-from capsule.git.history.timeline import Step, history
-from capsule.git.history.versions import past_version, resolve
+from capsule.git.history.timeline import Step
+from capsule.git.history.versions import PastVersion
 from capsule.git.objects import Blobs
 from tests.git.repositories import Clone, Ran, new, published, run
 
@@ -47,7 +47,12 @@ def committed(clone: Clone, *, at: str = "", author: str = "") -> str:
 
 def steps(clone: Clone, id: str = ID, limit: int | None = None) -> list[Step]:
     with clone.store() as store:
-        return list(history(store, clone.repository, id, limit=limit))
+        return list(git.open(store).log(id, limit=limit))
+
+
+def version(clone: Clone, id: str, at: str) -> PastVersion:
+    with clone.store() as store:
+        return git.open(store).version(id, at)
 
 
 def words(clone: Clone, id: str = ID, limit: int | None = None) -> list[str]:
@@ -91,10 +96,10 @@ def test_what_is_not_committed_yet_comes_before_all_but_a_lock(repo: Clone) -> N
     with pytest.raises(NotFound):
         steps(repo, "nobody")
     with repo.store() as store, store.lock(ID):
-        assert [step.words for step in history(store, repo.repository, ID)] == [("created with a message",)]
+        assert [step.words for step in git.open(store).log(ID)] == [("created with a message",)]
     with repo.store() as store:
         store.append(ID, content="two")
-        found = list(history(store, repo.repository, ID, limit=1))
+        found = list(git.open(store).log(ID, limit=1))
     assert [(step.commit, step.words) for step in found] == [(None, ("a message added",))]
     with repo.store() as store:
         store.delete(ID)
@@ -174,7 +179,7 @@ def test_the_history_goes_on_where_the_store_lay_before(monorepo: Clone) -> None
     ]
     assert len(words(moved, limit=3)) == 3
     first = steps(moved)[-1].commit
-    assert first and past_version(moved.repository, ID, first.hash).head(ID).title == "Plan"
+    assert first and version(moved, ID, first.hash).store.head(ID).title == "Plan"
 
 
 def test_a_file_of_the_same_name_in_another_store_is_another_conversation(monorepo: Clone) -> None:
@@ -200,7 +205,7 @@ def test_a_repository_with_longer_hashes(tmp_path: Path) -> None:
     first = made(repo, "one")
     said(repo, "two")
     assert words(repo) == ["a message added", "created with a message"] and len(first) == 64
-    assert past_version(repo.repository, ID, first[:12]).commit.hash == first
+    assert version(repo, ID, first[:12]).commit.hash == first
 
 
 def test_line_ends_that_git_changes_are_no_difference(repo: Clone) -> None:
@@ -283,19 +288,19 @@ def test_a_time_means_what_this_branch_had_then(repo: Clone) -> None:
 
 def test_a_past_version_is_read_as_the_store_reads_its_own(dated: tuple[Clone, list[str]]) -> None:
     clone, hashes = dated
-    version = past_version(clone.repository, ID, hashes[1])
-    assert [message["content"] for message in version.document(ID)["history"]] == ["zero", "2026-01-10", "2026-01-11"]
-    assert version.head(ID).title == "Plan" and version.read(ID) == clone.at(hashes[1], ID)
-    assert version.tail_of_path(ID, 1)[0][0][0] == 2
+    past = version(clone, ID, hashes[1])
+    assert [message["content"] for message in past.document["history"]] == ["zero", "2026-01-10", "2026-01-11"]
+    assert past.store.head(ID).title == "Plan" and past.store.read(ID) == clone.at(hashes[1], ID)
+    assert past.store.tail_of_path(ID, 1)[0][0][0] == 2
 
 
 def test_a_commit_without_it_names_the_first_that_has_it(repo: Clone) -> None:
     before = repo.git("rev-parse", "HEAD")
     first = made(repo, "one")
     with pytest.raises(NotFound, match=f"first that has it is {first[:7]}"):
-        past_version(repo.repository, ID, before)
+        version(repo, ID, before)
     with pytest.raises(NotFound, match="nor was it ever committed"):
-        past_version(repo.repository, "plan-9", "HEAD")
+        version(repo, "plan-9", "HEAD")
 
 
 def test_a_deleted_one_is_meant_by_a_beginning_too(repo: Clone) -> None:
@@ -305,9 +310,9 @@ def test_a_deleted_one_is_meant_by_a_beginning_too(repo: Clone) -> None:
             repo.file(ID).unlink(missing_ok=True)
             if is_committed:
                 repo.commit("away")
-            assert resolve(store, repo.repository, "plan") == ID
+            assert git.open(store).resolve("plan") == ID
             with pytest.raises(NotFound):
-                resolve(store, repo.repository, "nobody")
+                git.open(store).resolve("nobody")
 
 
 def test_no_repository_is_said(tmp_path: Path) -> None:

@@ -17,18 +17,17 @@ from capsule import Store
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.git.setup import blocks
 from capsule.git.setup.attributes import attribute_lines, driver_config
-from capsule.git.setup.installation import set_up, take_down
 from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
 
 DOCUMENT = "00000000-0000-4000-8000-000000000000"
 
 
 def setup(clone: Clone, **settings: bool) -> list[tuple[str, bool]]:
-    return [(step.kind, step.changed) for step in set_up(str(clone.root), PROGRAM, **settings)]
+    return [(step.kind, step.changed) for step in clone.setup(**settings)]
 
 
 def teardown(clone: Clone, **settings: bool) -> list[str]:
-    return [f"{step.kind}: {step.what}" for step in take_down(str(clone.root), **settings)]
+    return [f"{step.kind}: {step.what}" for step in clone.teardown(**settings)]
 
 
 def in_force(clone: Clone, kind: str = "conversations") -> dict[str, str]:
@@ -168,7 +167,7 @@ def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Pa
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\necho "$@" >>{shlex.quote(str(log))}\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
-    assert set_up(str(plain.root), [str(python), *PROGRAM[1:]])[2].changed
+    assert plain.setup([str(python), *PROGRAM[1:]])[2].changed
     with plain.store() as store:
         id = store.create(title="one").id
     plain.commit()
@@ -214,11 +213,10 @@ def test_with_global_every_clone_has_the_programs_and_home_need_not_have_a_confi
 
 
 def test_global_needs_no_repository_and_the_rest_does(root: Path) -> None:
-    with pytest.raises(NotFound, match="git init"):
-        set_up(str(root), PROGRAM)
-    with pytest.raises(NotFound, match="git init"):
-        take_down(str(root))
-    assert [step.where for step in set_up(str(root), PROGRAM, everywhere=True)] == ["yours"]
+    for doing in (Clone(root).setup, Clone(root).teardown):
+        with pytest.raises(NotFound, match="git init"):
+            doing()
+    assert [step.where for step in Clone(root).setup(everywhere=True)] == ["yours"]
     assert (Path(os.environ["HOME"]) / ".gitconfig").exists()
     assert sorted(path.name for path in root.iterdir()) == [".capsule", "capsule.toml", "conversations"]
 
@@ -289,7 +287,7 @@ def test_the_program_sets_up_with_the_python_it_runs_in_and_tells_it_in_json(pla
 
 def test_when_the_filter_s_program_is_gone_git_says_the_way_out(plain: Clone, tmp_path: Path) -> None:
     gone = str(tmp_path / "no such" / "python")
-    set_up(str(plain.root), [gone, *PROGRAM[1:]])
+    plain.setup([gone, *PROGRAM[1:]])
     with plain.store() as store:
         store.create(title="one")
     ran = plain.run("add", "--all", expect=128)

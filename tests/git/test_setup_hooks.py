@@ -10,7 +10,7 @@ import pytest
 
 from capsule.git.setup import hook
 from capsule.git.setup.attributes import CHECK, CHECK_LINE, DRIVER
-from capsule.git.setup.installation import Step, set_up, take_down
+from capsule.git.setup.installation import Step
 from tests.git.repositories import PROGRAM, ROOT, Clone, new, run, worktree
 
 LOCKED = """{
@@ -26,11 +26,11 @@ THEIRS = "#!/bin/sh\necho theirs >>ran\nexit 0\n"
 
 def setup(clone: Clone, **settings: bool) -> Step:
     """Set it up. Returns: what came of the hook."""
-    return set_up(str(clone.root), PROGRAM, **settings)[-1]
+    return clone.setup(**settings)[-1]
 
 
 def teardown(clone: Clone, **settings: bool) -> list[Step]:
-    return [step for step in take_down(str(clone.root), **settings) if step.kind == "hook"]
+    return [step for step in clone.teardown(**settings) if step.kind == "hook"]
 
 
 def stage_locked(clone: Clone) -> None:
@@ -206,7 +206,7 @@ def test_when_capsule_is_gone_other_commits_pass_and_those_of_conversations_are_
     plain: Clone, tmp_path: Path
 ) -> None:
     gone = str(tmp_path / "no such" / "python")
-    set_up(str(plain.root), [gone, *PROGRAM[1:]])
+    plain.setup([gone, *PROGRAM[1:]])
     plain.run("config", "--remove-section", "filter.capsule")
     stage_text(plain)
     assert gone in plain.run("commit", "-m", "notes").err
@@ -216,7 +216,7 @@ def test_when_capsule_is_gone_other_commits_pass_and_those_of_conversations_are_
     plain.run("config", "--unset", CHECK)
     plain.run("commit", "-m", "without Capsule")
     # Back again, it is taken out of the way, even so.
-    set_up(str(plain.root), [gone, *PROGRAM[1:]])
+    plain.setup([gone, *PROGRAM[1:]])
     plain.run("config", "--remove-section", "filter.capsule")
     plain.run("rm", "-q", "--cached", plain.path(ID))
     plain.run("commit", "-m", "what is deleted needs no check")

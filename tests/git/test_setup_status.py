@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from capsule import Store
+from capsule import Store, git
 from capsule.git.setup.attributes import CHECK, CHECK_LINE
-from capsule.git.setup.installation import set_up
-from capsule.git.setup.status import State, look
+from capsule.git.setup.status import State
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, worktree
 
 pytestmark = pytest.mark.slow
 
 
 def state_of(clone: Clone) -> State:
-    return look(str(clone.root), PROGRAM)
+    with clone.store() as store:
+        return git.open(store).status()
 
 
 def kinds(state: State) -> list[str]:
@@ -48,7 +48,7 @@ def say(clone: Clone, id: str, text: str) -> None:
 def configured(top: Path, folder: str = "") -> Clone:
     """A repository that is set up by the program, and has committed that."""
     clone = new(top, folder, drivers=False)
-    set_up(str(clone.root), PROGRAM)
+    clone.setup()
     clone.commit("set up")
     return clone
 
@@ -79,7 +79,7 @@ def test_the_usual_trap_is_told_first_attributes_that_a_clone_does_not_know(fine
     assert "this clone does not know what they mean" in state.findings[0].what
     assert state.findings[0].todo == "run: capsule git setup"
     assert not state.is_fine
-    set_up(str(other.root), PROGRAM)
+    other.setup()
     assert state_of(other).is_fine
 
 
@@ -100,7 +100,7 @@ def test_lines_of_others_that_overrule_ours_are_seen_and_so_is_that_ours_are_gon
 
 def test_files_that_are_not_committed_are_named_as_other_clones_lack_them(tmp_path: Path) -> None:
     clone = new(tmp_path / "mono", "pro [j]/tälk s", drivers=False)
-    set_up(str(clone.root), PROGRAM)
+    clone.setup()
     state = state_of(clone)
     assert kinds(state) == ["attributes"]
     assert "'pro [j]/tälk s/.gitattributes' 'pro [j]/tälk s/.gitignore'" in state.findings[0].what
@@ -113,11 +113,11 @@ def test_each_setting_that_is_missing_or_not_as_this_version_writes_it_is_named(
     for name in ("merge.capsule.driver", "filter.capsule.process", "diff.capsule.textconv", CHECK):
         fine.run("config", "--unset", name)
         assert name in words(state_of(fine))
-        set_up(str(fine.root), PROGRAM)
+        fine.setup()
     for name in ("merge.capsule.driver", "filter.capsule.required", "filter.capsule.process"):
         fine.run("config", name, "false")
         assert name in words(state_of(fine)) and not state_of(fine).is_fine
-        set_up(str(fine.root), PROGRAM)
+        fine.setup()
     assert state_of(fine).is_fine
 
 
@@ -127,7 +127,7 @@ def test_a_program_that_is_gone_is_told_when_conversations_changed_too(fine: Clo
     say(fine, id, "more")
     with open(fine.root / ".gitignore", "a") as file:
         file.write("mine\n")
-    set_up(str(fine.root), [str(tmp_path / "no such" / "python"), *PROGRAM[1:]])
+    fine.setup([str(tmp_path / "no such" / "python"), *PROGRAM[1:]])
     state = state_of(fine)
     assert kinds(state) == ["drivers", "attributes"] and state.changed == [f"conversations/{id}"]
     assert "no such" in state.findings[0].what and state.findings[0].todo == "run: capsule git setup"
@@ -140,7 +140,7 @@ def test_another_python_with_this_version_is_fine(fine: Clone, tmp_path: Path) -
     launcher = tmp_path / "launcher %"
     launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(PROGRAM[0])} "$@"\n')
     launcher.chmod(0o755)
-    set_up(str(fine.root), [str(launcher), *PROGRAM[1:]])
+    fine.setup([str(launcher), *PROGRAM[1:]])
     assert state_of(fine).is_fine
 
 
@@ -285,7 +285,7 @@ def test_a_repository_without_a_commit_or_a_branch_has_a_status(tmp_path: Path) 
     assert kinds(state_of(clone)) == ["drivers", "ignore", "hook"]
     assert {finding.todo for finding in state_of(clone).findings} == {"run: capsule git setup"}
     id = conversation(clone)
-    set_up(str(clone.root), PROGRAM)
+    clone.setup()
     assert state_of(clone).changed == [f"conversations/{id}"]
     clone.commit()
     clone.run("switch", "-q", "--detach")
@@ -311,7 +311,7 @@ def test_two_stores_in_one_repository_each_tell_of_their_own(tmp_path: Path) -> 
     two = Clone(one.top, "one and more")
     Store.init(two.root)
     assert kinds(state_of(two))[0] == "attributes"
-    set_up(str(two.root), PROGRAM)
+    two.setup()
     two.commit()
     id = conversation(two)
     assert state_of(two).changed == [f"conversations/{id}"]
@@ -319,9 +319,12 @@ def test_two_stores_in_one_repository_each_tell_of_their_own(tmp_path: Path) -> 
 
 
 def test_looking_changes_nothing(fine: Clone) -> None:
+    def files() -> dict[Path, bytes]:
+        """All but the indexes of git and of the store, which are made from the others."""
+        found = (path for path in fine.top.rglob("*") if path.is_file() and not path.name.startswith("index"))
+        return {path: path.read_bytes() for path in found}
+
     conversation(fine)
-    before = {path: path.read_bytes() for path in fine.top.rglob("*") if path.is_file() and path.name != "index"}
+    before = files()
     state_of(fine)
-    assert {
-        path: path.read_bytes() for path in fine.top.rglob("*") if path.is_file() and path.name != "index"
-    } == before
+    assert files() == before

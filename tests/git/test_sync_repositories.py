@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
-from capsule import Store
+from capsule import Store, git
 from capsule.errors import GitFailed, InvalidDocument, Refused
 from capsule.format import codec
-from capsule.git.commits.operation import operation
-from capsule.git.commits.sync import sync
-from capsule.git.setup.attributes import driver_config
-from tests.git.repositories import PROGRAM, Clone, environment, run, worktree
+from tests.git.repositories import Clone, environment, run, worktree
 from tests.git.talking import Two, assert_at_rest, code, contents, conversation, delete, rename, say, shared
 from tests.git.turning import status, sync_of, synced
 
@@ -288,9 +286,8 @@ def test_a_driver_that_can_not_be_run_costs_nobody_their_words(clones: Two, driv
     say(anna, id, "from anna")
     say(ben, id, "from ben")
     sync_of(anna)
-    drivers = driver_config(PROGRAM) | {"merge.capsule.driver": driver}
-    with ben.store() as store, operation(store, drivers) as turn:
-        sync(turn)
+    with ben.store() as store:
+        git.open(store, shlex.split(driver)).sync()
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
 
 

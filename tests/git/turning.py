@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from capsule import Store
-from capsule.git.commits.commit import Committed, commit
-from capsule.git.commits.operation import no_progress, operation
-from capsule.git.commits.sync import Synced, sync
-from capsule.git.setup.attributes import driver_config
-from tests.git.repositories import PROGRAM, Clone
+from capsule import Store, git
+from capsule.git.commits.commit import Committed
+from capsule.git.commits.operation import no_progress
+from capsule.git.commits.sync import Synced
+from tests.git.repositories import Clone
 
 Told = Callable[[str, int, int], None]
 
 
 def committed(store: Store, message: str | None = None, told: Told = no_progress) -> Committed:
-    with operation(store, driver_config(PROGRAM), told) as turn:
-        return commit(turn, message)
+    return git.open(store).commit(message, progress=told)
 
 
 def synced(store: Store, told: Told = no_progress, *, unrelated: bool = False) -> Synced:
-    with operation(store, driver_config(PROGRAM), told) as turn:
-        return sync(turn, unrelated=unrelated)
+    return git.open(store).sync(unrelated=unrelated, progress=told)
 
 
 def sync_of(clone: Clone, told: Told = no_progress) -> Synced:

@@ -12,7 +12,7 @@ version that was written elsewhere by somebody who had not read the commit yet f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from capsule.errors import CapsuleError
@@ -28,23 +28,15 @@ _MOST = 50
 Document = Mapping[str, Any]
 
 
-def ancestor_in(repository: Repository) -> Callable[[str, bytes, bytes], bytes | None]:
-    """What finds the version that two versions of a conversation began from, in the clean form, as they are given.
-
-    Args:
-        repository: The repository that the store lies in.
-    """
-
-    def ancestor(id: str, ours: bytes, theirs: bytes) -> bytes | None:
-        sides = [codec.decode(data, f"{id}.json") for data in (ours, theirs)]
-        versions = list(_versions(repository, id))
-        for at, (data, version) in enumerate(versions):
-            older = [_ids(document) for _, document in versions[at + 1 :]]
-            if all(_has_read(side, version, older) for side in sides):
-                return data
-        return None
-
-    return ancestor
+def ancestor(repository: Repository, id: str, ours: bytes, theirs: bytes) -> bytes | None:
+    """The version that two versions of a conversation began from, in the clean form; None: no commit shows it."""
+    sides = [codec.decode(data, f"{id}.json") for data in (ours, theirs)]
+    versions = list(_versions(repository, id))
+    for at, (data, version) in enumerate(versions):
+        older = [_ids(document) for _, document in versions[at + 1 :]]
+        if all(_has_read(side, version, older) for side in sides):
+            return data
+    return None
 
 
 def _versions(repository: Repository, id: str) -> Iterator[tuple[bytes, Document]]:

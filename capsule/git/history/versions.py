@@ -1,8 +1,8 @@
-"""A version of a conversation that git has, read as the store reads its own; and the difference of two as git shows it.
+"""A version of a conversation that git has: read, compared with another one, and brought back.
 
-What must stay true: a past version is only read. And git shows the difference of texts that were made here, from
-versions that were read and checked, so that neither a clone without the drivers nor a store that moved shows anything
-else; the person's settings of diff hold, but for programs and names.
+What must stay true: a past version is only read, through a store in memory, by the same methods as the present one. And
+git compares texts that were made here, from versions that were read and checked, so that a clone without the drivers
+and a store that moved show the same; the person's settings of diff hold, but for programs and names.
 
 The alternative for the latter was `git diff REV -- path` with the textconv given by `-c`: that works only where the
 attributes are set up too, starts a Python for each side, reads a file that a splice may be under way in, and finds no
@@ -12,30 +12,31 @@ path that has another name in the other commit.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from capsule.engines.files.external_edits import decoded
-from capsule.errors import NotFound
+from capsule.engines.memory import MemoryEngine
+from capsule.errors import InvalidDocument, NotFound
 from capsule.format import migrations
-from capsule.format.head import Head
+from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
-from capsule.format.tree.tree import Tree
+from capsule.format.text.readable import readable
 from capsule.git.history.log import Commit, commit_at, log
 from capsule.git.objects import Blobs
 from capsule.git.program import Git
 from capsule.git.repository import Repository
+from capsule.settings import Settings
 from capsule.store.reading import KIND
 from capsule.store.store import Store
-
-Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class PastVersion:
-    """One past version of a conversation. What it offers besides is what the store offers of the present one.
+    """One past version of a conversation.
 
     Attributes:
         id: The conversation.
@@ -49,52 +50,27 @@ class PastVersion:
     path: str
     data: bytes
 
+    @property
+    def label(self) -> str:
+        """The commit, as the repository shortens it."""
+        return self.path.partition(":")[0]
+
     @cached_property
-    def _document(self) -> dict[str, Any]:
-        return migrations.current(decoded(self.data, self.path, self.id), self.path)[0]
+    def store(self) -> Store:
+        """A store in memory that holds this version alone. Raises InvalidDocument: It does not parse."""
+        document = migrations.current(decoded(self.data, self.path, self.id), self.path)[0]
+        engine = MemoryEngine()
+        engine.put(KIND, self.id, document, self.data)
+        return Store("", Settings(), engine)
 
-    def read(self, id: str) -> bytes:
-        assert self._document
-        return self.data
-
-    def document(self, id: str) -> dict[str, Any]:
-        return self._document
-
-    def head(self, id: str) -> Head:
-        head = Head.of(self._document, self.path, len(self.data))
-        assert head is not None  # It was validated.
-        return head
-
-    def branches(self, id: str) -> tuple[list[Entry], Tree, str | None]:
-        history = self._document["history"]
-        return history, Tree(history), self._document["metadata"].get("currentNode")
-
-    def tail_of_path(self, id: str, n: int) -> tuple[list[tuple[int, Entry]], Tree | None]:
-        history, tree, current = self.branches(id)
-        return [(place, history[place]) for place in tree.path(current)[-n:]], tree
-
-    def tail_entries(self, id: str, n: int) -> tuple[int, list[Entry]]:
-        history = self._document["history"]
-        first = max(len(history) - n, 0)
-        return first, history[first:]
-
-    def is_line(self, id: str, entries: list[Entry]) -> bool:
-        return False  # The whole is in memory, and is looked at.
+    @property
+    def document(self) -> dict[str, Any]:
+        """The version as `Store.document` gives one. Raises InvalidDocument: It does not parse."""
+        return self.store.document(self.id)
 
 
 def past_version(repository: Repository, id: str, text: str) -> PastVersion:
-    """The version of a conversation that a commit holds.
-
-    Args:
-        repository: The repository.
-        id: The conversation, which may be gone by now.
-        text: The commit, as `commit_at` takes it.
-
-    Raises:
-        NotFound: There is no such commit, or it does not have the conversation; the first that has is named.
-        InvalidInput, GitFailed: As `commit_at`.
-        InvalidDocument: What it has there does not parse. Raised when it is read.
-    """
+    """The version of a conversation in the commit that `text` names, as `commit_at` takes it."""
     commit, path = commit_at(repository, text), repository.path_of(KIND, id)
     revision = repository.short(commit.hash)
     with Blobs(repository.git) as blobs:
@@ -122,12 +98,7 @@ def _elsewhere(repository: Repository, commit: Commit, path: str) -> str:
 
 
 def resolve(store: Store, repository: Repository, prefix: str) -> str:
-    """As `Store.resolve`, of a conversation that may be gone by now.
-
-    Raises:
-        NotFound: Neither the store nor the history of this branch has one that is meant.
-        InvalidInput: Several are, or it is too short.
-    """
+    """As `Store.resolve`, of a conversation that may be gone by now."""
     try:
         return store.resolve(prefix)
     except NotFound as error:
@@ -142,30 +113,88 @@ def resolve(store: Store, repository: Repository, prefix: str) -> str:
         return one_of(gone, prefix)
 
 
-def text_difference(
-    repository: Repository, name: str, before: tuple[str, bytes], after: tuple[str, bytes], *, coloured: bool = False
-) -> bytes:
-    """A unified diff by git; empty when the texts are the same.
+@dataclass(frozen=True)
+class Diff:
+    """What changed between two versions of a conversation.
 
-    Args:
-        repository: The repository whose settings hold.
-        name: What the texts are of, as the name of a file.
-        before: What the one is called, as the name of a folder, and the text in UTF-8.
-        after: The other one, likewise.
-        coloured: Whether it is coloured.
-
-    Raises:
-        GitFailed: Git failed.
+    Attributes:
+        id: The conversation.
+        before, after: The versions; None: as it is in the store.
+        documents: What they hold.
     """
-    if before[1] == after[1]:
-        return b""
-    with TemporaryDirectory(prefix="capsule-diff-") as directory:
-        for label, text in (before, after):
-            os.mkdir(os.path.join(directory, label))
-            with open(os.path.join(directory, label, name), "wb") as file:
-                file.write(text)
-        # Told of its repository, git knows its settings out there.
-        options = ("--no-prefix", "--no-ext-diff", "--no-textconv", "--no-renames")
-        colour = f"--color={'always' if coloured else 'never'}"
-        command = (f"--git-dir={repository.directory}", "diff", "--no-index", *options, colour, "--")
-        return Git(directory).run(*command, f"{before[0]}/{name}", f"{after[0]}/{name}", fine=(0, 1)).out
+
+    id: str
+    before: PastVersion
+    after: PastVersion | None
+    documents: tuple[dict[str, Any], dict[str, Any]]
+    _directory: str
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints: the messages that were added, edited and removed, and the changed fields."""
+        commits = {"from": self.before.commit.hash, "to": self.after.commit.hash if self.after else None}
+        return {"id": self.id, **commits, **compare(*self.documents).as_json(messages=True)}
+
+    def text(self, *, coloured: bool = False) -> bytes:
+        """A unified diff of the two as chats, made by git with the repository's settings; empty: they read the same.
+
+        Raises:
+            GitFailed: Git failed.
+        """
+        texts = ["".join(f"{line}\n" for line in readable(document)) for document in self.documents]
+        if texts[0] == texts[1]:
+            return b""
+        names = [f"{one.label if one else 'now'}/{self.id}.txt" for one in (self.before, self.after)]
+        with TemporaryDirectory(prefix="capsule-diff-") as directory:
+            for name, text in zip(names, texts, strict=True):
+                os.makedirs(os.path.join(directory, os.path.dirname(name)), exist_ok=True)
+                with open(os.path.join(directory, name), "w", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(text)
+            # With its directory named, git knows the repository's settings outside of it.
+            options = ("--no-prefix", "--no-ext-diff", "--no-textconv", "--no-renames")
+            colour = f"--color={'always' if coloured else 'never'}"
+            command = (f"--git-dir={self._directory}", "diff", "--no-index", *options, colour, "--", *names)
+            return Git(directory).run(*command, fine=(0, 1)).out
+
+
+def diff(store: Store, repository: Repository, id: str, before: str, after: str | None) -> Diff:
+    """What changed between two versions; `after` None: to the conversation as it is in the store."""
+    old = past_version(repository, id, before)
+    new = past_version(repository, id, after) if after is not None else None
+    now = new.document if new else store.document(id)
+    return Diff(id, old, new, (old.document, now), repository.directory)
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What bringing a version back changed, or would change.
+
+    Attributes:
+        version: The version.
+        changes: What it changed, in a few words each; empty: nothing.
+        kept: Where the version lies whose place it took; None: nowhere.
+        dry_run: Whether nothing was written.
+    """
+
+    version: PastVersion
+    changes: tuple[str, ...]
+    kept: str | None
+    dry_run: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        version = self.version
+        told = {"id": version.id, "title": version.document["title"], "commit": version.commit.hash}
+        return {**told, "changes": list(self.changes), "kept": self.kept, "dryRun": self.dry_run}
+
+
+def restore(store: Store, repository: Repository, id: str, text: str, *, dry_run: bool) -> Restoration:
+    """Write a past version anew, where it differs from what is there."""
+    version = past_version(repository, id, text)
+    document, now = version.document, None
+    changes = ["a damaged file replaced"]
+    with suppress(InvalidDocument):
+        with suppress(NotFound):
+            now = store.document(id)
+        changes = compare(now, document).words()
+    kept = store.restore_version(id, document).kept if changes and not dry_run else None
+    return Restoration(version, tuple(changes), kept, dry_run)

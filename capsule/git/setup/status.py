@@ -89,20 +89,14 @@ class State:
         return {**asdict(self), "fine": self.is_fine, "findings": findings}
 
 
-def look(root: str, program: Sequence[str], conflicts: Iterable[Disputed] = ()) -> State:
+def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Disputed] = ()) -> State:
     """Look at a clone.
 
     Args:
-        root: The store's directory.
+        repository: The repository around the store.
         program: How `set_up` would have the drivers started now.
         conflicts: What merges left to be settled, by conversation (`Store.conflicts`).
-
-    Raises:
-        NotFound: The store lies in no repository.
-
-    Cost: some ten starts of git, of which `git status` looks at every document, and a read of those that it names.
     """
-    repository = Repository.around(root)
     state = State(repository.top, repository.prefix.rstrip("/"))
     state.findings += _drivers(repository, program)
     state.findings += _files(repository)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused
 from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
@@ -72,11 +73,9 @@ def doctor(
 
 def _ancestor(store: Store) -> Ancestor | None:
     """What finds in git which version a conflict copy began from; None where the store lies in no repository."""
-    from capsule.git.history.ancestors import ancestor_in
-    from capsule.git.repository import Repository
-
+    clone = git.open(store)
     try:
-        return ancestor_in(Repository.around(store.root))
+        return clone.ancestor if clone.repository else None
     except (NotFound, Refused):
         return None
 

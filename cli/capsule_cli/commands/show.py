@@ -7,7 +7,7 @@ that stands in a file can't command the terminal it is shown in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -33,12 +33,8 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.format.head import Head
     from capsule.format.tree.tree import Tree
-    from capsule.git.history.versions import PastVersion
 
 commands = typer.Typer()
-
-#: Where a conversation is read: the store, or one past version of it.
-Source = Union["Store", "PastVersion"]
 
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, dict[str, Any]]
@@ -82,14 +78,14 @@ def show(
     refuse(wrong, "--all, --tree, --raw, --last and --around exclude each other, and --tree the forms of text")
     form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
     with store_of() as store, paged():
-        source: Source = store
+        source = store  # Or one that holds a past version.
         if at is None:
             id = store.resolve(id)
         else:
             from capsule_cli.commands.git.history import past_of
 
-            source = past = past_of(store, id, at, tell=not (raw or asked.json))
-            id = past.id
+            past = past_of(store, id, at, tell=not (raw or asked.json))
+            source, id = past.store, past.id
         if tree:
             from capsule_cli.shared.trees import as_lines, as_objects
 
@@ -127,7 +123,7 @@ def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
     return marks_of(tree, answers=answers)
 
 
-def about(source: Source, id: str, wanted: str, span: int) -> tuple[list[Placed], Tree | None]:
+def about(source: Store, id: str, wanted: str, span: int) -> tuple[list[Placed], Tree | None]:
     """The message that is wanted, and so many before and behind it on its branch; and the tree, where there is one."""
     from capsule.format.references import find_message
 
@@ -162,7 +158,7 @@ def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     return b"[\n" + block + b"\n]\n"
 
 
-def whole(source: Source, id: str, *, all_: bool) -> tuple[list[Placed], Tree]:
+def whole(source: Store, id: str, *, all_: bool) -> tuple[list[Placed], Tree]:
     """All messages of the active branch, or of every one, and the tree."""
     history, tree, current = source.branches(id)
     places: Iterable[int] = range(len(history)) if all_ else tree.path(current)

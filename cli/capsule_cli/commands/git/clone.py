@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from capsule import git
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag
 from capsule_cli.shared.output import one_line, out, out_json
-from capsule_cli.shared.surroundings import driver_program
 
 if TYPE_CHECKING:
     from capsule.git.setup.installation import Step
@@ -27,7 +27,7 @@ commands = typer.Typer()
 
 
 @group.callback()
-def git() -> None:
+def git_group() -> None:
     """Keep a store in git: merges by message, diffs that read like a chat, commits without locks."""
 
 
@@ -39,10 +39,8 @@ def setup(
 
     Every clone needs this once. Exit 1 when something is left to do by hand.
     """
-    from capsule.git.setup.installation import set_up
-
     with store_of() as store:
-        steps = set_up(store.root, driver_program(), everywhere=everywhere)
+        steps = git.open(store).setup(everywhere=everywhere)
     _tell_steps(steps)
     if any(step.todo for step in steps):
         raise typer.Exit(1)
@@ -53,10 +51,8 @@ def teardown(
     everywhere: bool = flag("--global", "Remove the programs from your own configuration of git too."),
 ) -> None:
     """Remove what `setup` put in, and nothing else. Report what it left, and why."""
-    from capsule.git.setup.installation import take_down
-
     with store_of() as store:
-        steps = take_down(store.root, everywhere=everywhere)
+        steps = git.open(store).teardown(everywhere=everywhere)
     _tell_steps(steps)
 
 
@@ -64,10 +60,8 @@ def teardown(
 def status() -> None:
     """Report whether this clone is set up, what changed since the last commit, and what to do; exit 1 when there is
     something to do."""
-    from capsule.git.setup.status import look
-
     with store_of() as store:
-        state = look(store.root, driver_program(), store.conflicts())
+        state = git.open(store).status()
     if asked.json:
         out_json(state.as_json())
     else:

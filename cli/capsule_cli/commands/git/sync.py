@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag, option, refuse
 from capsule_cli.shared.output import Stopped, answer, counted, one_line, out, out_json, progress, say
-from capsule_cli.shared.surroundings import driver_program
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.engines.changes import Changes
     from capsule.git.commits.commit import Committed
-    from capsule.git.commits.operation import Operation
+    from capsule.git.commits.operation import Progress
     from capsule.git.commits.sync import Synced
 
 
@@ -36,8 +36,6 @@ QUIET = 30
 _EVERY_S = 300.0
 #: How often it looks whether it was asked to end, while it waits.
 _LOOK_S = 0.25
-#: The steps as a person reads them, beside the bar.
-_STEPS = {"read": "reading", "compare": "comparing", "check": "checking", "write": "writing"}
 
 Message = Annotated[
     str | None,
@@ -52,11 +50,9 @@ def commit(message: Message = None) -> None:
     The commit holds no half-written message and no lock. What you staged of other files stays staged. The message says
     what changed. A file that doesn't parse is named and left out (exit code 5); the rest is committed.
     """
-    from capsule.git.commits.commit import commit
-
     with store_of() as store:
-        with Ending() as ending, _operation(store, ending) as running:
-            done = commit(running, _subject(message))
+        with Ending() as ending, _shown(ending) as steps:
+            done = git.open(store).commit(_subject(message), progress=steps)
         answer(done.as_json(), "\n".join(_of_commit(done)) or "nothing to commit")
     _leave(done)
 
@@ -75,11 +71,9 @@ def sync(
     (exit code 9). Where clones changed the same, a person settles it: the exit code is 1 until then, see: capsule git
     conflicts
     """
-    from capsule.git.commits.sync import sync
-
     with store_of() as store:
-        with Ending() as ending, _operation(store, ending) as running:
-            done = sync(running, _subject(message), unrelated=unrelated)
+        with Ending() as ending, _shown(ending) as steps:
+            done = git.open(store).sync(_subject(message), unrelated=unrelated, progress=steps)
         disputed = store.conflicts()
         answer(
             done.as_json() | {"conflicts": [one.as_json() for one in disputed]},
@@ -121,35 +115,37 @@ def committing(
     Args:
         after_s: How long nobody must have written, in seconds.
         syncs: Whether it syncs instead, but for the end, which waits for no network.
-        tells: Told what was done, a line each; None: it goes to stdout, as JSON where that was asked for.
+        tells: Called with what was done, a line each; None: it goes to stdout, as JSON where that was asked for.
     """
     from capsule.git.commits.autocommit import Autocommit
-    from capsule.git.commits.commit import commit
-    from capsule.git.commits.sync import Synced, sync
-    from capsule.git.repository import Repository
+    from capsule.git.commits.sync import Synced
 
+    clone = git.open(store)
+    _ = clone.repository  # Without one it does not begin.
     named: set[str] = set()
     #: Whether the remote could not be reached the last time, and which it was: each change of that is said once.
-    alone: tuple[bool, str | None] | None = None
+    alone: tuple[bool, str] | None = None
     last = False
-    Repository.around(store.root)  # What no wait will mend is said at once.
 
     def act() -> None:
-        with _operation(store, None if last else ending, asks=False) as running:
-            done = sync(running) if syncs and not last else commit(running)
-        lines = _of_sync(done) if isinstance(done, Synced) else _of_commit(done)
+        nonlocal alone
+        exchanges = syncs and not last
+        with _shown(None if last else ending) as steps:
+            if exchanges:
+                done = clone.sync(progress=steps, asks=False)
+            else:
+                done = Synced(clone.commit(progress=steps, asks=False))
+        lines = _of_sync(done)
         if asked.json and lines and tells is None:
-            out_json(done.as_json(), line=True)
+            out_json((done if syncs else done.committed).as_json(), line=True)
         elif tells is not None or not asked.json:
             for line in lines:
                 (tells or out)(line)
-        if isinstance(done, Synced):
-            nonlocal alone
+        if exchanges:
             if (bool(done.offline), done.remote) != alone:
                 _warn_of(done)
             alone = (bool(done.offline), done.remote)
-        invalid = (done.committed if isinstance(done, Synced) else done).invalid
-        for problem in (str(problem) for error in invalid for problem in error.problems):
+        for problem in (str(problem) for error in done.committed.invalid for problem in error.problems):
             if problem not in named:
                 named.add(problem)
                 say(f"not committed: {problem}")
@@ -182,16 +178,8 @@ def committing(
 
 
 @contextmanager
-def _operation(store: Store, ending: Ending | None, *, asks: bool = True) -> Iterator[Operation]:
-    """A commit or sync under way, with a bar for what takes long.
-
-    Args:
-        ending: What ends it between steps; None: nothing does.
-        asks: Whether git may ask for a password.
-    """
-    from capsule.git.commits.operation import operation
-    from capsule.git.setup.attributes import driver_config
-
+def _shown(ending: Ending | None) -> Iterator[Progress]:
+    """A bar for the steps of a commit or sync that take long; `ending`, if any, ends it between two of them."""
     with progress("documents") as bar:
 
         def show(step: str, done: int, total: int) -> None:
@@ -200,8 +188,7 @@ def _operation(store: Store, ending: Ending | None, *, asks: bool = True) -> Ite
             if bar is not None and total:
                 bar(done, total)
 
-        with operation(store, driver_config(driver_program()), show, asks=asks) as running:
-            yield running
+        yield show
     if ending is not None:
         ending.rest()
 
