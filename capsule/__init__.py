@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         NotFound,
         Problem,
         Refused,
+        Remedy,
         StorageFailed,
         StoreBusy,
     )
@@ -62,6 +63,7 @@ _HOMES = {
     "NotFound": "capsule.errors",
     "Problem": "capsule.errors",
     "Refused": "capsule.errors",
+    "Remedy": "capsule.errors",
     "Removal": "capsule.format.tree.branches",
     "Restored": "capsule.store.versions",
     "Slot": "capsule.format.tree.branches",
@@ -96,6 +98,7 @@ __all__ = [
     "NotFound",
     "Problem",
     "Refused",
+    "Remedy",
     "Removal",
     "Restored",
     "Slot",

@@ -12,13 +12,14 @@
     +-- GitFailed          9     the program git failed, or left it to a person
 
 What must stay true: each class below the root has its own exit code, carries what a program needs as
-fields, survives pickling, and says in its message what failed, on what, and what to do next.
+fields, survives pickling, and says in its message what failed and on what. What to do next is data, a `Remedy`: each
+door has its own words for it, a command or a call of a tool.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "CapsuleError",
@@ -30,16 +31,49 @@ __all__ = [
     "NotFound",
     "Problem",
     "Refused",
+    "Remedy",
     "StorageFailed",
     "StoreBusy",
 ]
+
+
+#: What can be done about an error. Both doors have words for each.
+Action = Literal[
+    "list",  # Look which conversations there are.
+    "show",  # Read the conversation again.
+    "messages",  # Look which messages it has.
+    "new",  # Make a conversation.
+    "init",  # Make a store in the directory.
+    "unlock",  # Wait, or take the lock away.
+    "edit",  # Edit the message in a branch of its own.
+    "trash",  # Look what is in the trash.
+    "repair",  # Have the store looked through and repaired.
+    "conflicts",  # Look what merges left to be settled.
+    "log",  # Look through the conversation's history in git.
+    "set up git",  # Tell git what conversations are.
+    "join histories",  # Merge two stores that were begun apart.
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do about an error.
+
+    Attributes:
+        action: What would help.
+        on: The id of the conversation, or the directory, that it is done with; empty: none.
+    """
+
+    action: Action
+    on: str = ""
 
 
 class CapsuleError(Exception):
     """The root of all errors Capsule raises on purpose.
 
     Args:
-        message: What failed, on what, and the way out; one or more lines of plain text.
+        message: What failed, and on what; one or more lines of plain text.
+        remedy: What to do about it; None: the message says it, or there is nothing.
         fields: What a program wants to know of the error; each becomes an attribute.
     """
 
@@ -47,18 +81,19 @@ class CapsuleError(Exception):
     #: What the exit code means, in two or three words: the documented table is made of these.
     meaning = "failed"
 
-    def __init__(self, message: str, **fields: Any) -> None:
+    def __init__(self, message: str, *, remedy: Remedy | None = None, **fields: Any) -> None:
         super().__init__(message)
         self.message = message
+        self.remedy = remedy
         self.fields = fields
         self.__dict__.update(fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_revive, (type(self), self.message, self.fields))
+        return (_revive, (type(self), self.message, self.remedy, self.fields))
 
 
-def _revive(kind: type[CapsuleError], message: str, fields: dict[str, Any]) -> CapsuleError:
-    return kind(message, **fields)
+def _revive(kind: type[CapsuleError], message: str, remedy: Remedy | None, fields: dict[str, Any]) -> CapsuleError:
+    return kind(message, remedy=remedy, **fields)
 
 
 class StorageFailed(CapsuleError):

@@ -13,7 +13,7 @@ from capsule import settings
 from capsule.engines.files.disk.layout import SETTINGS_NAME, Directory, Layout
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.whole_files import naming, sync_directory
-from capsule.errors import NotFound, Refused
+from capsule.errors import NotFound, Refused, Remedy
 
 _log = logging.getLogger("capsule")
 
@@ -32,9 +32,12 @@ def find_store(path: str | os.PathLike[str] | None) -> str:
         if given:
             root = os.path.abspath(given)
             if not os.path.isfile(os.path.join(root, SETTINGS_NAME)):
-                way_out = "name a directory" if os.path.isfile(root) else f"make one with: capsule init {root}"
+                is_file = os.path.isfile(root)
                 raise NotFound(
-                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {what}); {way_out}", id=root
+                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {what})"
+                    + ("; name a directory" if is_file else ""),
+                    remedy=None if is_file else Remedy("init", root),
+                    id=root,
                 )
             return root
     here = os.getcwd()

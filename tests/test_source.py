@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -37,6 +38,8 @@ HARMLESS |= {"os.path", "os.path.abspath", "os.path.join", "os.path.basename", "
 READS_OR_WRITES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "touch"}
 #: Finds the store's directory before there is an engine.
 FINDS_THE_STORE = "capsule.locate"
+#: What git runs, or writes into its configuration, speaks to the person at the terminal that runs git.
+SPEAKS_THROUGH_GIT = ("capsule.git.drivers", "capsule.git.setup")
 
 
 def module_name(path: Path) -> str:
@@ -141,6 +144,33 @@ def test_only_the_doors_touch_standard_streams_and_the_environment() -> None:
             assert dotted(node) not in {"sys.stdout", "sys.stderr", "sys.stdin"}, place
             if module not in (FINDS_THE_STORE, RUNS_GIT):
                 assert dotted(node) not in {"os.environ", "os.getenv", "os.environb"}, place
+
+
+def test_no_text_below_the_doors_names_a_command() -> None:
+    """What helps is data (`capsule.errors.Remedy`), as a model has tools and a Python program has methods."""
+    import typer.main
+
+    from capsule_cli.app import app
+
+    commands = "|".join(vars(typer.main.get_command(app))["commands"])
+    for module in (name for name in MODULES if layer(name) < len(LAYERS) - 1):
+        if any(is_in(module, room) for room in SPEAKS_THROUGH_GIT):
+            continue
+        docs = {id(node.value) for node in ast.walk(TREES[module]) if isinstance(node, ast.Expr)}
+        for node in ast.walk(TREES[module]):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+                found = re.search(rf"capsule ({commands})\b", node.value)
+                assert not found, f"{module}:{node.lineno}: {node.value!r}"
+
+
+def test_each_door_has_words_for_each_remedy() -> None:
+    from typing import get_args
+
+    from capsule.errors import Action
+    from capsule.mcp_server.errors import REMEDIES as calls
+    from capsule_cli.boundary import REMEDIES as commands
+
+    assert set(calls) == set(commands) == set(get_args(Action))
 
 
 def test_modules_are_short_and_say_what_they_are() -> None:

@@ -17,7 +17,7 @@ from capsule.engines.files.protocols import Interfered, Known, Signature, Trashe
 from capsule.engines.files.transaction import head_in
 from capsule.engines.interface import CONVERSATIONS, Document
 from capsule.engines.memory_source import BOOT, MemorySource, MemoryTracker
-from capsule.errors import NotFound, Refused, StoreBusy
+from capsule.errors import NotFound, Refused, Remedy, StoreBusy
 from capsule.format import canonical, codec, validation
 from capsule.format.head import ParsedHead
 from capsule.ids import check_id
@@ -218,7 +218,7 @@ class MemoryEngine:
         """See `Engine.transaction`."""
         with self._exclusive(kind, id) as stored:
             if stored is None:
-                raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
+                raise NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
             yield MemoryTransaction(self, id, stored)
 
     def put(
@@ -282,7 +282,7 @@ class MemoryEngine:
     def _stored(self, kind: str, id: str) -> _Stored:
         stored = self._documents.get((kind, check_id(id)))
         if stored is None:
-            raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
+            raise NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
         return stored
 
     def read(self, kind: str, id: str) -> bytes:

@@ -207,7 +207,7 @@ def _conflicts(text: str) -> list[tuple[int, str]]:
         return []
     what = (
         "a conflict that git's merge left here; keep one of the sides and take the marker lines out, or take a whole "
-        "side with git checkout --ours or --theirs; capsule git setup makes git merge conversations by message"
+        "side with git checkout --ours or --theirs; a clone that is set up for conversations merges them by message"
     )
     return [(marker.start(), what) for marker in found if marker[1] == "<<<<<<<"]
 

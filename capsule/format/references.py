@@ -8,20 +8,21 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from capsule.errors import InvalidInput, NotFound
+from capsule.errors import InvalidInput, NotFound, Remedy
 
 _MIN_PREFIX = 4
 _PLACE = re.compile("@[0-9]{1,12}")
+_LIST = Remedy("list")
 
 
-def one_of(fitting: list[str], prefix: str, what: str = "conversation", listed_by: str = "capsule list") -> str:
+def one_of(fitting: list[str], prefix: str, what: str = "conversation", remedy: Remedy = _LIST) -> str:
     """The one id that `prefix` means.
 
     Args:
         fitting: Ids; those that don't begin with `prefix` are passed over.
         prefix: What the person gave.
         what: What the ids are of.
-        listed_by: The command that lists them.
+        remedy: How the person sees which there are.
 
     Raises:
         NotFound: None is meant.
@@ -31,7 +32,7 @@ def one_of(fitting: list[str], prefix: str, what: str = "conversation", listed_b
         return prefix
     fitting = [id for id in fitting if id.startswith(prefix)]
     if not fitting:
-        raise NotFound(f"no {what} {prefix}; list them with: {listed_by}", id=prefix)
+        raise NotFound(f"no {what} {prefix}", remedy=remedy, id=prefix)
     if len(prefix) < _MIN_PREFIX:
         raise InvalidInput(f"{prefix!r} is too short: give {_MIN_PREFIX} characters of the id or more")
     if len(fitting) > 1:
@@ -50,4 +51,4 @@ def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
     places: dict[str, int] = {}
     for place, message in enumerate(history):
         places.setdefault(str(message.get("id")), place)  # Of two of one id the first is meant, as in the tree.
-    return places[one_of(list(places), wanted, f"message in conversation {id}:", f"capsule show {id} --json")]
+    return places[one_of(list(places), wanted, f"message in conversation {id}:", Remedy("messages", id))]

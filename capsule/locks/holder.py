@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self, TypeVar
 from capsule import timestamps
 from capsule.engines.files.protocols import Held, Trashed
 from capsule.engines.interface import Engine
-from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused
+from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
 from capsule.format.head import Head
 from capsule.format.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
@@ -211,8 +211,8 @@ class Holder:
                 return False
             if lock.get("instanceId") != self.me().instance and not force and self._state(lock) != "orphaned":
                 raise Locked(
-                    f"conversation {id} is locked by {policy.describe(lock)}, not by this instance; "
-                    f"wait, or run: capsule unlock {id} --force",
+                    f"conversation {id} is locked by {policy.describe(lock)}, not by this instance",
+                    remedy=Remedy("unlock", id),
                     id=id,
                     holder=lock,
                 )

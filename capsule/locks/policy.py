@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.errors import Locked, LockLost
+from capsule.errors import Locked, LockLost, Remedy
 
 #: The lock is the first object of that name: a quote in a text has a backslash before it.
 _IN_DAMAGED = re.compile(rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})')
@@ -159,8 +159,8 @@ def admit(
     if held:
         now = f"it is now locked by {describe(lock)}" if lock else "it is not locked now"
         raise LockLost(
-            f"the lock on conversation {id} was taken away: {now}; nothing was written. "
-            f"Look at it (capsule show {id}), then write again",
+            f"the lock on conversation {id} was taken away: {now}; nothing was written",
+            remedy=Remedy("show", id),
             id=id,
             holder=lock,
         )
@@ -170,7 +170,8 @@ def admit(
     if found == "orphaned":
         return lock
     raise Locked(
-        f"conversation {id} is locked by {describe(lock)}; wait, or run: capsule unlock {id} --force",
+        f"conversation {id} is locked by {describe(lock)}",
+        remedy=Remedy("unlock", id),
         id=id,
         holder=lock,
     )

@@ -86,7 +86,7 @@ class Copy:
         kept = files_of(store.engine).set_aside(self._kind, self._name, self.id, "copy")
         said = self._said(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
-        settle = f"; both changed the same, see: capsule git conflicts {self.id}" if brought.conflicts else ""
+        settle = "; both changed the same, which is to be settled" if brought.conflicts else ""
         return f"{said}{notes}{settle}; the copy is kept as {kept}"
 
     def _said(self, before: bytes | None, after: bytes | None) -> str:

@@ -6,14 +6,13 @@ What must stay true: this is the only place that turns an error of the store int
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from pydantic import ValidationError
 
-from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
+from capsule.errors import Action, CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
 from capsule.locks.policy import said_of
 from capsule.mcp_server.tools.fence import quoted, visible, word
 
@@ -21,16 +20,23 @@ from capsule.mcp_server.tools.fence import quoted, visible, word
 _ECHO, _LONGEST = 80, 2000
 NOT_AGAIN: Final = "Don't ask again unless they bring it up."
 
-#: The ways out that the store's messages name are commands; a model has tools. In this order.
-_INSTEAD = (
-    (re.compile(r"list them with: capsule list\b"), "call list_conversations to see which there are"),
-    (re.compile(r"list them with: capsule show (\S+) --json"), r"call read_conversation on \1 to see which there are"),
-    (re.compile(r"See the ids with: capsule show (\S+) --json"), r"Call read_conversation on \1 to see the ids"),
-    (re.compile(r"a new version of it is made by editing it in a branch of its own"), "use action edit for it"),
-    (re.compile(r"list them with: capsule trash\b"), "the trash is not open to tools; the user can look into it"),
-    (re.compile(r"make one with: capsule new\b"), "make one with create_conversation"),
-    (re.compile(r"make one with: capsule init\b.*"), "the user has to make one"),
-)
+#: The call that helps, or what only the user can do; `{}` is what it is done with.
+REMEDIES: Final[dict[Action, str]] = {
+    "list": "call list_conversations to see which there are",
+    "show": "read what changed with read_conversation, then try again",
+    "messages": "call read_conversation on {} to see which there are",
+    "new": "make one with create_conversation",
+    "init": "the user has to make one",
+    "unlock": "ask them to release it, wait with watch_changes, or, if the user agrees, call unlock_conversation with "
+    "force: true",
+    "edit": "use action edit for it",
+    "trash": "the trash is not open to tools; the user can look into it",
+    "repair": "the user has to repair it first",
+    "conflicts": "the user can see what there is to settle",
+    "log": "the user can look through its history in git",
+    "set up git": "the user has to set up git for conversations",
+    "join histories": "the user has to decide whether they belong together",
+}
 
 
 class Told(ToolError):
@@ -50,24 +56,19 @@ def explained(error: CapsuleError) -> str:
     """An error of the store, with its way out in terms of tools."""
     match error:
         case Locked():
-            return (
-                f"conversation {error.id} is locked by {holder(error.holder)}; nothing was done. Ask them to release "
-                "it, wait with watch_changes, or, if the user agrees, call unlock_conversation with force: true"
-            )
+            text = f"conversation {error.id} is locked by {holder(error.holder)}; nothing was done"
         case LockLost():
             now = f"it is now locked by {holder(error.holder)}" if error.holder else "it is not locked now"
-            return (
-                f"the lock this server held on conversation {error.id} was taken away: {now}; nothing was done. "
-                "Read what changed with read_conversation, then try again"
-            )
+            text = f"the lock this server held on conversation {error.id} was taken away: {now}; nothing was done"
         case InvalidDocument():
-            return f"{visible(error.message)}\nThe file is kept as it is; a person has to correct it. Tell the user."
+            text = f"{visible(error.message)}\nThe file is kept as it is; a person has to correct it. Tell the user."
         case StorageFailed() | Refused():
-            return f"{visible(error.message)}\nThe system did not let it; nothing was done. Tell the user."
-    text = error.message
-    for command, instead in _INSTEAD:
-        text = command.sub(instead, text)
-    return visible(text)
+            text = f"{visible(error.message)}\nThe system did not let it; nothing was done. Tell the user."
+        case _:
+            text = visible(error.message)
+    if error.remedy is None:
+        return text
+    return f"{text}; {visible(REMEDIES[error.remedy.action].format(error.remedy.on))}"
 
 
 def ensure_known(name: str, arguments: Mapping[str, Any], there: Collection[str]) -> None:

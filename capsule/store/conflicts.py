@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidDocument, InvalidInput, NotFound
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Remedy
 from capsule.format import codec, validation
 from capsule.format.merge.conflicts import Recorded, field_path, settled
 from capsule.format.text.titles import check_title
@@ -101,7 +101,9 @@ class Conflicts(Naming, ABC):
         def change(document: dict[str, Any]) -> None:
             if not settled(document["metadata"], field):
                 raise NotFound(
-                    f"conversation {id} has nothing to settle about {field[:100]!r}; see: capsule git conflicts", id=id
+                    f"conversation {id} has nothing to settle about {field[:100]!r}",
+                    remedy=Remedy("conflicts"),
+                    id=id,
                 )
             if path == ("title",):
                 entitle(document, value, "user")

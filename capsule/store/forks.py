@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.files.protocols import Trashed
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound, Remedy
 from capsule.format import new
 from capsule.format.head import Head
 from capsule.format.references import find_message
@@ -188,8 +188,8 @@ class Forking(Discarding):
             return
         if self._holder.state_of(head).state != "orphaned":
             raise Locked(
-                f"conversation {id} is locked by {describe(lock)}; nothing was deleted; "
-                f"wait, or run: capsule unlock {id} --force",
+                f"conversation {id} is locked by {describe(lock)}; nothing was deleted",
+                remedy=Remedy("unlock", id),
                 id=id,
                 holder=lock,
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidInput
+from capsule.errors import InvalidInput, Remedy
 from capsule.format.canonical import order_message
 from capsule.format.tree.tree import Link, Tree, link_of
 
@@ -62,6 +62,6 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
 
 def _unknown(id: str, parent: str) -> InvalidInput:
     return InvalidInput(
-        f"message.parent: {parent[:130]!r} is the id of no message in conversation {id}; nothing was written. "
-        f"See the ids with: capsule show {id} --json"
+        f"message.parent: {parent[:130]!r} is the id of no message in conversation {id}; nothing was written",
+        remedy=Remedy("messages", id),
     )

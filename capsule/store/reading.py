@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.errors import NotFound
+from capsule.errors import NotFound, Remedy
 from capsule.format import codec, migrations
 from capsule.format.head import Head
 from capsule.format.merge.copy_names import original_of
@@ -211,7 +211,7 @@ class Reading:
         if prefix == "@last":
             latest = self.index.latest()
             if latest is None:
-                raise NotFound("there is no conversation yet; make one with: capsule new", id=prefix)
+                raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=prefix)
             return latest
         check_id(prefix)
         if self.engine.exists(KIND, prefix):

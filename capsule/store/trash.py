@@ -12,7 +12,7 @@ from typing import Any
 
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.protocols import Trashed
-from capsule.errors import CapsuleError, InvalidDocument, NotFound
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Remedy
 from capsule.format import codec, migrations
 from capsule.format.head import Head
 from capsule.format.references import one_of
@@ -125,7 +125,7 @@ class Discarding(Changing):
         Cost: a link and two flushes of a directory.
         """
         deleted = self.trash()
-        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", "capsule trash")
+        wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash"))
         latest = trashed or next(one for one in deleted if one.id == wanted)
         if self._own is not None:
             self._own.wrote(wanted, "restored")

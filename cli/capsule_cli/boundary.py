@@ -7,13 +7,14 @@ expected and told in its own words; anything else is a bug and stays a traceback
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import typer
 
-from capsule.errors import CapsuleError
+from capsule.errors import Action, CapsuleError, Remedy
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, say, to_stderr
 
@@ -21,6 +22,23 @@ from capsule_cli.shared.output import Stopped, say, to_stderr
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
+
+#: What leads to a command that helps, and the command; `{}` is what it is done with.
+REMEDIES: Final[dict[Action, tuple[str, str]]] = {
+    "list": ("list them with:", "capsule list"),
+    "show": ("read it, then try again:", "capsule show {}"),
+    "messages": ("list its messages with:", "capsule show {} --json"),
+    "new": ("make one with:", "capsule new"),
+    "init": ("make one with:", "capsule init {}"),
+    "unlock": ("wait, or run:", "capsule unlock {} --force"),
+    "edit": ("make a new version of it with:", "capsule edit {} --which MESSAGE --beside"),
+    "trash": ("list them with:", "capsule trash"),
+    "repair": ("repair it first:", "capsule doctor --repair"),
+    "conflicts": ("list what there is with:", "capsule git conflicts"),
+    "log": ("see its history with:", "capsule git log {}"),
+    "set up git": ("run:", "capsule git setup"),
+    "join histories": ("if they belong together:", "capsule git sync --allow-unrelated-histories"),
+}
 
 
 def ensure_streams() -> None:
@@ -57,10 +75,20 @@ def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = N
             say(line)
 
 
+def command(remedy: Remedy) -> str:
+    """The command that a remedy is."""
+    return REMEDIES[remedy.action][1].format(shlex.quote(remedy.on))
+
+
 def report_error(error: CapsuleError | Stopped) -> int:
-    """Tell `error` on stderr. Returns: its exit code."""
-    fields = error.fields if isinstance(error, CapsuleError) else None
-    report(error.message, error.exit_code, type(error).__name__, fields)
+    """Write `error` to stderr, with the command that helps. Returns: its exit code."""
+    message, fields = error.message, {}
+    if isinstance(error, CapsuleError):
+        fields = error.fields
+        if remedy := error.remedy:
+            message = f"{message}; {REMEDIES[remedy.action][0]} {command(remedy)}"
+            fields = fields | {"remedy": {"action": remedy.action, "command": command(remedy)}}
+    report(message, error.exit_code, type(error).__name__, fields)
     return error.exit_code
 
 

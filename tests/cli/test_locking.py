@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ def test_a_named_holder_holds_across_commands_and_others_are_refused(
     answer = capsule("append", id, "x", expect=4)
     assert "locked by" in answer.stderr
     assert f"capsule unlock {id} --force" in answer.stderr
+    said = json.loads(capsule("append", id, "x", "--json", expect=4).stderr)["error"]
+    assert said["remedy"] == {"action": "unlock", "command": f"capsule unlock {id} --force"}
     capsule("rename", id, "x", expect=4)
     capsule("delete", id, expect=4)
     capsule("unlock", id, expect=4)

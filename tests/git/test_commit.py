@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.errors import GitFailed, InvalidDocument, Refused, StoreBusy
+from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy, StoreBusy
 from capsule.format import codec
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits import operation
@@ -164,8 +164,9 @@ def test_without_the_attributes_it_is_refused_with_the_way_out(tmp_path: Path) -
     clone = new(tmp_path / "plain", drivers=False)
     with clone.store() as store:
         store.create(title="Plan", type="group")
-        with pytest.raises(Refused, match="capsule git setup"):
+        with pytest.raises(Refused) as refused:
             committed(store)
+    assert refused.value.remedy == Remedy("set up git")
     assert staged(clone) == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store, git
-from capsule.errors import GitFailed, InvalidDocument, Refused
+from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy
 from capsule.format import codec
 from tests.git.repositories import Clone, environment, run, worktree
 from tests.git.talking import Two, assert_at_rest, code, contents, conversation, delete, rename, say, shared
@@ -346,8 +346,9 @@ def test_without_the_attributes_nothing_is_merged_line_by_line(clones: Two) -> N
     conversation(ben, "elsewhere")
     ben.run("-c", "filter.capsule.process=", "add", "--all")
     ben.run("commit", "-qm", "past us")
-    with pytest.raises(Refused, match="capsule git setup"):
+    with pytest.raises(Refused) as refused:
         sync_of(ben)
+    assert refused.value.remedy == Remedy("set up git")
     assert contents(ben, id) == ["one"]
 
 

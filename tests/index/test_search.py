@@ -135,10 +135,9 @@ def test_a_hit_says_where_it_stands_and_how_to_open_it(store: Store) -> None:
         "snippet": {"text": "the second word", "marks": [[4, 10]]},
         "score": hit.score,
         "active": True,
-        "open": f"capsule show c --around {written.id}",
     }
     (hit,) = store.search("garden").hits
-    assert (hit.message, hit.at, hit.role, hit.where, hit.open) == (None, None, None, "title", "capsule show c")
+    assert (hit.message, hit.at, hit.role, hit.where) == (None, None, None, "title")
     assert (hit.snippet.text, hit.snippet.marks) == ("#garden", ((1, 7),))
     assert hit.time == store.head("c").updated_at
 

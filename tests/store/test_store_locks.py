@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from capsule import Store, timestamps
-from capsule.errors import Locked, LockLost
+from capsule.errors import Locked, LockLost, Remedy
 from tests.processes import Child
 
 Start = Callable[..., Child]
@@ -54,7 +54,7 @@ def test_a_chat_that_another_process_holds_is_refused_until_it_closes(root: Path
     with pytest.raises(Locked) as refused:
         store.append(id, content="mine")
     assert refused.value.holder["instanceId"] == instance
-    assert refused.value.id == id and "unlock" in str(refused.value)
+    assert refused.value.id == id and refused.value.remedy == Remedy("unlock", id)
     assert file_of(root, id).read_bytes() == before
     assert [lock.state for lock in store.locks()] == ["held"]
     holder.say()

@@ -21,7 +21,7 @@ from capsule.engines.files.external_edits import decoded, forget_texts, settle
 from capsule.engines.files.protocols import Held, Interfered, Known, Storage, Tracker, Trashed
 from capsule.engines.files.transaction import Caches, FileTransaction
 from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, Document, Engine
-from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.errors import InvalidDocument, NotFound, Refused, Remedy, StorageFailed, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.head import Head
 from capsule.ids import check_id
@@ -163,7 +163,7 @@ class FilesEngine:
         if known is not None:
             return known
         if not self.storage.exists(CONVERSATIONS, id) and not self.storage.remembers(CONVERSATIONS, id):
-            raise NotFound(f"no conversation {id}; list them with: capsule list", id=id)
+            raise NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
         try:
             return again(lambda: self._settle(id))
         except (Refused, StorageFailed):

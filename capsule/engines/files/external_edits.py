@@ -16,7 +16,7 @@ import orjson
 from capsule import timestamps
 from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Held, Interfered, Known, Leftover, Signature, Splice, Storage
-from capsule.errors import InvalidDocument, NotFound, Problem
+from capsule.errors import InvalidDocument, NotFound, Problem, Remedy
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.merge.reconcile import Outcome, reconcile
 from capsule.format.merge.records import head_record, identified, splices, without_texts
@@ -35,11 +35,10 @@ _FEWER = (
     "saved it had read them; they are taken for deleted"
 )
 _FROM_OLDER = (
-    "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s%.0s"
+    "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s"
 )
 _AS_COMMITTED = (
-    "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s; to have "
-    "the committed version, run: capsule git restore %s --at HEAD"
+    "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s"
 )
 
 
@@ -88,7 +87,7 @@ def settle(held: Held, *, mend: bool = False, trust: bool = True) -> Known:
     while True:
         got = held.read() or _put_back(held)
         if got is None:
-            raise NotFound(f"no conversation {held.id}; list them with: capsule list", id=held.id)
+            raise NotFound(f"no conversation {held.id}", remedy=Remedy("list"), id=held.id)
         data, signature = got
         age_ns = time.time_ns() - signature.mtime_ns
         is_patient = time.monotonic() < deadline
@@ -201,7 +200,7 @@ def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signa
     records = [outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
-        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome), held.id)
+        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome))
     return known_now
 
 

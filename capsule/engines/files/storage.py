@@ -23,7 +23,7 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.protocols import Known, Leftover, Scanned, Signature, Tracker, Trashed
-from capsule.errors import CapsuleError, NotFound
+from capsule.errors import CapsuleError, NotFound, Remedy
 from capsule.format.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
@@ -257,7 +257,7 @@ class FileStorage:
             try:
                 return self.keeping.read(token, self._document_bytes)
             except FileNotFoundError:
-                raise NotFound(f"{token} is not in the trash any more; see what is: capsule trash", id=token) from None
+                raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
 
     def purge(self, older_than_s: float) -> list[str]:
         """See `Storage.purge`."""

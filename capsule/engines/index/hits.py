@@ -37,15 +37,10 @@ class Hit:
     score: float
     active: bool = True
 
-    @property
-    def open(self) -> str:
-        """The command that shows it where it stands."""
-        return f"capsule show {self.id}" + (f" --around {self.message}" if self.message else "")
-
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """It as JSON."""
         named = {("from" if one.name == "sender" else one.name): getattr(self, one.name) for one in fields(self)}
-        return named | {"snippet": self.snippet.as_json(), "open": self.open}
+        return named | {"snippet": self.snippet.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class Found:
     words: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """It as JSON."""
         hits = [hit.as_json() for hit in self.hits]
         weaker = {"having": self.having, "words": self.words} if self.having else {}
         return {"hits": hits, "cursor": self.cursor, "total": self.total, **weaker}

@@ -103,7 +103,7 @@ def look(
         return Found(scanned.signature, is_young(scanned.signature, started), damaged=what)
 
     if (original := original_of(id)) is not None:
-        return damaged(f"{path}: a conflict copy of conversation {original}; capsule doctor --repair merges it")
+        return damaged(f"{path}: a conflict copy of conversation {original}; a repair merges it")
     data = b""
     try:
         if not scanned.regular or storage.path(kind, id) != path:

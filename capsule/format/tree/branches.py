@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.errors import InvalidInput, NotFound
+from capsule.errors import InvalidInput, NotFound, Remedy
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import kept_current, retitle, without
 from capsule.format.tree.tree import Tree
@@ -144,8 +144,8 @@ def answer_at(id: str, history: list[Entry], tree: Tree, current: str | None, me
     place = find_message(history, message_id, id)
     if history[place]["role"] != "assistant":
         raise InvalidInput(
-            f"message {message_id} is no answer: its role is {history[place]['role']}; "
-            "a new version of it is made by editing it in a branch of its own"
+            f"message {message_id} is no answer: its role is {history[place]['role']}",
+            remedy=Remedy("edit", id),
         )
     return place
 

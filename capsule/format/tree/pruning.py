@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from capsule.errors import InvalidInput
+from capsule.errors import InvalidInput, Remedy
 from capsule.format.canonical import order_message
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.tree import Tree
@@ -56,8 +56,8 @@ def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str
             continue
         if above >= 0 and tree.places.get(str(tree.ids[above])) != above:
             raise InvalidInput(
-                f"two messages have the id {tree.ids[above]}, so it can't be said which is answered; "
-                "have that mended first: capsule doctor --repair"
+                f"two messages have the id {tree.ids[above]}, so it can't be said which is answered",
+                remedy=Remedy("repair"),
             )
         history[at] = order_message(history[at] | {"parent": None if above < 0 else tree.ids[above]})
 

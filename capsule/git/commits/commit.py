@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.errors import InvalidDocument, Refused
+from capsule.errors import InvalidDocument, Refused, Remedy
 from capsule.format.merge.clean_form import clean
 from capsule.git import objects
 from capsule.git.commits.message import DocumentChange, commit_message, document_changes
@@ -115,7 +115,8 @@ def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
         if value != "capsule":
             raise Refused(
                 f"git isn't told that {path} is a conversation: its attribute {attribute} is {value}, not capsule, so "
-                "that locks would be committed and clones could not merge; run: capsule git setup",
+                "that locks would be committed and clones could not merge",
+                remedy=Remedy("set up git"),
                 path=path,
             )
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from capsule.errors import CapsuleError, GitFailed
+from capsule.errors import CapsuleError, GitFailed, Remedy
 from capsule.format import codec
 from capsule.format.merge.clean_form import clean
 from capsule.git import objects
@@ -73,9 +73,9 @@ def merge_commits(
         if not unrelated and not merges.bases(ours, theirs):
             what = (
                 "what is here and what was fetched have no common history, as of two stores that were begun apart; "
-                "nothing was merged. If they belong together: capsule git sync --allow-unrelated-histories"
+                "nothing was merged"
             )
-            raise GitFailed(what, command=["merge-base"], words="")
+            raise GitFailed(what, remedy=Remedy("join histories"), command=["merge-base"], words="")
         merge = merges.of_commits(ours, theirs)
     if merge.left:
         paths = sorted(merge.left)

@@ -124,7 +124,7 @@ def operation(
             with naming(folder.path, "write in"):
                 mutex = mutexes.acquire("turn", timeout_s)
         except StoreBusy as error:
-            what = f"another `capsule git` works in {repository.top} ({error.holder}); wait for it, and try again"
+            what = f"Capsule already works with git in {repository.top} ({error.holder}); wait for it, and try again"
             raise StoreBusy(what, id=repository.top, holder=error.holder) from None
         try:
             _ensure_at_rest(repository)

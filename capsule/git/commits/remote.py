@@ -79,7 +79,7 @@ def _ensure_own_helpers(git: Git) -> None:
     if own:
         raise Refused(
             f"the repository's own configuration names a program for reaching remotes ({', '.join(own)}), which "
-            "capsule git sync does not run; if it is yours, set it in your own configuration (git config --global), or "
+            "a sync does not run; if it is yours, set it in your own configuration (git config --global), or "
             "exchange with git pull and git push",
             path=git.directory,
         )

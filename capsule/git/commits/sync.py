@@ -137,7 +137,7 @@ def _commit_of(operation: Operation, remote: Remote, merge: CommitMerge, ours: s
     """The commit of a merge; signed where its person signs commits. It runs no hook, as nobody wrote anything."""
     git = operation.git
     lines = [f"Merge {remote}", ""]
-    lines += [f"{path}: both sides changed the same, see: capsule git conflicts" for path in merge.disputed]
+    lines += [f"{path}: both sides changed the same, which is to be settled" for path in merge.disputed]
     lines += [f"{path} was deleted on one side and changed on the other, and is kept" for path in merge.kept]
     signs = git.run("config", "--type=bool", "--get", "commit.gpgSign", fine=(0, 1)).text == "true"
     text = ("\n".join(lines).strip() + "\n").encode("utf-8", "surrogateescape")

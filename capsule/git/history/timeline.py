@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import decoded
-from capsule.errors import InvalidDocument, NotFound
+from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format.merge.comparison import Comparison, compare, in_all
 from capsule.git.history.log import Commit, Difference, log
 from capsule.git.objects import Blobs, changes
@@ -102,7 +102,7 @@ def history(store: Store, repository: Repository, id: str, *, limit: int | None 
             yield _step(commit, difference, came_from, version)
             is_known = True
     if not is_known:
-        raise NotFound(f"no conversation {id} here, nor in the history of this branch; see: capsule list", id=id)
+        raise NotFound(f"no conversation {id} here, nor in the history of this branch", remedy=Remedy("list"), id=id)
 
 
 def versions_of(repository: Repository, id: str, limit: int) -> list[str]:

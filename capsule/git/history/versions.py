@@ -20,7 +20,7 @@ from typing import Any
 
 from capsule.engines.files.external_edits import decoded
 from capsule.engines.memory import MemoryEngine
-from capsule.errors import InvalidDocument, NotFound
+from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
@@ -83,10 +83,10 @@ def past_version(repository: Repository, id: str, text: str) -> PastVersion:
     git, spec = repository.git, f":(top,literal){repository.path_of(KIND, id)}"
     born = log(git, "--diff-filter=A", "HEAD", "--", spec) if git.head() else []
     if not born:
-        raise NotFound(f"{what}, nor was it ever committed on this branch; see: capsule git log {id}", id=id)
+        raise NotFound(f"{what}, nor was it ever committed on this branch", remedy=Remedy("log", id), id=id)
     first = born[-1][0]
     began = f"the first that has it is {repository.short(first.hash)} of {first.committed_at}"
-    raise NotFound(f"{what}; {began}; see: capsule git log {id}", id=id)
+    raise NotFound(f"{what}; {began}", remedy=Remedy("log", id), id=id)
 
 
 def _elsewhere(repository: Repository, commit: Commit, path: str) -> str:

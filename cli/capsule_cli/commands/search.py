@@ -75,7 +75,7 @@ def search(
     with store_of() as store:
         after = moment(since, "--since") if since else None
         before = moment(until, "--until", until=True) if until else None
-        with progress(_INDEXING) as told:
+        with progress(_INDEXING) as steps:
             found = store.search(
                 " ".join(query or ()),
                 roles=role or (),
@@ -91,7 +91,7 @@ def search(
                 profile=profile,
                 limit=limit,
                 cursor=cursor,
-                progress=told,
+                progress=steps,
             )
         if found.having:
             say(f"nothing has all {found.words} words; these have {found.having} of them")
@@ -99,7 +99,10 @@ def search(
             rows = (
                 (hit.id, hit.message or "", hit.time, hit.role or "", hit.title, hit.snippet.text) for hit in found.hits
             )
-            listing(found.as_json(), (), rows, "")
+            told = found.as_json()
+            for hit, shown in zip(found.hits, told["hits"], strict=True):
+                shown["open"] = f"capsule show {hit.id}" + (f" --around {hit.message}" if hit.message else "")
+            listing(told, (), rows, "")
         else:
             _draw(found, list(store.ids()))
 

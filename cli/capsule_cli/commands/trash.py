@@ -14,7 +14,7 @@ import typer
 
 from capsule import timestamps
 from capsule.engines.files.protocols import Trashed
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
 from capsule.format.references import one_of
 from capsule.ids import is_id
 from capsule_cli.boundary import end_with
@@ -109,7 +109,7 @@ def _delete_all(store: Store, *, yes: bool) -> None:
             path = f"{store.root}/conversations/{id}.json"
             became = InvalidInput(f"{path}: {became.message}; rename the file, or move it out of the way")
         named = f"{one_line(titles[id])!r}: " if titles.get(id) else ""
-        failed.append(type(became)(f"{named}{became.message}", **became.fields))
+        failed.append(type(became)(f"{named}{became.message}", remedy=became.remedy, **became.fields))
         told.append({"id": id, "error": became.message})
     gone = len(told) - len(failed)
     said = f"{counted(gone, 'conversation')} {'is' if gone == 1 else 'are'} in the trash"
@@ -221,7 +221,7 @@ def _chosen(store: Store, prefix: str, deleted: str | None) -> Trashed | Removed
     """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
     items = _in_trash(store)
     if prefix != "@last":
-        id = one_of(sorted({_of(item).id for item in items}), prefix, "deleted conversation", "capsule trash")
+        id = one_of(sorted({_of(item).id for item in items}), prefix, "deleted conversation", Remedy("trash"))
         items = [item for item in items if _of(item).id == id]
     at = _beginning(deleted or "")
     for item in items:
