@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import api_reference
+import draw
 import mcp_page
 
 from capsule.format import schema
@@ -23,6 +24,8 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield ROOT / "docs" / "cli.md", reference.text()
     yield ROOT / "docs" / "mcp.md", mcp_page.text()
     yield ROOT / "docs" / "api.md", api_reference.text()
+    drawing = (ROOT / "docs" / "drawing.txt").read_text(encoding="utf-8")
+    yield ROOT / "docs" / "architecture.svg", draw.svg(drawing)
 
 
 def main(check: bool) -> int:
