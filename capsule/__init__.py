@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.files.protocols import Trashed
     from capsule.engines.index.hits import Found, Hit
+    from capsule.engines.index.pages import Listed
     from capsule.engines.index.stats import Stats
     from capsule.errors import (
         CapsuleError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from capsule.locks.holder import HeldLock
     from capsule.locks.policy import LockState
     from capsule.store.freshness import Mark, Standing, Summary
+    from capsule.store.lists import Filter
     from capsule.store.store import Store
     from capsule.store.versions import Restored
 
@@ -48,6 +50,7 @@ _HOMES = {
     "CapsuleError": "capsule.errors",
     "Change": "capsule.engines.changes",
     "Changes": "capsule.engines.changes",
+    "Filter": "capsule.store.lists",
     "Found": "capsule.engines.index.hits",
     "GitFailed": "capsule.errors",
     "Head": "capsule.format.head",
@@ -55,6 +58,7 @@ _HOMES = {
     "Hit": "capsule.engines.index.hits",
     "InvalidDocument": "capsule.errors",
     "InvalidInput": "capsule.errors",
+    "Listed": "capsule.engines.index.pages",
     "LockLost": "capsule.errors",
     "LockState": "capsule.locks.policy",
     "Locked": "capsule.errors",
@@ -83,6 +87,7 @@ __all__ = [
     "CapsuleError",
     "Change",
     "Changes",
+    "Filter",
     "Found",
     "GitFailed",
     "Head",
@@ -90,6 +95,7 @@ __all__ = [
     "Hit",
     "InvalidDocument",
     "InvalidInput",
+    "Listed",
     "LockLost",
     "LockState",
     "Locked",

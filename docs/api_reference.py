@@ -43,7 +43,8 @@ _TITLES = {
     "attributes": "Title, tags, and the place in lists",
     "titles": "Suggested titles",
     "edits": "Edit",
-    "search": "Search and list",
+    "lists": "List",
+    "search": "Search",
     "listeners": "Follow changes",
     "branches": "Branches",
     "forks": "Forks",
@@ -193,7 +194,7 @@ def _object(thing: type) -> list[str]:
     if hasattr(thing, "model_fields"):
         described = {name: field.description or "" for name, field in thing.model_fields.items()}
     elif is_dataclass(thing):
-        described = {field.name: described.get(field.name, "") for field in fields(thing)}
+        described = {field.name: described.get(field.name, "") for field in fields(thing) if field.name[0] != "_"}
     rows = [f"- `{name}: {typed.get(name, 'Any')}` {meaning}".rstrip() for name, meaning in described.items()]
     for name in _members(thing):
         function = _function(vars(thing)[name])

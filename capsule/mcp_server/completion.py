@@ -1,6 +1,6 @@
 """Completing ids, titles, tags and kinds while a person types.
 
-What must stay true: at most 100 values, as the protocol has it; the conversations changed last come first.
+What must stay true: at most 100 values, as the protocol has it; conversations come as a list has them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from mcp_types import Completion, CompletionArgument, PromptReference, ResourceTemplateReference
 
-from capsule.engines.index.pages import by_change
 from capsule.format import schema
 from capsule.mcp_server.tools.fence import visible
+from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -42,7 +42,7 @@ def _values(store: Store, ref: object, name: str, typed: str) -> list[str] | Non
         return ["@last"] if "@last".startswith(typed) else []
     if name not in ("id", "conversation", "title", "tag"):
         return None
-    heads = sorted((head for head in store.heads() if not head.damaged), key=by_change, reverse=True)
+    heads = [head for head in store.list(Filter(archived=None)).heads if not head.damaged]
     wanted = typed.casefold()
     if name == "tag":
         return _offered((tag for head in heads for tag in head.tags), wanted)

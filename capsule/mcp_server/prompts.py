@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
-from capsule import timestamps
-from capsule.format.moments import moment
 from capsule.format.references import one_of
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import pages
 from capsule.mcp_server.tools.fence import quoted, word
 from capsule.mcp_server.tools.reading import BUDGET, page_text
 from capsule.mcp_server.tools.results import about, conversation_of
+from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -74,10 +73,7 @@ def catch_up(
 ) -> str:
     """What happened in all conversations lately."""
     store = store_of(ctx)
-    begin = moment(since)
-    page = store.newest(
-        limit=_LATEST, fits=lambda head: not head.damaged and timestamps.sortable(head.updated_at) >= begin
-    )
+    page = store.list(Filter(since=since), limit=_LATEST)
     if not page.total:
         return f"Nothing changed in the store since {quoted(since)}. Tell the user so."
     lines = [about(conversation_of(head, store.instance_id)) for head in page.heads]

@@ -18,6 +18,7 @@ from capsule.format import schema as schemas
 from capsule.mcp_server.stores import Stores, server_store
 from capsule.mcp_server.tools.fence import escaped, visible
 from capsule.mcp_server.tools.pages import Branch, End
+from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -45,16 +46,13 @@ def _json(value: Any) -> str:
 
 
 def _listing(store: Store, tag: str = "", title: str = "") -> str:
-    wanted = title.casefold()
-    page = store.newest(
-        limit=_PAGE, fits=lambda head: (not tag or tag in head.tags) and wanted in head.title.casefold()
-    )
+    page = store.list(Filter(tags=(tag,) if tag else (), title=title), limit=_PAGE)
     shown = [{name: value for name, value in head.as_json().items() if name != "path"} for head in page.heads]
     return _json({"total": page.total, "conversations": shown})
 
 
 def conversations_with(ctx: Context, tag: str = "", title: str = "") -> str:
-    """Conversations that have a tag, or whose title has a text; the 100 changed last."""
+    """Conversations that have a tag, or whose title has a text: the first 100, as list_conversations lists them."""
     return _listing(server_store(ctx), tag, title)
 
 
@@ -104,10 +102,8 @@ def schema(ctx: Context, kind: str) -> str:
 
 
 def _page(stores: Stores, cursor: str | None) -> tuple[list[Resource], str | None]:
-    page = stores.main().newest(
-        limit=_PAGE, fits=lambda head: not head.damaged and not head.archived, cursor=cursor or "", view="resources"
-    )
-    return list(map(_resource, page.heads)), page.cursor()
+    page = stores.main().list(limit=_PAGE, cursor=cursor or "")
+    return [_resource(head) for head in page.heads if not head.damaged], page.cursor()
 
 
 def _resource(head: Head) -> Resource:
@@ -119,7 +115,7 @@ def register(server: CapsuleServer) -> None:
     stores = server.stores
 
     def conversations() -> str:
-        """The conversations: how many there are, and the 100 changed last."""
+        """The conversations: how many there are, and the first 100, as list_conversations lists them."""
         return _listing(stores.main())
 
     server.resource(CONVERSATIONS, mime_type=_JSON)(conversations)

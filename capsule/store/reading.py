@@ -143,10 +143,6 @@ class Reading:
         """
         return iter(self.index.heads(progress))
 
-    def message_counts(self) -> dict[str, int]:
-        """Count the messages of each sound conversation, in all its branches, by id. Raises and costs as `heads`."""
-        return self.index.message_counts()
-
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
         """Say what changed since a cursor, whoever changed it. Costs as `heads`.
 

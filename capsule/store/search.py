@@ -17,9 +17,7 @@ from capsule.store.reading import Reading
 
 if TYPE_CHECKING:
     from capsule.engines.index.hits import Found
-    from capsule.engines.index.pages import Listed
     from capsule.engines.index.stats import Stats
-    from capsule.format.head import Head
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -92,25 +90,6 @@ class Searching(Reading):
         )
         check(asked)
         return self.index.search(asked, time.time_ns() // 1_000_000, progress)
-
-    def newest(
-        self, *, limit: int, fits: Callable[[Head], bool] | None = None, cursor: str = "", view: str = ""
-    ) -> Listed:
-        """List a page of the conversations, those that changed last first, damaged ones at the end.
-
-        Args:
-            limit: The most conversations of a page.
-            fits: Only the conversations for whose head it is true. None: all.
-            cursor: `Listed.cursor` of the page before. Pages repeat none and miss none, whatever is written meanwhile.
-            view: A name for the question. A cursor of another view is refused.
-
-        Raises:
-            InvalidInput: The cursor is no cursor, or of another view or store.
-
-        Cost: as `heads`.
-        """
-        heads = [head for head in self.heads() if fits is None or fits(head)]
-        return self.index.page(heads, limit, cursor, f"newest {view}")
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
         """Count what is in the store. Raises as `heads`. Costs a pass over the messages in the index.

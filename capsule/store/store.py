@@ -30,6 +30,7 @@ from capsule.store.forks import Forking
 from capsule.store.idempotency import appended, keyed_message
 from capsule.store.incoming import Receiving
 from capsule.store.listeners import Watching
+from capsule.store.lists import Listing
 from capsule.store.search import Searching
 from capsule.store.summaries import Summarizing
 from capsule.store.versions import Restoring
@@ -43,7 +44,18 @@ T = TypeVar("T")
 
 
 class Store(
-    Creating, Watching, Searching, Contexts, Branching, Forking, Receiving, Restoring, Editing, Conflicts, Summarizing
+    Creating,
+    Watching,
+    Listing,
+    Searching,
+    Contexts,
+    Branching,
+    Forking,
+    Receiving,
+    Restoring,
+    Editing,
+    Conflicts,
+    Summarizing,
 ):
     """An open store: one instance, which several threads may use.
 

@@ -28,12 +28,16 @@ def _of_store(read: Callable[[Store], list[T]]) -> list[T]:
 
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the conversations that begin with `incomplete`, latest first, with their titles."""
+    """The ids of the conversations that begin with `incomplete`, in the order of a list, with their titles."""
+    from capsule.store.lists import Filter
     from capsule_cli.shared.output import one_line
 
-    heads = [head for head in _of_store(lambda store: list(store.heads())) if head.id.startswith(incomplete)]
-    heads.sort(key=lambda head: head.updated_at, reverse=True)
-    found = [(head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads]
+    heads = _of_store(lambda store: store.list(Filter(archived=None)).heads)
+    found = [
+        (head.id, "damaged" if head.damaged else one_line(head.title) or "untitled")
+        for head in heads
+        if head.id.startswith(incomplete)
+    ]
     if incomplete.startswith("@"):
         found.append(("@last", "the conversation changed last"))
     return found

@@ -253,7 +253,7 @@ def test_the_choices_are_those_of_the_format() -> None:
 
 
 def test_a_bug_stays_a_traceback(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.store.store.Store.heads", lambda self, progress: 1 / 0)
+    monkeypatch.setattr("capsule.store.store.Store.list", lambda self, *args, **options: 1 / 0)
     result = CliRunner().invoke(app, ["list"])
     assert isinstance(result.exception, ZeroDivisionError)
 

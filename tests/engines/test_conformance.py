@@ -216,8 +216,8 @@ def test_lists_searches_and_counts_are_those_of_the_moment(store: Store) -> None
     assert {hit.id for hit in store.search("fish").hits} == {first, second}
     assert [hit.id for hit in store.search("fish", tags=["t"]).hits] == [second]
     assert store.resolve("@last") == second and store.reindex()["messages"] == 2
-    page = store.newest(limit=1)
-    rest = store.newest(limit=1, cursor=page.cursor() or "")
+    page = store.list(limit=1)
+    rest = store.list(limit=1, cursor=page.cursor() or "")
     assert [head.id for head in (*page.heads, *rest.heads)] == [second, first]
     store.delete(first)
     assert [head.id for head in store.heads()] == [second] and store.stats().conversations == 1

@@ -110,7 +110,7 @@ async def test_a_list_names_each_conversation_in_a_line(store: Store, era: str) 
     async with talking(store, era) as client:
         answer = await client.call_tool("list_conversations", {})
     assert text(answer) == (
-        "1 conversation, newest change first; id | title | type | changed:\n"
+        "1 conversation, pinned ones, then the newest change first; id | title | type | changed:\n"
         f'plan-1 | "Plan" | group | {head.updated_at} | tags "work", "a b" | pinned'
     )
     assert data(answer) == {

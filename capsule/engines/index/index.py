@@ -52,12 +52,6 @@ class Index(Refreshing):
         self._stale = set()
         return list(self._heads.values())
 
-    def message_counts(self) -> dict[str, int]:
-        """How many messages each conversation has, in all its branches, by id."""
-        return self.query(
-            lambda db: dict(db.execute("SELECT id, entries FROM capsules WHERE gone = 0 AND damaged = ''").fetchall())
-        )
-
     def latest(self) -> str | None:
         """The id of the sound conversation that changed last; None when there is none."""
         # Within one millisecond, the files' own times tell.
@@ -144,11 +138,24 @@ class Index(Refreshing):
 
         return self.query(lambda db: search(db, asked, now_ms), progress=progress)
 
-    def page(self, heads: list[Head], limit: int, cursor: str, view: str) -> Listed:
-        """A page of these heads, changed last first. Raises InvalidInput when the cursor is of another view."""
-        from capsule.engines.index.pages import Listed
+    def listed(
+        self,
+        choose: Callable[[list[Head]], list[Head]],
+        limit: int | None,
+        cursor: str,
+        asked: str,
+        progress: Progress | None = None,
+    ) -> Listed:
+        """A page of what `choose` gives of all heads. Raises InvalidInput when the cursor is of another list.
 
-        return self.query(lambda db: Listed.of(db, heads, limit, cursor, view))
+        `asked` says in any words what was asked.
+        """
+        from capsule.engines.index.pages import listed
+
+        def read() -> Listed:
+            return listed(self._database.connection, choose(self._all_heads()), limit, cursor, asked)
+
+        return self._doing(read, None, progress)
 
     def stats(self, progress: Progress | None = None) -> Stats:
         """What is in the store, counted. Costs a pass over the messages."""

@@ -12,9 +12,9 @@ titles given; each number of a list as its distance from the one before.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from heapq import nlargest
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from zlib import MAX_WBITS, compressobj, decompressobj
@@ -22,7 +22,6 @@ from zlib import error as DeflateError
 
 import orjson
 
-from capsule import timestamps
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -97,39 +96,36 @@ class Listed:
     """A page of conversations.
 
     Attributes:
-        heads: The conversations, changed last first.
-        total: How many there are on all pages.
+        heads: The conversations.
+        messages: How many messages each of them has, in all its branches, by id.
+        total: How many conversations there are on all pages.
     """
 
     heads: list[Head]
+    messages: dict[str, int]
     total: int
-    _left: int
-    _numbers: list[int]
-    _page: Page
-    _words: tuple[str, str]
-
-    @classmethod
-    def of(cls, db: sqlite3.Connection, heads: list[Head], limit: int, cursor: str, view: str) -> Listed:
-        """The first page of these conversations, or what a cursor of the same view leaves of them."""
-        generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
-        page = Page.of(cursor, generation, view) if cursor else Page(0, 0, 0)
-        numbers = dict(db.execute("SELECT id, num FROM capsules WHERE gone = 0"))
-        left = [head for head in heads if numbers.get(head.id, 0) not in page.given_titles]
-        shown = nlargest(limit, left, key=by_change)
-        return cls(shown, len(heads), len(left), [numbers.get(head.id, 0) for head in shown], page, (generation, view))
+    _cursor: Callable[[int], str | None] = field(repr=False)
 
     def cursor(self, shown: int | None = None) -> str | None:
         """What the next page begins with, when `shown` of the conversations were shown (None: all); None: no more."""
-        count = len(self.heads) if shown is None else shown
-        if count >= self._left:
-            return None
-        given = self._page.given_titles | set(self._numbers[:count])
-        return replace(self._page, given_titles=given).cursor(*self._words)
+        return self._cursor(len(self.heads) if shown is None else shown)
 
 
-def by_change(head: Head) -> tuple[str, str]:
-    """What the conversations are sorted by: the time of the last change."""
-    return timestamps.sortable(head.updated_at), head.id
+def listed(db: sqlite3.Connection, heads: list[Head], limit: int | None, cursor: str, asked: str) -> Listed:
+    """The first page of these conversations, in their order, or what a cursor of the same list leaves of them."""
+    if limit is not None and limit < 1:
+        raise InvalidInput(f"a page of {limit} conversations can't be given; ask for one or more")
+    generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+    page = Page.of(cursor, generation, asked) if cursor else Page(0, 0, 0)
+    known = {id: (num, count) for id, num, count in db.execute("SELECT id, num, entries FROM capsules")}
+    left = [head for head in heads if known[head.id][0] not in page.given_titles]
+
+    def following(shown: int) -> str | None:
+        given = page.given_titles | {known[head.id][0] for head in left[:shown]}
+        return replace(page, given_titles=given).cursor(generation, asked) if shown < len(left) else None
+
+    found = left[:limit]
+    return Listed(found, {head.id: known[head.id][1] for head in found}, len(heads), following)
 
 
 def _head(generation: str, asked: str) -> bytes:

@@ -15,9 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.format.moments import moment
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import pages
 from capsule.mcp_server.tools.fence import Fence, many, quoted, visible, word
@@ -36,11 +34,11 @@ from capsule.mcp_server.tools.results import (
     cost,
     said_of,
 )
+from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes as Heard
     from capsule.engines.index.hits import Hit as FoundHit
-    from capsule.format.head import Head
     from capsule.store.store import Store
 
 #: What an answer may cost, unless more is asked for.
@@ -66,20 +64,11 @@ def list_conversations(
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
     cursor: Cursor = "",
 ) -> Annotated[CallToolResult, Conversations]:
-    """List conversations, newest change first."""
+    """List conversations: pinned ones, then the newest change first."""
     store = store_of(ctx)
-    wanted, begin = title.casefold(), moment(since) if since else ""
-
-    def fits(head: Head) -> bool:
-        return (
-            (head.archived == archived or bool(head.damaged))
-            and (not tag or tag in head.tags)
-            and wanted in head.title.casefold()
-            and (not begin or timestamps.sortable(head.updated_at) >= begin)
-        )
-
+    chosen = Filter(tags=(tag,) if tag else (), title=title, archived=archived, since=since)
+    page = store.list(chosen, limit=limit, cursor=cursor)
     forms = forms_of(ctx.client_capabilities)
-    page = store.newest(limit=limit, fits=fits, cursor=cursor, view=repr((title, tag, archived, since)))
     shown: list[Conversation] = []
     left = BUDGET - 300
     for head in page.heads:
@@ -90,7 +79,7 @@ def list_conversations(
         shown.append(conversation)
     more = page.cursor(len(shown))
     lines = [
-        f"{many(page.total, 'conversation')}, newest change first; id | title | type | changed:",
+        f"{many(page.total, 'conversation')}, pinned ones, then the newest change first; id | title | type | changed:",
         *map(about, shown),
     ]
     if more:

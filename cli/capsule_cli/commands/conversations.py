@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.ids import is_id
+from capsule.store.lists import Filter
 from capsule_cli.completion import complete_id, complete_tag
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Limit, Mode, Tags, Type, argument, flag, moment, option, refuse
@@ -64,70 +64,40 @@ def list_(
     """List the conversations: the latest first, pinned ones above, damaged files at the end."""
     after = moment(since, "--since") if since else ""
     with store_of() as store, progress("indexing") as bar:
-        heads = list(store.heads(bar))
-        counts = store.message_counts()
-        standings = _standings(store, summaries_of) if summaries_of is not None else None
-    sound = [
-        head
-        for head in heads
-        if not head.damaged
-        and (archived or not head.archived)
-        and (mode is None or head.mode == mode)
-        and (not locked or head.lock is not None)
-        and set(tag or ()) <= set(head.tags)
-        and (not after or _time(head.updated_at) >= after)
-        and (standings is None or head.id in standings)
-    ]
-    # A damaged file can't say whether it is what the options look for; without any it is listed.
-    narrowed = bool(tag or mode or locked or since or summaries_of)
-    damaged = [] if narrowed else sorted((head for head in heads if head.damaged), key=lambda head: head.id)
-    chosen = (in_order(sound, sort) + damaged)[:limit]
-    moved = standings or {}
+        of = None if summaries_of is None else _source(store, summaries_of)
+        shown = Filter(
+            tags=tuple(tag or ()),
+            mode=mode,
+            archived=None if archived else False,
+            locked=locked or None,
+            since=after,
+            summaries_of=of,
+        )
+        page = store.list(shown, sort, limit=limit, progress=bar)
+        moved = {} if of is None else {summary.head.id: summary.standing for summary in store.summaries_of(of)}
+        ids = store.ids() if in_terminal() else []
     columns, row = _PERSONS if in_terminal() else _PROGRAMS
     told = [
         head.as_json()
-        | ({} if head.damaged else {"messages": counts.get(head.id, 0)})
-        | ({"source": moved[head.id].as_json()} if moved else {})
-        for head in chosen
+        | ({} if head.damaged else {"messages": page.messages[head.id]})
+        | ({"source": moved[head.id].as_json()} if head.id in moved else {})
+        for head in page.heads
     ]
+    empty = "no conversation is like that" if ids else "there is no conversation yet; start one with: capsule new"
     with paged():
-        rows = [row(head, counts.get(head.id, 0), _state(head, moved)) for head in chosen]
+        rows = [row(head, page.messages[head.id], _state(head, moved)) for head in page.heads]
         # Ids are told apart in the whole store, and not only in what is shown of it.
-        listing(told, columns, rows, _nothing(heads), ids=[head.id for head in heads])
+        listing(told, columns, rows, empty, ids=ids)
 
 
-def in_order(heads: Iterable[Head], sort: Sort) -> list[Head]:
-    """The heads as a list shows them."""
-    ordered = sorted(heads, key=lambda head: (head.title.casefold(), head.id))
-    if sort != "title":
-        ordered.sort(key=lambda head: _time(head.updated_at if sort == "updated" else head.created_at), reverse=True)
-    ordered.sort(key=lambda head: not head.pinned)
-    return ordered
-
-
-def _time(text: str) -> str:
-    """A time so that it compares as a text; what can't be read is oldest."""
+def _source(store: Store, id: str) -> str:
+    """The id of a conversation that has summaries; one that is gone is named by its whole id."""
     try:
-        return timestamps.canonical(text)
-    except ValueError:
-        return ""
-
-
-def _standings(store: Store, id: str) -> dict[str, Standing]:
-    """The summaries of a conversation, by their ids; one that is gone is named by its whole id."""
-    missing = None
-    try:
-        id = store.resolve(id)
-    except NotFound as error:
-        missing = error
-    found = store.summaries_of(id) if missing is None or is_id(id) else []
-    if missing is not None and not found:
-        raise missing
-    return {summary.head.id: summary.standing for summary in found}
-
-
-def _nothing(heads: Sequence[Head]) -> str:
-    return "no conversation is like that" if heads else "there is no conversation yet; start one with: capsule new"
+        return store.resolve(id)
+    except NotFound:
+        if is_id(id) and store.list(Filter(archived=None, summaries_of=id), limit=1).total:
+            return id
+        raise
 
 
 def _for_program(head: Head, count: int, state: str) -> tuple[str, ...]:
