@@ -46,6 +46,14 @@ def test_every_path_on_the_page_exists() -> None:
     assert [path for path in in_rooms + elsewhere if not (ROOT / path).exists()] == []
 
 
+def test_every_module_that_a_page_names_exists() -> None:
+    modules = [f"/{path.relative_to(ROOT)}" for top in (*TOPS, "docs", "tests") for path in (ROOT / top).rglob("*.py")]
+    for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]:
+        for word in in_code(page.read_text(encoding="utf-8")):
+            is_module = re.fullmatch(r"[\w/]+\.py", word)
+            assert not is_module or any(path.endswith(f"/{word}") for path in modules), f"{page.name}: {word}"
+
+
 def test_every_function_that_is_named_stands_in_the_module_before_it() -> None:
     module, functions = "", 0
     for word in in_code(PAGE):

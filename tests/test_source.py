@@ -1,4 +1,4 @@
-"""The shape of the source, read from the source: docs/design.md, "Layers"."""
+"""The shape of the source, read from the source: docs/architecture.md, and docs/design.md, "Rules across the code"."""
 
 from __future__ import annotations
 
