@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,18 @@ from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import Id, argument, flag, option, refuse
-from capsule_cli.shared.output import answer, counted, in_terminal, one_line, out, out_json, out_rows, say
+from capsule_cli.shared.output import (
+    answer,
+    counted,
+    how_it_ended,
+    in_terminal,
+    one_line,
+    out,
+    out_json,
+    out_rows,
+    say,
+    short_time,
+)
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -91,7 +102,7 @@ def _tell(change: Change) -> None:
     if asked.json:
         out_json(change.as_json(), line=True)
     elif in_terminal():
-        at = f"{change.at[:10]} {change.at[11:19]}Z"
+        at = short_time(change.at, "seconds")
         out(one_line(f"{at}  {change.kind:<8}  {change.id}  {_details(change)}".rstrip()))
     else:
         out_rows([(change.at, change.kind, change.id, _details(change))])
@@ -120,23 +131,18 @@ def _details(change: Change) -> str:
 
 def _run(command: str, change: Change, root: str) -> None:
     """Run a person's command for a change; that it fails is said, and is no reason to miss the next change."""
-    told = orjson.dumps(change.as_json())
+    told = change.as_json()
     # A variable that is too long would keep the command from being run at all.
-    short = told if len(told) <= ENVIRONMENT else orjson.dumps(change.as_json() | {"messages": [], "removed": []})
-    variables = {
-        "CAPSULE_CHANGE": short.decode(),
-        "CAPSULE_ID": change.id,
-        "CAPSULE_KIND": change.kind,
-        "CAPSULE_STORE": root,
-    }
+    short = told if len(orjson.dumps(told)) <= ENVIRONMENT else told | {"messages": [], "removed": []}
+    variables = {"CAPSULE_CHANGE": orjson.dumps(short).decode(), "CAPSULE_ID": change.id, "CAPSULE_KIND": change.kind}
+    environment = {**os.environ, **variables, "CAPSULE_STORE": root}
     try:
-        done = subprocess.run(command, shell=True, input=told + b"\n", env={**os.environ, **variables}, check=False)
+        done = subprocess.run(command, shell=True, input=orjson.dumps(told) + b"\n", env=environment, check=False)
     except OSError as error:
         say(f"--exec: {one_line(command)} could not be run: {error.strerror}")
         return
     if done.returncode:
-        how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-        say(f"--exec: {one_line(command)} failed for {change.kind} {change.id}: {how}")
+        say(f"--exec: {one_line(command)} failed for {change.kind} {change.id}: {how_it_ended(done.returncode)}")
 
 
 @commands.command("tail")
@@ -153,104 +159,75 @@ def tail(
     if follow:
         end_at_once()
     with conversation(id) as (store, id):
-        follower = _Follower(store, id)
-        if not follow:
-            follower.begin(last)
-            return
-        since = store.changes().cursor
-        try:
-            follower.begin(last)
-        except InvalidDocument as error:
-            follower.damaged(error.message)
-        for change in followed(store, since, [id], None):
-            if not follower.heard(change):
-                return
-
-
-class _Follower:
-    """Shows a conversation's end as it changes."""
-
-    def __init__(self, store: Store, id: str) -> None:
-        self._store = store
-        self._id = id
-        self._first = True
-        #: What the beginning showed, as the changes after its cursor may tell of it too.
-        self._shown: set[str] = set()
-        #: What is still to be shown, and as what: the file could not be read when it was told of.
-        self._due: dict[str, str] = {}
-        self._to_begin: int | None = None
-
-    def begin(self, last: int) -> None:
-        """Show the last messages. Raises InvalidDocument; they are shown then when the file is repaired."""
-        self._to_begin = last
-        first, entries = self._store.tail_entries(self._id, last)
-        self._to_begin = None
+        # The cursor comes first: what is written meanwhile is in the beginning, and is not shown once more.
+        since = store.changes().cursor if follow else ""
+        shown = _Shown()
+        first, entries = store.tail_entries(id, last)
         for at, entry in enumerate(entries, first):
-            self._shown.add(str(entry.get("id")))
-            self._show("message", at, entry)
+            shown.message("message", at, entry)
+        if follow:
+            _follow(store, id, since, shown)
 
-    def heard(self, change: Change) -> bool:
-        """Show what a change brought; False when the conversation is gone."""
+
+def _follow(store: Store, id: str, since: str, shown: _Shown) -> None:
+    """Show what changes in a conversation, until it is deleted."""
+    due: dict[str, str] = {}  # What is to be shown, and as what, as soon as the file can be read.
+    for change in followed(store, since, [id]):
         if change.kind == "deleted":
-            self._note("deleted", "was deleted")
-            return False
+            _note(id, "deleted", "was deleted")
+            return
         if change.kind == "damaged":
-            self.damaged(change.damaged)
+            words = f"can't be read until it is repaired:\n{change.damaged}"
+            _note(id, "damaged", words, damaged=change.damaged)
         elif change.kind == "repaired":
-            self._note("repaired", "is repaired")
+            _note(id, "repaired", "is repaired")
         if change.removed:
-            self._note("removed", f"{counted(len(change.removed), 'message')} taken out", ids=list(change.removed))
-        kind = "edited" if change.kind == "edited" else "appended"
-        for message in change.messages:
-            if kind == "edited":
-                self._due.setdefault(message, kind)
-            elif message not in self._shown:
-                self._due[message] = kind
-        self._catch_up()
-        return True
-
-    def damaged(self, what: str) -> None:
-        """Say that the file doesn't parse."""
-        self._note("damaged", f"can't be read until it is repaired:\n{what}", damaged=what)
-
-    def _catch_up(self) -> None:
-        """Show what is due, as far as the file can be read."""
+            gone = counted(len(change.removed), "message")
+            _note(id, "removed", f"has lost {gone}", ids=list(change.removed))
+        if change.kind == "edited":
+            due = dict.fromkeys(change.messages, "edited") | due
+        else:
+            due |= {message: "appended" for message in change.messages if message not in shown.ids}
         try:
-            if self._to_begin is not None:
-                self.begin(self._to_begin)
-                self._due = {id: kind for id, kind in self._due.items() if id not in self._shown}
-            if not self._due:
-                return
-            found = self._entries()
+            for at, entry in _entries(store, id, due):
+                shown.message(due[str(entry.get("id"))], at, entry)
+            due.clear()
         except (InvalidDocument, NotFound, Refused, StorageFailed):
-            return  # A change that tells of it is on its way.
-        for at, entry in found:
-            self._show(self._due[str(entry.get("id"))], at, entry)
-        self._due.clear()  # What wasn't found is gone again.
+            pass  # A change that tells of it is on its way.
 
-    def _entries(self) -> list[tuple[int, dict[str, Any]]]:
-        """The messages that are due, with their places. Costs reading the file from the first of them on."""
-        many = len(self._due) + 16
-        while True:
-            first, entries = self._store.tail_entries(self._id, many)
-            found = [(at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in self._due]
-            if first == 0 or len(found) >= len(self._due):
-                return found
-            many *= 8
 
-    def _show(self, kind: str, at: int, entry: Mapping[str, Any]) -> None:
+def _entries(store: Store, id: str, wanted: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
+    """The messages of these ids that are there, with their places. Costs reading from the first of them on."""
+    many = len(wanted) + 16
+    while wanted:
+        first, entries = store.tail_entries(id, many)
+        found = [(at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in wanted]
+        if first == 0 or len(found) >= len(wanted):
+            return found
+        many *= 8
+    return []
+
+
+class _Shown:
+    """Writes messages, with an empty line between two, and knows which it wrote."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+
+    def message(self, kind: str, at: int, entry: dict[str, Any]) -> None:
+        """Write a message, or how it is now."""
         from capsule_cli.commands.show import drawn
 
         if asked.json:
             out_json({"kind": kind, "at": at, "message": entry}, line=True)
-            return
-        if kind == "edited":
-            entry = {**entry, "editedAt": entry.get("editedAt") or True}
-        out(drawn(at, entry) if self._first else f"\n{drawn(at, entry)}")
-        self._first = False
-
-    def _note(self, kind: str, words: str, **more: Any) -> None:
-        if asked.json:
-            out_json({"kind": kind, **more}, line=True)
         else:
-            say(f"conversation {self._id}: {words}" if kind == "removed" else f"conversation {self._id} {words}")
+            edited = {"editedAt": True} if kind == "edited" else {}
+            out(("\n" if self.ids else "") + drawn(at, edited | entry))
+        self.ids.add(str(entry.get("id")))
+
+
+def _note(id: str, kind: str, words: str, **more: Any) -> None:
+    if asked.json:
+        out_json({"kind": kind, **more}, line=True)
+    else:
+        say(f"conversation {id} {words}")

@@ -75,6 +75,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def how_it_ended(code: int) -> str:
+    """How a program failed, by its return code: `exit code 3`, `signal 9`."""
+    return f"exit code {code}" if code > 0 else f"signal {-code}"
+
+
 _instead: Callable[[bytes], None] | None = None
 
 
