@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,12 +27,10 @@ from capsule_cli.shared.output import (
     listing,
     one_line,
     out,
-    out_json,
     out_json_bytes,
     progress,
     say,
     shown,
-    with_bar,
 )
 
 if TYPE_CHECKING:
@@ -74,12 +74,8 @@ def capture(
         "Fit the document into N tokens: README first, then the highest folders, the smallest files first.",
         min=100,
     ),
-    max_file_bytes: int | None = option(
-        "--max-file-bytes N", "Take no file larger than N bytes. Else: 1000000.", min=1
-    ),
-    max_bytes: int | None = option(
-        "--max-bytes N", "Take no more than N bytes in all, and leave the largest out. Else: 10^8.", min=1
-    ),
+    max_file_bytes: int | None = option("--max-file-bytes N", "Take no larger file. Else: 1000000.", min=1),
+    max_bytes: int | None = option("--max-bytes N", "Leave the largest out, down to N bytes. Else: 10^8.", min=1),
     allow_secrets: bool = flag("--allow-secrets", "Take files as they are even if they hold what looks like a secret."),
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -88,13 +84,8 @@ def capture(
     from capsule.context import capture as capturing
     from capsule.context.files import FILE_BYTES, TOTAL_BYTES, Selection
 
-    selection = Selection(
-        tuple(include or ()),
-        tuple(exclude or ()),
-        FILE_BYTES if max_file_bytes is None else max_file_bytes,
-        TOTAL_BYTES if max_bytes is None else max_bytes,
-        budget,
-    )
+    limits = max_file_bytes or FILE_BYTES, max_bytes or TOTAL_BYTES
+    selection = Selection(tuple(include or ()), tuple(exclude or ()), *limits, budget)
     with conversation(id) as (store, id):
         with progress("capturing") as bar:
             made = capturing.capture(path, selection, _surroundings(store), bar)
@@ -106,25 +97,9 @@ def capture(
         _tell_left_out(made, planned=dry_run)
     said = f"{counted(len(made.files), 'file')}, about {made.tokens:,} tokens"
     told = f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}"
-    answer(_as_json(id, made, written=not dry_run), told)
-
-
-def _ask_about_secrets(made: Capture, yes: bool) -> None:
-    """Let a person at a terminal decide; elsewhere it is an error, unless it was allowed."""
-    if not made.findings or made.secrets_allowed:
-        return
-    if not yes and in_terminal() and sys.stdin.isatty():
-        say("this looks like secrets, and whoever reads the conversation reads them:")
-        for finding in made.findings[:_SHOWN]:
-            say(f"  {one_line(str(finding))}")
-        made.secrets_allowed = typer.confirm("Take these files as they are?", err=True)
-    made.ensure_no_secrets()
-
-
-def _as_json(id: str, made: Capture, *, written: bool) -> dict[str, Any]:
-    return {
+    facts = {
         "id": id,
-        "written": written,
+        "written": not dry_run,
         "projectPath": made.root,
         "filesIncluded": len(made.files),
         "bytes": sum(len(file.data) for file in made.files),
@@ -133,6 +108,17 @@ def _as_json(id: str, made: Capture, *, written: bool) -> dict[str, Any]:
         "leftOut": [{"path": _utf8(one.path), "why": one.why} for one in made.left_out],
         "secrets": [{"path": one.path, "line": one.line, "kind": one.kind} for one in made.findings],
     }
+    answer(facts, told)
+
+
+def _ask_about_secrets(made: Capture, yes: bool) -> None:
+    """Let a person at a terminal decide; elsewhere it is an error, unless it was allowed."""
+    if made.findings and not (made.secrets_allowed or yes) and in_terminal() and sys.stdin.isatty():
+        say("this looks like secrets, and whoever reads the conversation reads them:")
+        for finding in made.findings[:_SHOWN]:
+            say(f"  {one_line(str(finding))}")
+        made.secrets_allowed = typer.confirm("Take these files as they are?", err=True)
+    made.ensure_no_secrets()
 
 
 def _utf8(path: str) -> str:
@@ -164,45 +150,41 @@ def check(
         raise usage("name a conversation, or give --all, which takes no --project", "ID")
     told: list[tuple[str, Drift]] = []
     failed: list[CapsuleError] = []
-    with store_of() as store:
+    with store_of() as store, progress("checking") as bar:
         surroundings = _surroundings(store)
         if id is not None:
             id = store.resolve(id)
-            with progress("checking") as bar:
-                told.append((id, drift.check(_context_of(store, id), surroundings, project, bar)))
-        for one in with_bar("checking", store.ids(), len(store.ids())) if all_ else ():
+            told.append((id, drift.check(_context_of(store, id), surroundings, project, bar)))
+        for one in store.ids() if all_ else ():
             try:
                 found = store.context(one)
+                if not drift.is_empty(found):
+                    told.append((one, drift.check(found, surroundings)))
             except CapsuleError as error:
                 failed.append(error)
-                continue
-            if not drift.is_empty(found):
-                told.append((one, drift.check(found, surroundings)))
     documents = [{"id": one, **drifted.as_json()} for one, drifted in told]
-    if asked.json:
-        out_json(documents if all_ else documents[0])
-    else:
+    if not asked.json:
         for one, drifted in told:
-            _tell_drift(one, drifted)
+            if drifted.problem:
+                say(f"{one}: {drifted.problem}")
+    lines = [line for one, drifted in told for line in _lines(one, drifted)]
+    if lines or asked.json:
+        answer(documents if all_ else documents[0], "\n".join(lines))
     end_with(failed)
     if not all(drifted.is_current for _, drifted in told):
         raise typer.Exit(1)
 
 
-def _tell_drift(id: str, found: Drift) -> None:
+def _lines(id: str, found: Drift) -> Iterator[str]:
     kinds = {"changed": found.changed, "gone": found.gone, "new": found.new}
-    if found.problem:
-        say(f"{id}: {found.problem}")
     if found.edited:
-        out(f"{id}: the context's text was edited: it is not the one that was captured")
-    for what, paths in kinds.items():
-        for path in paths:
-            out(f"{what}\t{one_line(path)}")
+        yield f"{id}: the context's text was edited: it is not the one that was captured"
+    yield from (f"{what}\t{one_line(path)}" for what, paths in kinds.items() for path in paths)
     if found.has_drifted:
-        counts = (f"{len(paths)} {what}" for what, paths in kinds.items() if paths)
-        out(f"{id}: {one_line(found.project)} has drifted: {', '.join(counts)}")
+        counts = ", ".join(f"{len(paths)} {what}" for what, paths in kinds.items() if paths)
+        yield f"{id}: {one_line(found.project)} has drifted: {counts}"
     elif found.is_current:
-        out(f"{id}: {one_line(found.project)} is as it was captured")
+        yield f"{id}: {one_line(found.project)} is as it was captured"
 
 
 @commands.command("show")
@@ -217,8 +199,7 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
         out_json_bytes(encode(metadata if files else found))
     elif files:
         names = ("bytes", "tokens", "path")
-        entries = metadata.get("files") or ()
-        rows = [tuple("" if entry.get(name) is None else str(entry[name]) for name in names) for entry in entries]
+        rows = [[str(entry.get(name, "")) for name in names] for entry in metadata.get("files") or ()]
         listing(None, ("bytes", "tokens", "file"), rows, "it lists no files", last="file")
     else:
         text = str(found.get("fullContext") or "").removesuffix("\n")
@@ -252,10 +233,8 @@ def clear(id: Id) -> None:
         there = not is_empty(store.context(id))
         if there:
             store.clear_context(id)
-    answer(
-        {"id": id, "cleared": there},
-        f"{id}: " + ("its context is cleared" if there else "it has no context; nothing was changed"),
-    )
+    said = "its context is cleared" if there else "it has no context; nothing was changed"
+    answer({"id": id, "cleared": there}, f"{id}: {said}")
 
 
 def _context_of(store: Store, id: str) -> dict[str, Any]:
@@ -263,8 +242,7 @@ def _context_of(store: Store, id: str) -> dict[str, Any]:
 
     found = store.context(id)
     if is_empty(found):
-        what = f"conversation {id} has no context; capture one with: capsule context capture {id} PATH"
-        raise NotFound(what, id=id)
+        raise NotFound(f"conversation {id} has no context; capture one with: capsule context capture {id} PATH", id=id)
     return found
 
 
@@ -279,15 +257,10 @@ def _global_ignore() -> str:
     """The text of the user's global ignore file: `core.excludesFile`, else the one in the XDG directory."""
     from capsule.git.program import Git
 
-    try:
-        path = Git(os.getcwd()).run("config", "--type=path", "--get", "core.excludesFile", fine=(0, 1)).text
-    except CapsuleError:
-        path = ""
-    if not path:
-        directory = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-        path = os.path.join(directory, "git", "ignore")
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except (OSError, ValueError):
-        return ""
+    above = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    path = os.path.join(above, "git", "ignore")
+    with suppress(CapsuleError):
+        path = Git(os.getcwd()).run("config", "--type=path", "--get", "core.excludesFile", fine=(0, 1)).text or path
+    with suppress(OSError, ValueError), open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+    return ""

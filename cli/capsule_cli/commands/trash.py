@@ -7,6 +7,7 @@ back, conversations and messages alike. With --all, one that can't be deleted ke
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,10 @@ from capsule.format.references import one_of
 from capsule.ids import is_id
 from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id, complete_trashed
-from capsule_cli.shared.asked import asked
 from capsule_cli.shared.consent import ensure_agreed
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Yes, argument, flag, option, refuse, seconds
-from capsule_cli.shared.output import answer, counted, listing, one_line, out, out_json, with_bar
+from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -71,23 +71,23 @@ def delete(
 def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
     # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
     named = list(dict.fromkeys(store.resolve(id) for id in ids))
-    forks = {id: store.forks(id, deep=True) if with_forks else [] for id in named}
-    titles = {one: one_line(_title_of(store, one)) for id in named for one in (id, *forks[id])}
+    doomed = [one for id in named for one in (id, *(store.forks(id, deep=True) if with_forks else ()))]
+    titles = {id: one_line(_title_of(store, id)) for id in doomed}
     if dry_run:
         plan = [{"id": id, "title": title, "dryRun": True} for id, title in titles.items()]
         answer(plan, "\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()))
         return
     ensure_agreed("Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True)
-    told: list[dict[str, Any]] = []
-    for id in named:
-        if any(one["id"] == id for one in told):  # It was a fork of one before.
-            continue
-        for gone in store.delete_with_forks(id) if with_forks else [store.delete(id)]:
-            told.append(_gone(gone))
-            if not asked.json:
-                out(f"{gone.id}: {titles.get(gone.id, '')!r} is in the trash; undo: {told[-1]['undo']}")
-    if asked.json:
-        out_json(told)
+    told: dict[str, dict[str, Any]] = {}
+    try:
+        for id in named:
+            if id not in told:  # It may have been a fork of one before.
+                gone = store.delete_with_forks(id) if with_forks else [store.delete(id)]
+                told |= {one.id: _gone(one) for one in gone}
+    finally:
+        lines = (f"{id}: {titles.get(id, '')!r} is in the trash; undo: {one['undo']}" for id, one in told.items())
+        if told:
+            answer(list(told.values()), "\n".join(lines))
 
 
 def _delete_all(store: Store, *, yes: bool) -> None:
@@ -125,9 +125,22 @@ def _gone(trashed: Trashed) -> dict[str, Any]:
 @commands.command("trash")
 def trash() -> None:
     """List the conversations and messages in the trash, the latest first."""
+    told, rows = [], []
     with store_of() as store:
-        told = [_described(store, item) for item in _in_trash(store)]
-    rows = [(one["id"], one["deletedAt"], _line(one)) for one in told]
+        for item, removed in _in_trash(store):
+            one: dict[str, Any] = {"id": item.id, "deletedAt": item.deleted_at, "path": item.path}
+            if removed is not None:
+                one |= {
+                    "title": removed.title,
+                    "reason": removed.reason,
+                    "messages": [m["id"] for m in removed.messages],
+                }
+                line = f"{counted(len(removed.messages), 'message')} {removed.reason} in {removed.title!r}"
+            else:
+                head = store.trashed_head(item)
+                one["title"] = line = "damaged" if head.damaged else head.title
+            told.append(one)
+            rows.append((item.id, item.deleted_at, line))
     listing(told, ("id", "deleted", "title"), rows, "the trash is empty")
 
 
@@ -145,14 +158,14 @@ def restore(
 ) -> None:
     """Bring back a conversation or messages from the trash. To bring back a version from git: capsule git restore."""
     with store_of() as store:
-        item = _chosen(store, id, deleted)
+        item, removed = _chosen(store, id, deleted)
         came: dict[str, Any] = {}
-        if isinstance(item, Trashed):
+        if removed is None:
             head = store.restore(item.id, item)
             said = f"back, and damaged: {head.damaged}" if head.damaged else f"{one_line(head.title)!r} is back"
         else:
-            came["restored"] = store.restore_messages(item.trashed)
-            head = store.head(item.trashed.id)
+            came["restored"] = store.restore_messages(item)
+            head = store.head(item.id)
             said = f"{counted(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
     answer(head.as_json() | came, f"{head.id}: {said}")
 
@@ -166,7 +179,7 @@ def purge(
     age_s = seconds(older_than, "--older-than")
     with store_of() as store:
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
-        many = sum(_of(item).deleted_at <= before for item in _in_trash(store))
+        many = sum(item.deleted_at <= before for item, _ in _in_trash(store))
         ensure_agreed(f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes=yes)
         gone = store.purge(age_s)
     answer({"purged": gone}, f"{len(gone)} removed for good")
@@ -180,52 +193,24 @@ def _title_of(store: Store, id: str) -> str:
         return "a damaged file"
 
 
-def _in_trash(store: Store) -> list[Trashed | Removed]:
-    """The conversations and messages in the trash, the latest first."""
-    return sorted([*store.trash(), *store.removed()], key=lambda item: _of(item).deleted_at, reverse=True)
+def _in_trash(store: Store) -> list[tuple[Trashed, Removed | None]]:
+    """The conversations and the messages in the trash, the latest first; messages with what is known of them."""
+    found = [(one, None) for one in store.trash()] + [(one.trashed, one) for one in store.removed()]
+    return sorted(found, key=lambda item: item[0].deleted_at, reverse=True)
 
 
-def _of(item: Trashed | Removed) -> Trashed:
-    return item if isinstance(item, Trashed) else item.trashed
-
-
-def _described(store: Store, item: Trashed | Removed) -> dict[str, Any]:
-    """What is said of something in the trash."""
-    trashed = _of(item)
-    told = {"id": trashed.id, "deletedAt": trashed.deleted_at, "path": trashed.path}
-    if not isinstance(item, Trashed):
-        return told | {"title": item.title, "reason": item.reason, "messages": [one["id"] for one in item.messages]}
-    head = store.trashed_head(item)
-    return told | {"title": "damaged" if head.damaged else head.title}
-
-
-def _line(told: dict[str, Any]) -> str:
-    if "messages" not in told:
-        return str(told["title"])
-    return f"{counted(len(told['messages']), 'message')} {told['reason']} in {told['title']!r}"
-
-
-def _beginning(time: str) -> str:
-    """How a time begins in the files that `trash` shows in the reader's zone, to the minute; another stays as it is."""
-    text = time.strip().replace(" ", "T")
-    shown = re.fullmatch(r"(.{16})(:.{2})?[+-]\d\d:\d\d", text)
-    if shown is None:
-        return text
-    try:
-        return timestamps.canonical(f"{shown[1]}{shown[2] or ':00'}{text[-6:]}")[: 19 if shown[2] else 16]
-    except ValueError:
-        return text
-
-
-def _chosen(store: Store, prefix: str, deleted: str | None) -> Trashed | Removed:
+def _chosen(store: Store, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
     """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
     items = _in_trash(store)
     if prefix != "@last":
-        id = one_of(sorted({_of(item).id for item in items}), prefix, "deleted conversation", Remedy("trash"))
-        items = [item for item in items if _of(item).id == id]
-    at = _beginning(deleted or "")
-    for item in items:
-        if _of(item).deleted_at.startswith(at):
-            return item
-    then = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
-    raise NotFound(f"nothing of {prefix[:130]!r} is in the trash{then}; see what is: capsule trash", id=prefix)
+        id = one_of(sorted({item.id for item, _ in items}), prefix, "deleted conversation", Remedy("trash"))
+        items = [found for found in items if found[0].id == id]
+    then = (deleted or "").strip().replace(" ", "T")
+    if re.search(r"[+-]\d\d:\d\d$", then):  # As a terminal shows it: in the reader's zone, to the minute.
+        with suppress(ValueError):
+            then = timestamps.canonical(then)[:16]
+    for item, removed in items:
+        if item.deleted_at.startswith(then):
+            return item, removed
+    when = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
+    raise NotFound(f"nothing of {prefix[:130]!r} is in the trash{when}; see what is: capsule trash", id=prefix)
