@@ -7,6 +7,7 @@ repository's root or any folder in it, and the repository may be a linked worktr
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from capsule.errors import GitFailed, NotFound
@@ -74,10 +75,13 @@ class Repository:
         place = document_in(path)
         return place[1:] if place and place[0] == self.prefix and original_of(place[2]) is None else None
 
-    def pathspecs(self, *names: str) -> list[str]:
-        """The pathspecs of the store's documents, wherever git runs: of all, or of the given kinds."""
-        prefix = "".join(f"\\{letter}" if letter in "*?[\\" else letter for letter in self.prefix)
-        return [f":(top,glob){prefix}{kind}/*.json" for kind in names or KINDS]
+    def pathspec(self, pattern: str) -> str:
+        """A pathspec for a pattern below the store's folder, wherever git runs."""
+        return ":(top,glob)" + re.sub(r"([*?[\\])", r"\\\1", self.prefix) + pattern
+
+    def pathspecs(self) -> list[str]:
+        """The pathspecs of the store's documents."""
+        return [self.pathspec(f"{kind}/*.json") for kind in KINDS]
 
     def under_way(self) -> tuple[str, str] | None:
         """What a person has begun with git and not ended in this worktree, and how they end it; None: nothing."""

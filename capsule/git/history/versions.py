@@ -104,7 +104,7 @@ def resolve(store: Store, repository: Repository, prefix: str) -> str:
     except NotFound as error:
         if prefix == "@last" or repository.git.head() is None:
             raise
-        spec = repository.pathspecs(KIND)[0].removesuffix("*.json") + f"{prefix}*.json"
+        spec = repository.pathspec(f"{KIND}/{prefix}*.json")
         command = ("log", "-z", "--format=", "--name-only", "--no-renames", "HEAD", "--", spec)
         places = map(repository.document_at, (path.lstrip("\n") for path in repository.git.run(*command).fields))
         gone = sorted({place[1] for place in places if place})

@@ -1,8 +1,8 @@
-"""What git is told of a conversation: which attributes its files get, and which programs do the work for those.
+"""The attributes of conversations, and the settings of git that say which programs do the work.
 
 What must stay true: the attributes are the same on every machine, as they are committed; the commands are this
 machine's, as they name its Python, and stand in git's configuration. Each command survives the shell that git gives
-it to, whatever letters its path has. And what a person is told to type does the same wherever in the repository it is
+it to, whatever letters its path has. A command that a message names does the same wherever in the repository it is
 typed: git names a file from the repository's top, and starts its drivers and hooks there without saying where it was
 started itself (`git pull` hands on no GIT_PREFIX).
 """
@@ -12,10 +12,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS
 
-#: The documents that git is told of, by the names of their folders.
+if TYPE_CHECKING:
+    from capsule.git.program import Git
+
+#: The documents that have attributes, by the names of their folders.
 KINDS = (CONVERSATIONS, AGENTS)
 #: The name under which git's attributes and its configuration find each other.
 DRIVER = "capsule"
@@ -34,16 +38,22 @@ def attribute_lines() -> list[str]:
     return [f"{kind}/*.json {ATTRIBUTES}" for kind in KINDS]
 
 
+def ignore_lines() -> list[str]:
+    """The lines for its `.gitignore`: what is of this machine alone. `.capsule/` ignores itself.
+
+    That is versions that are being written (`Layout.temporary`), and what waits for the next new conversation, which
+    the first one in every clone would take.
+    """
+    return [*(f"{kind}/.*.tmp" for kind in KINDS), "/overrides/"]
+
+
 def driver_config(program: Sequence[str]) -> dict[str, str]:
-    """The settings that make the attributes do something.
+    """The settings that start the drivers with `program`: a program, as an absolute path, and its first arguments.
 
     Git runs each command in a shell, in the repository's top directory. The merge driver alone has placeholders, of
     which git quotes `%P` itself, and the others have no letter that needs it (gitattributes(5), "Defining a custom
     merge driver"). The filter says what to do when its program is gone (an exit code of the shell from 126 on): git
     can't check a conversation out without it, and says little.
-
-    Args:
-        program: How the drivers are started: a program, as an absolute path, and its first arguments.
     """
     command = shlex.join(program)
     words = (
@@ -61,12 +71,12 @@ def driver_config(program: Sequence[str]) -> dict[str, str]:
     }
 
 
-def check_config(program: Sequence[str]) -> dict[str, str]:
-    """The setting that `CHECK_LINE` in a hook runs: it checks what is staged.
+def wanted_config(program: Sequence[str]) -> dict[str, str]:
+    """The settings of a clone that is set up: the drivers, and what `CHECK_LINE` in a hook runs.
 
-    When the program is gone from the machine, a commit that changes no conversation goes through: a repository must
-    not become unusable. One that does is refused, as nobody can say whether a lock or half a file is in it, and told
-    the ways out.
+    When the program is gone from the machine, a commit that changes no conversation passes: a repository must not
+    become unusable. One that does is refused, as nobody can say whether a lock or half a file is in it, and the
+    message names the ways out.
     """
     command = shlex.join(program)
     words = (
@@ -76,7 +86,20 @@ def check_config(program: Sequence[str]) -> dict[str, str]:
     )
     paths = shlex.join([f":(top,glob)**/{kind}/*" for kind in KINDS])
     otherwise = f"echo {shlex.quote(words)} >&2; git diff --cached --quiet --diff-filter=d -- {paths}"
-    return {CHECK: f"{command} pre-commit || if {command} version >/dev/null 2>&1; then false; else {otherwise}; fi"}
+    check = f"{command} pre-commit || if {command} version >/dev/null 2>&1; then false; else {otherwise}; fi"
+    return {**driver_config(program), CHECK: check}
+
+
+def settings(git: Git, *scope: str) -> dict[str, list[str]]:
+    """The settings under our names, each with its values, in the file of git's that `scope` names, or in force."""
+    pattern = rf"^((merge|diff|filter)\.{DRIVER}|{DRIVER})\."
+    found: dict[str, list[str]] = {}
+    # 128: there is no home, or nothing in it.
+    fine = (0, 1, 128) if scope == ("--global",) else (0, 1)
+    for entry in git.run("config", *scope, "-z", "--get-regexp", pattern, fine=fine).fields:
+        name, _, value = entry.partition("\n")
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def file_command(words: str, path: str) -> str:

@@ -1,8 +1,8 @@
 """Lines of ours in a file of somebody else's: between two marks, and nowhere else.
 
-What must stay true: what stands outside the marks is kept byte for byte, and once ours is taken out the file is the one
-it was; to put the same lines in twice changes nothing; a file is replaced as a whole or not at all. Nothing here knows
-what the lines are for.
+What must stay true: what stands outside the marks is kept byte for byte, and without our lines the file is what it was;
+adding the same lines twice changes nothing; a file is replaced as a whole or not at all. Nothing here knows what the
+lines are for.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from capsule.errors import InvalidDocument, Problem, Refused
 
 _BEGIN = b"# >>> capsule git setup >>>"
 _END = b"# <<< capsule git setup <<<"
-#: What the first mark says besides, so that all of what was added is taken out: that the line before had no end.
+#: Stands behind the first mark when the line before it had no end, so that the end is removed too.
 _ENDED = b" (and the line end before)"
-#: Likewise: that there was no such file.
+#: Stands there when there was no such file.
 _MADE = b" (and the file)"
-#: What a file that we began begins with, when it is a program.
+#: The first line of a program that we make.
 _SHEBANG = b"#!/bin/sh\n"
 
 
@@ -36,7 +36,7 @@ class _Block(NamedTuple):
 
 
 def has_block(data: bytes | None) -> bool:
-    """Whether a file, or None for none, holds lines of ours."""
+    """Whether a file (None: there is none) holds lines of ours."""
     return data is not None and any(line.startswith(_BEGIN) for line in data.splitlines())
 
 
@@ -45,10 +45,9 @@ def with_block(data: bytes | None, lines: Sequence[str], path: str, *, at_top: b
 
     Args:
         data: What it holds; None: there is none.
-        lines: Our lines, without line ends. They get those that the file has.
+        lines: Our lines, without line ends. They get the file's.
         path: The file, for the error.
-        at_top: Whether new lines stand below the first line instead of at the end. Lines that are there already stay
-            where they are.
+        at_top: Whether new lines stand below the first line instead of at the end.
 
     Raises:
         InvalidDocument: Our lines begin there and don't end.
@@ -125,35 +124,15 @@ def read(path: str) -> bytes | None:
             return file.read()
 
 
-def replace(path: str, data: bytes | None, *, mode: int = 0o666) -> None:
-    """Put a new version in a file's place; with None, take the file away. Durable on return.
-
-    Args:
-        path: The file.
-        data: What it is to hold.
-        mode: The permission bits of a file that is new, out of which the umask takes its own.
+def replace(path: str, before: bytes | None, after: bytes | None, *, mode: int = 0o666) -> None:
+    """Put a new version in the place of what `read` gave; with None, remove the file. Durable on return.
 
     Raises:
-        Refused: The permissions forbid it.
-        StorageFailed: The system failed; the file is as it was.
+        StoreBusy, Refused, StorageFailed: As `whole_files.replace_file`.
     """
-    sys, folder = Syscalls(), os.path.dirname(path)
-    with whole_files.naming(path, "write"):
-        if data is None:
-            whole_files.drop_name(sys, path)
-        else:
-            os.makedirs(folder, exist_ok=True)
-            temporary = f"{path}.capsule-{os.getpid()}.tmp"
-            content = data
-            like = os.path.realpath(path) if os.path.exists(path) else None
-            os.close(
-                whole_files.write_new(
-                    sys, temporary, mode, lambda fd: whole_files.pwrite_all(sys, fd, content, 0), like=like
-                )
-            )
-            try:
-                os.replace(temporary, path)
-            except OSError:
-                whole_files.drop_name(sys, temporary)
-                raise
-        whole_files.sync_directory(sys, folder)
+    if after is not None:
+        whole_files.replace_file(path, before, after, mode=mode)
+        return
+    with whole_files.naming(path, "remove"):
+        os.unlink(path)
+        whole_files.sync_directory(Syscalls(), os.path.dirname(path))

@@ -1,7 +1,7 @@
-"""Whether a clone is set up for conversations, and how it stands with what it has.
+"""Whether a clone is set up for conversations, what changed in it, and what to do.
 
-What must stay true: nothing is changed by looking, and nothing is run that the repository's configuration names; what
-is told is what git itself answers, for a document of this store, and not what some file says; and whatever is not as it
+What must stay true: looking changes nothing, and runs nothing that the repository's configuration names; a finding
+says what git itself answers, for a document of this store, and not what some file says; and whatever is not as it
 should be comes with what to do about it.
 """
 
@@ -22,7 +22,7 @@ from capsule.git.objects import attributes, blob_name, object_format
 from capsule.git.program import Git
 from capsule.git.repository import Repository
 from capsule.git.setup import hook
-from capsule.git.setup.attributes import DRIVER, KINDS, check_config, driver_config
+from capsule.git.setup.attributes import DRIVER, KINDS, settings, wanted_config
 
 if TYPE_CHECKING:
     from capsule.store.conflicts import Disputed
@@ -34,13 +34,13 @@ _ATTRIBUTE = {"merge": DRIVER, "diff": DRIVER, "filter": DRIVER, "text": "unset"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is to be done, or worth knowing.
+    """What is to be done, or worth knowing.
 
     Attributes:
         kind: `drivers`, `attributes`, `ignore`, `hook`, `git`, `merging`, `conflicts`, `changed` or `upstream`.
         what: What it is, in words.
         todo: What to do about it.
-        is_trouble: Whether it has to be done; else it is what goes on in any clone.
+        is_trouble: Whether it has to be done; else it happens in any clone.
     """
 
     kind: str
@@ -54,17 +54,17 @@ class Finding:
 
 @dataclass(slots=True)
 class State:
-    """How a clone stands. The counts and names are None where git would not say.
+    """The state of a clone. The counts and names are None where git does not say.
 
     Attributes:
         top: The repository's working tree.
         folder: The store's folder in it; empty: it is the store.
-        git: Git's version, as it says it.
-        branch, upstream: The branch, and what it follows; None: none.
+        git: Git's version.
+        branch, upstream: The branch, and the one it follows; None: none.
         ahead, behind: How many commits the branch has that the upstream hasn't, and the other way round.
         changed: The documents, `kind/id`, that are not as in the last commit.
         unmerged: Those that wait for a person in a merge.
-        hook: Where the check before a commit is run from; empty: nowhere.
+        hook: The file that runs the check before a commit; empty: none.
         findings: What is to be done, the gravest first.
     """
 
@@ -85,18 +85,11 @@ class State:
         return not any(finding.is_trouble for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        findings = [finding.as_json() for finding in self.findings]
-        return {**asdict(self), "fine": self.is_fine, "findings": findings}
+        return {**asdict(self), "fine": self.is_fine, "findings": [finding.as_json() for finding in self.findings]}
 
 
-def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Disputed] = ()) -> State:
-    """Look at a clone.
-
-    Args:
-        repository: The repository around the store.
-        program: How `set_up` would have the drivers started now.
-        conflicts: What merges left to be settled, by conversation (`Store.conflicts`).
-    """
+def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Disputed]) -> State:
+    """Look at a clone; `program` is what `set_up` would start the drivers with, `conflicts` those of the store."""
     state = State(repository.top, repository.prefix.rstrip("/"))
     state.findings += _drivers(repository, program)
     state.findings += _files(repository)
@@ -104,7 +97,7 @@ def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Dis
     state.findings += _version(repository, state)
     state.findings += _tree(repository, state)
     under_way = list(_under_way(repository, state))
-    if under_way:  # What goes on in any clone waits: `commit` and `sync` are refused until that is ended.
+    if under_way:  # `commit` and `sync`, which the others advise, are refused until that is ended.
         state.findings = [finding for finding in state.findings if finding.is_trouble]
     state.findings += under_way
     for id, disputes in groupby(conflicts, lambda one: one.id):
@@ -119,16 +112,13 @@ def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Dis
 def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding]:
     """Attributes and configuration, of which one without the other is the usual trap."""
     missing = _missing_attributes(repository)
-    wanted = driver_config(program) | check_config(program)
-    pattern = rf"^((merge|diff|filter)\.)?{DRIVER}\."
+    wanted = wanted_config(program)
     # Not `repository.git`, for which the filters are off.
-    entries = Git(repository.top).run("config", "-z", "--get-regexp", pattern, fine=(0, 1)).fields
-    there = {name: value for name, _, value in (entry.partition("\n") for entry in entries)}
+    there = {name: values[-1] for name, values in settings(Git(repository.top)).items()}
     absent = [name for name in wanted if name not in there]
-    if absent:
-        if missing:
-            yield Finding("drivers", "git has not been told of conversations here", _SET_UP)
-            return
+    if absent and missing:
+        yield Finding("drivers", "git knows nothing of conversations here", _SET_UP)
+    elif absent:
         what = (
             "the attributes are here, but this clone does not know what they mean: git merges conversations line by "
             f"line, and commits their locks (not set: {', '.join(absent)})"
@@ -138,12 +128,12 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding
         where = os.path.join(repository.top, repository.prefix, ".gitattributes")
         what = f"the programs are set up, but not in force for the documents here: {'; '.join(missing)}"
         yield Finding("attributes", what, f"{_SET_UP}; where that is not enough, look for other lines than {where} has")
-    if not absent:
-        yield from _programs(repository, there, wanted)
+    if not absent and (odd := _odd_program(there, wanted)):
+        yield Finding("drivers", odd, _SET_UP)
 
 
 def _missing_attributes(repository: Repository) -> list[str]:
-    """What git would not do with a document, each with the attribute as it stands."""
+    """What git would not do with a document, each with the attribute as it is."""
     missing: dict[str, list[str]] = {}
     paths = {repository.path_of(kind, _ANY_ID): kind for kind in KINDS}
     for path, name, value in attributes(repository.git, paths, *_ATTRIBUTE):
@@ -152,8 +142,8 @@ def _missing_attributes(repository: Repository) -> list[str]:
     return [f"{kind}/*.json ({', '.join(words)})" for kind, words in missing.items()]
 
 
-def _programs(repository: Repository, there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether what the configuration names is there, and set as this version sets it."""
+def _odd_program(there: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """What is wrong with the programs that the configuration names; empty: nothing."""
     command = there[f"filter.{DRIVER}.process"]
     try:
         words = shlex.split(command)
@@ -161,26 +151,23 @@ def _programs(repository: Repository, there: Mapping[str, str], wanted: Mapping[
     except ValueError:
         words = []
     if not words:
-        yield Finding("drivers", f"filter.{DRIVER}.process is none that Capsule wrote: {command}", _SET_UP)
-    elif shutil.which(words[0]) is None:
-        what = "the program of the drivers is gone, so that git can't add or check out conversations"
-        yield Finding("drivers", f"{what}: {words[0]}", _SET_UP)
-    else:
-        # Which Python starts them doesn't matter, as long as all of them are as this version writes them.
-        others = driver_config(words) | check_config(words)
-        odd = [name for name in wanted if there[name] not in (wanted[name], others[name])]
-        if odd:
-            yield Finding("drivers", f"not as this version sets it: {', '.join(odd)}", _SET_UP)
+        return f"filter.{DRIVER}.process is none that Capsule wrote: {command}"
+    if shutil.which(words[0]) is None:
+        return f"the program of the drivers is gone, so that git can't add or check out conversations: {words[0]}"
+    # Which Python starts them doesn't matter, as long as all of them are as this version writes them.
+    others = wanted_config(words)
+    odd = [name for name in wanted if there[name] not in (wanted[name], others[name])]
+    return f"not as this version sets it: {', '.join(odd)}" if odd else ""
 
 
 def _files(repository: Repository) -> Iterator[Finding]:
     """What others get with a clone, and what must not be in it."""
     git, prefix = repository.git, repository.prefix
     documents = [repository.path_of(kind, _ANY_ID) for kind in KINDS]
-    passing = [f"{prefix}{kind}/.{_ANY_ID}.tmp" for kind in KINDS]
+    temporary = [f"{prefix}{kind}/.{_ANY_ID}.tmp" for kind in KINDS]
     asking = ("check-ignore", "--no-index", "-z", "--stdin")
-    ignored = set(git.run(*asking, input=[*documents, *passing], fine=(0, 1)).fields)
-    if not ignored.issuperset(passing):
+    ignored = set(git.run(*asking, input=[*documents, *temporary], fine=(0, 1)).fields)
+    if not ignored.issuperset(temporary):
         yield Finding("ignore", "files that are just being written could be added", _SET_UP)
     for path in documents:
         if path in ignored:
@@ -188,13 +175,11 @@ def _files(repository: Repository) -> Iterator[Finding]:
             todo = f"take out the rule that {command} names, if they belong in git"
             yield Finding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
     names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
-    changed = [entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields]
-    if changed:
+    if changed := [entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields]:
         what = f"not committed as it is here, and other clones have what is committed: {shlex.join(changed)}"
         yield Finding("attributes", what, "run: capsule git commit")
-    folders = [f":(top,literal){prefix}{name}" for name in (".capsule", *KINDS)]
-    tracked = [path for path in git.run("ls-files", "-z", "--", *folders).fields if _is_passing(path[len(prefix) :])]
-    if tracked:
+    wrong = [repository.pathspec(name) for name in (".capsule/**", *(f"{kind}/.*.tmp" for kind in KINDS))]
+    if tracked := git.run("ls-files", "-z", "--", *wrong).fields:
         shown = shlex.join(tracked[:3]) + (" ..." if len(tracked) > 3 else "")
         what = f"{_count(len(tracked), 'file')} in git that are derived or half written: {shown}"
         todo = f"run in {shlex.quote(repository.top)}: git rm -r --cached -- {shown}"
@@ -216,17 +201,14 @@ def _hook(repository: Repository, state: State) -> Iterator[Finding]:
 def _version(repository: Repository, state: State) -> Iterator[Finding]:
     state.git, is_enough = merge_version(repository.git)
     if not is_enough:
-        what = (
-            f"git {state.git} lacks what this needs: capsule git sync, where it merges other files than conversations"
-        )
-        yield Finding("git", what, "install git 2.38 or newer", False)
+        needs = "capsule git sync, where it merges other files than conversations"
+        yield Finding("git", f"git {state.git} lacks what this needs: {needs}", "install git 2.38 or newer", False)
 
 
 def _tree(repository: Repository, state: State) -> Iterator[Finding]:
     """Branch and upstream, and the documents that are not as in the last commit."""
     shape = ("--porcelain=v2", "-z", "--branch", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
-    fields = repository.git.run("status", *shape, "--", *repository.pathspecs()).fields
-    for entry in fields:
+    for entry in repository.git.run("status", *shape, "--", *repository.pathspecs()).fields:
         kind, _, rest = entry.partition(" ")
         if kind == "#":
             _read_branch(rest, state)
@@ -267,21 +249,16 @@ def _read_branch(words: str, state: State) -> None:
 
 def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
     """What git has begun and not ended, in this worktree."""
+    unmerged = ", ".join(state.unmerged)
     if begun := repository.under_way():
         what, end = begun
-        files = f"; to be settled: {', '.join(state.unmerged)}" if state.unmerged else ""
-        first = "settle what is open, git add it, and then: " if state.unmerged else "end it with: "
+        files, first = "", "end it with: "
+        if unmerged:
+            files, first = f"; to be settled: {unmerged}", "settle what is open, git add it, and then: "
         yield Finding("merging", f"{what} is going on{files}", f"{first}{end}")
-        return
-    if state.unmerged:
-        what = f"without a merge going on, these wait to be settled: {', '.join(state.unmerged)}"
+    elif unmerged:
+        what = f"without a merge going on, these wait to be settled: {unmerged}"
         yield Finding("merging", what, "settle them, and git add them")
-
-
-def _is_passing(path: str) -> bool:
-    """Whether what lies at a path of the store is derived, or is being written."""
-    name = path.rpartition("/")[2]
-    return path.startswith(".capsule/") or (name.startswith(".") and name.endswith(".tmp"))
 
 
 def _count(number: int, what: str) -> str:

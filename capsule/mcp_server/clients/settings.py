@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import naming, put_in_place, pwrite_all, signature, write_new
-from capsule.engines.files.protocols import Interfered
+from capsule.engines.files.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
 
@@ -162,8 +160,8 @@ def apply(plan: Plan, places: Places, copies: str) -> str | None:
         The path of the copy; None: no file was changed, or it is a new one.
 
     Raises:
-        Refused, StorageFailed: The program's own command failed, the system did not let it, or another program
-            changed the file meanwhile.
+        Refused, StorageFailed: The program's own command failed, or the system did not let it.
+        StoreBusy: Another program changed the file meanwhile.
     """
     for command in plan.commands:
         _run(command, places)
@@ -185,32 +183,17 @@ def _run(command: tuple[str, ...], places: Places) -> None:
 def _replace(plan: Plan, copies: str) -> str | None:
     """Put the new text in the place of the old, after having kept a copy; a symlink to the file stays one."""
     assert plan.after is not None
-    target, copy_at, expected = os.path.realpath(plan.path), None, None
+    target, copy_at, before = os.path.realpath(plan.path), None, None
     if plan.before is not None:
+        before = plan.before.encode()
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         copy_at = os.path.join(copies, f"{os.path.basename(target).lstrip('.')}-{stamp}.bak")
         with naming(copy_at, "write"):
             os.makedirs(copies, mode=0o700, exist_ok=True)
-            _write(copy_at, plan.before)
-    with naming(plan.path, "write"):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        expected = None if plan.before is None else signature(os.lstat(target))
-        try:
-            if _text(plan.path) != plan.before:
-                raise Interfered
-            temporary = f"{target}.{os.getpid()}.tmp"
-            _write(temporary, plan.after, like=None if plan.before is None else target)
-            put_in_place(Syscalls(), temporary, target, expected)
-        except Interfered:
-            told = f"{plan.path} was changed by another program in this moment; try again"
-            raise Refused(told, path=plan.path) from None
-    return copy_at
-
-
-def _write(path: str, text: str, *, like: str | None = None) -> None:
+        replace_file(copy_at, None, before)
     # What is new may come to hold secrets of other servers: only its owner may read it.
-    system = Syscalls()
-    os.close(write_new(system, path, 0o600, lambda fd: pwrite_all(system, fd, text.encode(), 0), like=like))
+    replace_file(target, before, plan.after.encode())
+    return copy_at
 
 
 def _text(path: str) -> str | None:

@@ -18,7 +18,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +27,7 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import naming, pwrite_all, sync_directory, write_new
+from capsule.engines.files.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
 from capsule.ids import is_id
 from capsule.mcp_server.access import SCOPES, Scope
@@ -77,7 +76,6 @@ class Tokens:
     def __init__(self, config: Path, root: str) -> None:
         self.root = os.path.realpath(root)
         self.path = config / "tokens" / f"{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:32]}.json"
-        self._sys = Syscalls()
 
     def all(self) -> list[Token]:
         """The tokens, the oldest first.
@@ -172,11 +170,7 @@ class Tokens:
                 yield tokens
                 value = {"version": _VERSION, "store": self.root, "tokens": list(map(_written, tokens))}
                 data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{path}.tmp")  # Whoever holds the lock owns that name.
-                os.close(write_new(self._sys, f"{path}.tmp", 0o600, lambda fd: pwrite_all(self._sys, fd, data, 0)))
-                os.rename(f"{path}.tmp", path)
-                sync_directory(self._sys, os.path.dirname(path))
+                replace_file(path, self.path.read_bytes() if self.path.exists() else None, data)
 
 
 def _hash(token: str) -> str:

@@ -19,7 +19,7 @@ from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Ref
 from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.inputs import read_file, replace_file
+from capsule_cli.shared.inputs import read_file
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument, flag, option
 from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, progress, say, shown, with_bar
@@ -197,6 +197,8 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     if not changes and after != data:
         changes = ["brought into the canonical layout"]
     if changes and not check:
+        from capsule.engines.files.disk.whole_files import replace_file
+
         replace_file(os.path.join(directory, name), data, after)
     return changes
 

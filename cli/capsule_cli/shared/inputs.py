@@ -9,8 +9,7 @@ import os
 import stat
 import sys
 
-from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
-from capsule.ids import new_id
+from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
 from capsule_cli.shared.options import refuse
 from capsule_cli.shared.output import say
 
@@ -72,31 +71,6 @@ def read_file(path: str) -> bytes:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise StorageFailed(f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)) from None
-
-
-def replace_file(path: str, before: bytes, after: bytes) -> None:
-    """Put `after` in the place of a file that holds `before`, durably; it keeps its owner and its permissions.
-
-    Raises:
-        StoreBusy: Another program wrote the file meanwhile; it stays as that program left it.
-        StorageFailed, Refused: The system did not let it; the file is as it was.
-    """
-    from capsule.engines.files.disk.syscalls import Syscalls
-    from capsule.engines.files.disk.whole_files import naming, put_in_place, pwrite_all, signature, write_new
-    from capsule.engines.files.protocols import Interfered
-
-    system = Syscalls()
-    directory, name = os.path.split(path)
-    new = os.path.join(directory, f".{name}.{new_id()}.tmp")
-    with naming(path, "written"):
-        found = os.lstat(path)
-        if read_file(path) != before:
-            raise StoreBusy(f"{path} was changed meanwhile; try again", id=path, holder="another program")
-        os.close(write_new(system, new, 0o600, lambda fd: pwrite_all(system, fd, after, 0), like=path))
-        try:
-            put_in_place(system, new, path, signature(found))
-        except Interfered:
-            raise StoreBusy(f"{path} was changed meanwhile; try again", id=path, holder="another program") from None
 
 
 def decoded(data: bytes, name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from capsule.errors import InvalidDocument, InvalidInput, Refused
+from capsule.errors import InvalidDocument, InvalidInput, Refused, StoreBusy
 from capsule.mcp_server.clients.settings import apply, entries, install, uninstall
 from capsule.mcp_server.clients.table import CLIENTS, Client, Launch, Places, client
 
@@ -154,7 +154,7 @@ def test_a_file_that_somebody_else_changes_meanwhile_is_not_overwritten(places: 
     path = settings(places, "{}")
     plan = install(named("cursor"), "user", places, LAUNCH)
     path.write_text('{"theirs": 1}')
-    with pytest.raises(Refused):
+    with pytest.raises(StoreBusy):
         apply(plan, places, f"{places.home}/copies")
     assert path.read_text() == '{"theirs": 1}'
     assert [one.name for one in path.parent.iterdir()] == [path.name]

@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.protocols import Interfered, Signature
-from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StorageFailed
+from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StorageFailed, StoreBusy
+from capsule.ids import new_id
 
 _PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _CHUNK = 8 << 20
@@ -314,3 +315,35 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
         raise Interfered
     drop_name(sys, new)
     sync_directory(sys, os.path.dirname(path))
+
+
+def replace_file(path: str, before: bytes | None, after: bytes, *, mode: int = 0o600) -> None:
+    """Put `after` in the place of a file that is no document, durably. The new file has the old one's permissions.
+
+    Args:
+        path: The file; no symlink.
+        before: What it holds; None: there is none, and perhaps no directory.
+        after: What it is to hold.
+        mode: The permission bits of a new file, out of which the umask takes its own.
+
+    Raises:
+        StoreBusy: Another program wrote the file meanwhile; it stays as that program left it.
+        Refused, StorageFailed: The system did not permit it; the file is as it was.
+    """
+    sys, (directory, name) = Syscalls(), os.path.split(path)
+    new = os.path.join(directory, f".{name}.{new_id()}.tmp")
+    with naming(path, "write"):
+        try:
+            expected = None if before is None else signature(sys.lstat(path))
+            if before is None:
+                os.makedirs(directory, exist_ok=True)
+            else:
+                with open(path, "rb") as file:
+                    if file.read() != before:
+                        raise Interfered
+            like = None if before is None else path
+            os.close(write_new(sys, new, mode, lambda fd: pwrite_all(sys, fd, after, 0), like=like))
+            put_in_place(sys, new, path, expected)
+        except (Interfered, FileNotFoundError):
+            what = f"{path} was changed by another program meanwhile; try again"
+            raise StoreBusy(what, id=path, holder="another program") from None
