@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import api_reference
+import cli_page
 import draw
 import mcp_page
 
 from capsule.format import schema
-from capsule_cli import reference
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,7 +21,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     for kind in schema.kinds():
         for version in schema.versions(kind):
             yield ROOT / "schemas" / schema.file_name(kind, version), schema.text(kind, version)
-    yield ROOT / "docs" / "cli.md", reference.text()
+    yield ROOT / "docs" / "cli.md", cli_page.text()
     yield ROOT / "docs" / "mcp.md", mcp_page.text()
     yield ROOT / "docs" / "api.md", api_reference.text()
     drawing = (ROOT / "docs" / "drawing.txt").read_text(encoding="utf-8")

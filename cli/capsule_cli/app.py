@@ -5,6 +5,7 @@ What must stay true: the help of the whole program fits one screen, and costs th
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated, Any
 
@@ -58,6 +59,12 @@ SECTIONS: dict[str, dict[str, str]] = {
         "demo": "Show the main job on a store of its own.",
     },
 }
+
+
+def commands_in(names: str) -> list[str]:
+    """The commands that a line of the help is about."""
+    return re.sub(r" \(\w+\)", "", names).split(", ")
+
 
 #: The modules of the commands.
 MODULES: dict[str, str] = {

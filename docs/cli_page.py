@@ -1,4 +1,4 @@
-"""docs/cli.md, made from the program: `python -m capsule_cli.reference > docs/cli.md`.
+"""The page that documents the command line, made from the program: `make docs`.
 
 What must stay true: nothing in that page is written by hand; the exit codes come from the errors themselves.
 """
@@ -6,17 +6,17 @@ What must stay true: nothing in that page is written by hand; the exit codes com
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import ALIASES, GROUPS, SECTIONS, program
+from capsule_cli.app import ALIASES, GROUPS, SECTIONS, commands_in, program
 from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, everywhere, piece_of
-from capsule_cli.shared.output import out_bytes
+
+__all__ = ["text"]
 
 INTRODUCTION = """\
 <!-- Made from the program by `make docs`; a test says when it is stale. -->
@@ -45,12 +45,7 @@ Completion of commands, options, ids and tags: `capsule --install-completion`, o
 """
 
 
-def text() -> str:
-    """The page."""
-    return "\n".join(_page())
-
-
-def exit_codes() -> list[tuple[int, str, str]]:
+def _exit_codes() -> list[tuple[int, str, str]]:
     """Each exit code: the number, what it means, and the error it belongs to (empty: none)."""
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError)]
     told = {kind.exit_code: (kind.meaning, kind.__name__) for kind in kinds if kind is not errors.CapsuleError}
@@ -59,16 +54,26 @@ def exit_codes() -> list[tuple[int, str, str]]:
     return [(code, *told[code]) for code in sorted(told)]
 
 
+def text() -> str:
+    """The page."""
+    return "\n".join(_page())
+
+
 def _page() -> Iterator[str]:
     yield INTRODUCTION
     yield "## Exit codes\n"
-    yield from _table(("code", "meaning", "error"), [(str(code), what, kind) for code, what, kind in exit_codes()])
+    yield from _table(("code", "meaning", "error"), [(str(code), what, kind) for code, what, kind in _exit_codes()])
     yield "## Options of every command\n\nThey stand before or after the command's name.\n"
     yield from _table(("option", ""), [_option(param) for param in everywhere()])
     group = program()
     context = Context(group, info_name="capsule")
     yield "## The commands\n"
-    yield from _table(("command", "what it does"), [(_names(names), says) for names, says in _lines(SECTIONS)])
+    lines = [
+        (", ".join(f"`{name}`" for name in commands_in(names)), says)
+        for section in SECTIONS.values()
+        for names, says in section.items()
+    ]
+    yield from _table(("command", "what it does"), lines)
     others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
     yield f"Other names: {others}. `capsule help COMMAND` prints the help of one.\n"
     for title, lines in SECTIONS.items():
@@ -78,20 +83,6 @@ def _page() -> Iterator[str]:
             yield from _command(context, name, command)
             for below in GROUPS.get(name, ()):
                 yield from _command(context, f"{name} {below}", command.get_command(context, below))
-
-
-def commands_in(names: str) -> list[str]:
-    """The commands that a line of the help is about."""
-    return re.sub(r" \(\w+\)", "", names).split(", ")
-
-
-def _lines(sections: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    for lines in sections.values():
-        yield from lines.items()
-
-
-def _names(names: str) -> str:
-    return ", ".join(f"`{name}`" for name in commands_in(names))
 
 
 def _command(parent: Context, name: str, command: Any) -> Iterator[str]:
@@ -131,7 +122,3 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterato
     yield "| " + " | ".join("---" for _ in columns) + " |"
     yield from ("| " + " | ".join(row) + " |" for row in rows)
     yield ""
-
-
-if __name__ == "__main__":
-    out_bytes(text().encode())
