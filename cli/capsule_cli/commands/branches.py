@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.consent import ensure_agreed
-from capsule_cli.shared.inputs import message_text
+from capsule_cli.shared.inputs import ensure_agreed, message_text
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import DryRun, File, From, Id, Yes, argument, flag, option, refuse
 from capsule_cli.shared.output import Stopped, answer, one_line

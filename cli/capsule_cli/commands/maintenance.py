@@ -6,8 +6,8 @@ What must stay true: a command that finds something wrong does not exit 0.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,13 +40,9 @@ def init(directory: str | None = argument("DIR", "The directory; else that of --
     from capsule import Store
 
     root = os.path.abspath(directory or asked.store or ".")
-    made = [str(path) for path in Store.init(root)]
-    said = (
-        ["made a store:", *(f"  {path}" for path in made)]
-        if made
-        else [f"{root} is a store already; nothing was changed"]
-    )
-    answer({"root": root, "made": made}, shown("\n".join(said)))
+    made = Store.init(root)
+    said = "\n  ".join(["made a store:", *made]) if made else f"{root} is a store already; nothing was changed"
+    answer({"root": root, "made": made}, shown(said))
 
 
 @commands.command("doctor")
@@ -62,11 +58,8 @@ def doctor(
             findings = list(examine(store, repair=repair, progress=bar, ancestor=_ancestor(store) if repair else None))
     troubles = [finding for finding in findings if finding.is_trouble]
     left = [finding for finding in troubles if not finding.repaired]
-    told = [shown(str(finding)) for finding in findings]
-    answer(
-        {"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]},
-        "\n".join([*told, _summary(many, len(troubles), len(left))]),
-    )
+    facts = {"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]}
+    answer(facts, shown("\n".join([*map(str, findings), _summary(many, len(troubles), len(left))])))
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
 
@@ -145,10 +138,15 @@ def migrate(
     check: bool = flag("--check", "Change nothing; exit 1 when something would change."),
 ) -> None:
     """Update files to the current version of the format. Paths may lie outside a store."""
+    files = [file for name in names or () if _is_path(name) for file in _files(name)]
+    ids = [name for name in names or () if not _is_path(name)]
     told: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
-    with ExitStack() as stack:
-        jobs = _migrations(names or (), lambda: stack.enter_context(store_of()))
+    with store_of() if ids or not names else nullcontext() as store:
+        jobs = {("path", file): partial(_migrate_file, file) for file in files}
+        if store is not None:
+            wanted = map(store.resolve, ids) if names else sorted(store.ids())
+            jobs |= {("id", id): partial(store.migrate, id) for id in wanted}
         for (kind, name), migrated in with_bar("migrating", jobs.items(), len(jobs)):
             try:
                 told.append({kind: name, "changes": migrated(check=check)})
@@ -157,30 +155,22 @@ def migrate(
                 told.append({kind: name, "changes": [], "error": error.message})
     changed = [one for one in told if one["changes"]]
     lines = [shown(f"{one.get('id') or one['path']}: {change}") for one in changed for change in one["changes"]]
-    what = "file" if any("path" in one for one in told) else "conversation"
-    total = f"{counted(len(jobs), what)}: {len(changed)} {'would change' if check else 'changed'}"
-    answer(told, "\n".join([*lines, total + (f", {len(failed)} failed" if failed else "")]))
+    total = f"{counted(len(jobs), 'file' if files else 'conversation')}: {len(changed)} "
+    total += ("would change" if check else "changed") + (f", {len(failed)} failed" if failed else "")
+    answer(told, "\n".join([*lines, total]))
     end_with(failed)
     if check and changed:
         raise typer.Exit(1)
 
 
-def _migrations(names: Sequence[str], opened: Callable[[], Store]) -> dict[tuple[str, str], Callable[..., list[str]]]:
-    """What there is to migrate, each with the function that does it; a file that is there is meant as a path."""
-    jobs: dict[tuple[str, str], Callable[..., list[str]]] = {}
-    store: Store | None = None if names else opened()
-    for name in names or sorted(store.ids() if store else ()):
-        if names and (os.path.lexists(name) or os.sep in name or name.endswith(".json")):
-            jobs |= {("path", path): partial(_migrate_file, path) for path in _files(name)}
-        else:
-            store = store or opened()
-            id = store.resolve(name) if names else name
-            jobs["id", id] = partial(store.migrate, id)
-    return jobs
+def _is_path(name: str) -> bool:
+    """Whether a path is meant and no conversation: a file that is there is."""
+    return os.path.lexists(name) or os.sep in name or name.endswith(".json")
 
 
 def _migrate_file(path: str, *, check: bool) -> list[str]:
-    """Migrate one file: by its store when it lies in one, else in its place."""
+    """Migrate one file: by its store when it lies in one, else where it lies."""
+    from capsule.engines.files.disk.whole_files import replace_file
     from capsule.format import canonical, codec, migrations, validation
 
     directory, name = os.path.split(os.path.realpath(path))
@@ -197,8 +187,6 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     if not changes and after != data:
         changes = ["brought into the canonical layout"]
     if changes and not check:
-        from capsule.engines.files.disk.whole_files import replace_file
-
         replace_file(os.path.join(directory, name), data, after)
     return changes
 

@@ -20,7 +20,7 @@ from capsule.format.references import one_of
 from capsule.ids import is_id
 from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id, complete_trashed
-from capsule_cli.shared.consent import ensure_agreed
+from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Yes, argument, flag, option, refuse, seconds
 from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar

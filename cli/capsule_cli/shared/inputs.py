@@ -1,6 +1,7 @@
-"""Texts that come in: from the command line, a file, or standard input.
+"""What comes in: texts from the command line, a file or standard input, and a person's word before something goes.
 
-What must stay true: what is not UTF-8 is refused by name and byte, and never read as something else.
+What must stay true: what is not UTF-8 is refused by name and byte, and never read as something else; and nothing goes
+that one command can't bring back, unless somebody said so.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import os
 import stat
 import sys
 
+import typer
+
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
-from capsule_cli.shared.options import refuse
-from capsule_cli.shared.output import say
+from capsule_cli.shared.options import refuse, usage
+from capsule_cli.shared.output import Stopped, say
 
 STDIN = "standard input"
 
@@ -27,23 +30,13 @@ def message_text(text: str | None, file: str | None) -> str:
     if file is not None and file != "-":
         found = decoded(read_file(file), file)
     elif text is None or text == "-" or file == "-":
-        found = standard_input("the message")
+        if sys.stdin.isatty():
+            say("type the message, and end it with Ctrl-D on a line of its own")
+        found = decoded(sys.stdin.buffer.read(), STDIN)
     else:
         found = text
     refuse(not found.strip(), "the message is empty; give a text, or write it to standard input", "TEXT")
     return found
-
-
-def standard_input(what: str) -> str:
-    """All of standard input; a person at a terminal is told how to end it."""
-    if sys.stdin.isatty():
-        say(f"type {what}, and end it with Ctrl-D on a line of its own")
-    return decoded(sys.stdin.buffer.read(), STDIN)
-
-
-def without_last_newline(text: str) -> str:
-    """`text` without the one line end that editors and `echo` put behind it."""
-    return text.removesuffix("\n").removesuffix("\r")
 
 
 def read_file(path: str) -> bytes:
@@ -62,12 +55,12 @@ def read_file(path: str) -> bytes:
                 raise InvalidInput(f"{path} is no regular file; name a file, or use standard input")
             os.set_blocking(fd, True)
             return file.read()
+    except IsADirectoryError:
+        raise InvalidInput(f"{path} is a directory; name a file") from None
     except FileNotFoundError:
         raise NotFound(f"{path}: there is no such file", id=path) from None
     except PermissionError:
         raise Refused(f"{path} can't be read: permission denied", path=path) from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path} is a directory; name a file") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise StorageFailed(f"{path} can't be read: {why}", path=path, errno=getattr(error, "errno", None)) from None
@@ -81,4 +74,30 @@ def decoded(data: bytes, name: str) -> str:
         raise InvalidInput(
             f"{name}: byte {error.start} (0x{data[error.start]:02x}) is no UTF-8; save the text as UTF-8"
         ) from None
-    return without_last_newline(text)
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
+    """Return when whoever runs the command agrees.
+
+    A person at a terminal is always asked, unless they said `--yes`. Where nobody can be asked, what one command brings
+    back goes ahead; all else demands `--yes`, as an agent's shell looks like that too.
+
+    Args:
+        questions: What is asked, one after the other.
+        yes: Whether they said `--yes`.
+        has_undo: Whether it is undone by one command that is named in the output.
+
+    Raises:
+        Stopped: The person said no.
+        typer.BadParameter: Nobody can be asked.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        if has_undo:
+            return
+        raise usage(f"{questions[0]} Nobody can be asked here; say --yes too", "--yes")
+    for question in questions:
+        if not typer.confirm(question, err=True):
+            raise Stopped("nothing was changed")
