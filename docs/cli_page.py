@@ -22,24 +22,25 @@ INTRODUCTION = """\
 <!-- Made from the program by `make docs`; a test says when it is stale. -->
 # The command line
 
-Conversations are named by their id, by a unique beginning of it (4 characters or more), or by `@last`, the one that
-was changed last. Where a message is named, `@N` is its place in the history, from 0, and `@last` the last one.
+Name a conversation by its id, by a unique beginning of the id (4 characters or more), or by `@last`, the conversation
+that changed last. Where a command takes a message, `@N` is the message at place N of the history, counted from 0, and
+`@last` is the last message.
 
-What goes to a terminal is made for a person, and may change. What a program reads is stable: `--json` of every
-command, and the lines with tabs between their columns when stdout is no terminal: `list` (id, time of last change,
-title, mode, tags, state; with `--summaries-of` the state ends in `current`, `behind`, `elsewhere`, `gone` or `unknown`:
-what became of the source since), `trash` (id, time of deletion, title), `servers list` (server, on or off) and
-`locks` (id, state, holder, user@host, time, title). Control characters that stand in a file are shown as their escapes.
+Output on a terminal is for people, and may change. Output for programs is stable: `--json` of every command, and the
+lines with tabs between their columns that a command prints when stdout is not a terminal. These are `list` (id, time of
+the last change, title, mode, tags, state; with `--summaries-of` the state ends in the state of the source: `current`,
+`behind`, `elsewhere`, `gone` or `unknown`), `trash` (id, time of deletion, title), `servers list` (server, on or off)
+and `locks` (id, state, holder, user@host, time, title). A control character in a file is printed as its escape.
 
-Errors and warnings go to stderr, as `capsule: ...`; with `--json` as a JSON object a line:
+Errors and warnings go to stderr, as `capsule: ...`. With `--json` each is one line with a JSON object:
 `{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warning": ...}`.
 
-The store is the one of `--store`, else of `CAPSULE_STORE`, else the nearest directory upwards with a `capsule.toml`,
-else your own, which is made when it is first used.
+A command uses the store of `--store`. Without it, it uses the store of `CAPSULE_STORE`, or else the nearest directory
+upwards with a `capsule.toml`, or else your own store, which is made at its first use.
 
-An option means one thing in every command: `--at` a version in git, `--since` a time, `--cursor` where to go on,
-`--context` the project's snapshot, `--branch` which branches, `--which` a message to change, `-m` a text to write,
-`-n` how many at most, `-F` a file to read.
+An option means the same in every command: `--at` is a version in git, `--since` a time, `--cursor` a place to go on
+from, `--context` the project's snapshot, `--branch` which branches to look at, `--which` a message to change, `-m` a
+text to write, `-n` the largest number to show, `-F` a file to read.
 
 Completion of commands, options, ids and tags: `capsule --install-completion`, once for each shell.
 """
@@ -49,7 +50,11 @@ def _exit_codes() -> list[tuple[int, str, str]]:
     """Each exit code: the number, what it means, and the error it belongs to (empty: none)."""
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.CapsuleError)]
     told = {kind.exit_code: (kind.meaning, kind.__name__) for kind in kinds if kind is not errors.CapsuleError}
-    told |= {0: ("done", ""), INTERRUPTED: ("interrupted by Ctrl-C", ""), BROKEN_PIPE: ("nobody reads stdout", "")}
+    told |= {
+        0: ("done", ""),
+        INTERRUPTED: ("interrupted by Ctrl-C", ""),
+        BROKEN_PIPE: ("the reader of stdout is gone", ""),
+    }
     told |= {TERMINATED: ("ended by SIGTERM, where a command waits", "")}
     return [(code, *told[code]) for code in sorted(told)]
 

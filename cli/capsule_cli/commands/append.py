@@ -34,21 +34,21 @@ _Line = tuple[int, dict[str, Any]]
 @commands.command("append")
 def append(
     id: Id,
-    text: str | None = argument("TEXT", "The text; else --file, else standard input."),
-    role: Role = option("--role", "Say whose message it is.", "user"),
+    text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
+    role: Role = option("--role", "Set the role of the message.", "user"),
     from_: From = None,
     parent: str | None = option(
         "--parent MESSAGE",
-        "Answer this message: its id, @N or @last; none: begin a branch. Else the last of the active branch.",
+        "Answer this message: its id, @N or @last; none: answer no message. Default: the end of the active branch.",
     ),
     file: File = None,
     jsonl: bool = flag(
         "--jsonl",
-        'Take messages from standard input, a JSON object a line ({"role":..., "content":...}); each is '
-        'answered with a line {"id":..., "at":...} as soon as it is safe on the disk.',
+        'Read messages from standard input, one JSON object a line ({"role":..., "content":...}). Print a line '
+        '{"id":..., "at":...} for each message as soon as it is safe on the disk.',
     ),
 ) -> None:
-    """Add a message to a conversation and print its id. It is on the disk when its id is printed."""
+    """Add a message to a conversation and print its id. When the id is printed, the message is on the disk."""
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
     if jsonl:
         if text is not None or file is not None or parent is not None:

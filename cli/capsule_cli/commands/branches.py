@@ -26,12 +26,12 @@ def switch(
     id: Id,
     message: str | None = argument(
         "MESSAGE",
-        "A message of the branch: its id, @N or @last. Else the last of the active branch that has others beside it.",
+        "A message of the branch: its id, @N or @last. Without it: the last active message with alternatives.",
     ),
-    next_: bool = flag("--next", "Switch to the next of the messages beside it."),
-    previous: bool = flag("--previous", "Switch to the one before it."),
+    next_: bool = flag("--next", "Switch to the next alternative of the message."),
+    previous: bool = flag("--previous", "Switch to the previous alternative."),
 ) -> None:
-    """Make another branch the active one: the branch of a message, up to its newest answers."""
+    """Make another branch the active one: the branch through a message, up to its newest answer."""
     refuse(next_ and previous, "give --next or --previous, not both", "--next")
     refuse(message is None and not (next_ or previous), "name a message, or give --next or --previous", "MESSAGE")
     with conversation(id) as (store, id):
@@ -88,8 +88,8 @@ def fork(
     at: str | None = option(
         "--up-to MESSAGE", "Copy up to this message: its id, @N or @last. Else all of the active branch."
     ),
-    title: str | None = option("--title TITLE", "Give it this title; else: Fork of ..."),
-    without_attachments: bool = flag("--without-attachments", "Leave out what is attached to the messages."),
+    title: str | None = option("--title TITLE", "Give it this title. Without it: Fork of ..."),
+    without_attachments: bool = flag("--without-attachments", "Leave out the attachments of the messages."),
 ) -> None:
     """Copy a branch, up to a message, into a new conversation and print its id."""
     with store_of() as store:

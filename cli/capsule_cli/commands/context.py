@@ -50,13 +50,13 @@ _SHOWN = 20
 
 Project = Annotated[
     str | None,
-    typer.Option("--project", metavar="DIR", help="Compare with this directory; else with that of the capture."),
+    typer.Option("--project", metavar="DIR", help="Compare with this directory. Without it: with that of the capture."),
 ]
 
 
 @group.callback()
 def context() -> None:
-    """Attach a snapshot of a project to a conversation, and see whether the project has moved on."""
+    """Attach a snapshot of a project to a conversation, and check whether the project has changed since."""
 
 
 @commands.command("capture")
@@ -74,13 +74,17 @@ def capture(
         "Fit the document into N tokens: README first, then the highest folders, the smallest files first.",
         min=100,
     ),
-    max_file_bytes: int | None = option("--max-file-bytes N", "Take no larger file. Else: 1000000.", min=1),
-    max_bytes: int | None = option("--max-bytes N", "Leave the largest out, down to N bytes. Else: 10^8.", min=1),
+    max_file_bytes: int | None = option(
+        "--max-file-bytes N", "Leave out files of more than N bytes. Default: 1000000.", min=1
+    ),
+    max_bytes: int | None = option(
+        "--max-bytes N", "Leave out the largest files, until the rest has at most N bytes. Default: 10^8.", min=1
+    ),
     allow_secrets: bool = flag("--allow-secrets", "Take files as they are even if they hold what looks like a secret."),
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Put the text files that git would track into the conversation's context, in place of what is there."""
+    """Put the text files that git would track into the conversation's context, in place of the old context."""
     from capsule.context import capture as capturing
     from capsule.context.files import FILE_BYTES, TOTAL_BYTES, Selection
 
@@ -139,11 +143,11 @@ def _tell_left_out(made: Capture, *, planned: bool) -> None:
 
 @commands.command("check")
 def check(
-    id: str | None = argument("ID", "The conversation; else give --all.", autocompletion=complete_id),
+    id: str | None = argument("ID", "The conversation. Without it, give --all.", autocompletion=complete_id),
     all_: bool = flag("--all", "Check every conversation that has a context."),
     project: Project = None,
 ) -> None:
-    """List the files that changed, are gone or new since; exit 1 when there are any, or it can't be told."""
+    """List the files that are changed, gone or new since the capture; exit 1 if there are any, or if it can't tell."""
     from capsule.context import drift
 
     if (id is None) != all_ or (all_ and project is not None):

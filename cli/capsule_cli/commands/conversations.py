@@ -28,12 +28,14 @@ Sort = Literal["updated", "created", "title"]
 
 @commands.command("new")
 def new(
-    title: str | None = argument("TITLE", "Its title; else made from the first user message."),
-    mode: Mode = option("--mode", "Say how the conversation is held.", "api"),
+    title: str | None = argument("TITLE", "The title. Without it, the first user message gives one."),
+    mode: Mode = option("--mode", "Set the mode of the conversation.", "api"),
     tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
     message: str | None = option("--message -m TEXT", "Add a first user message."),
-    type: Type = option("--type", "Say who talks: a chat has one writer at a time, the others many.", "chat"),
-    id: str | None = option("--id ID", "Give it this id; else it gets a new UUID."),
+    type: Type = option(
+        "--type", "Choose who may write: a chat has one writer at a time, the other types have many.", "chat"
+    ),
+    id: str | None = option("--id ID", "Give it this id. Without it, it gets a new UUID."),
 ) -> None:
     """Start a conversation and print its id."""
     refuse(message is not None and not message.strip(), "the message is empty", "--message")
@@ -51,17 +53,19 @@ def list_(
     locked: bool = flag("--locked", "List locked conversations."),
     archived: bool = flag("--archived", "List archived conversations too."),
     since: str | None = option(
-        "--since WHEN", "List what changed since: a day (UTC), a time, yesterday, or 2h, 3d ago."
+        "--since WHEN", "List conversations that changed since then: a day (UTC), a time, yesterday, or 2h, 3d ago."
     ),
-    sort: Sort = option("--sort", "Sort by time, the latest first, or by title; pinned ones stand above.", "updated"),
+    sort: Sort = option(
+        "--sort", "Sort by time, the latest first, or by title. Pinned conversations always come first.", "updated"
+    ),
     limit: Limit = None,
     summaries_of: str | None = option(
         "--summaries-of ID",
-        "List the summaries of this conversation, and whether it has moved on since.",
+        "List the summaries of this conversation, and say whether it has gone on since.",
         autocompletion=complete_id,
     ),
 ) -> None:
-    """List the conversations: the latest first, pinned ones above, damaged files at the end."""
+    """List the conversations: pinned ones first, then the latest, and damaged files at the end."""
     after = moment(since, "--since") if since else ""
     with store_of() as store, progress("indexing") as bar:
         of = None if summaries_of is None else _source(store, summaries_of)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 @commands.command("edit")
 def edit(
     id: Id,
-    text: str | None = argument("TEXT", "With --which: the new text; else standard input, or the editor."),
+    text: str | None = argument("TEXT", "With --which: the new text. Without it: standard input, or the editor."),
     message: str | None = option("--which MESSAGE", "Edit one message: its id, @N (its place) or @last."),
     beside: bool = flag("--beside", "With --which: keep the message, and put the new text beside it."),
 ) -> None:

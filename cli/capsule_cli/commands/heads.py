@@ -26,12 +26,14 @@ Tags = Annotated[list[str], typer.Argument(metavar="TAG", autocompletion=complet
 def rename(
     id: Id,
     title: str | None = argument(
-        "TITLE", "The new title. With --suggest it may be left out: the first message gives one."
+        "TITLE", "The new title. With --suggest you may leave it out: the first message then gives one."
     ),
-    suggest: bool = flag("--suggest", "Keep a title that a person gave, unless they agree (asked, or --yes)."),
+    suggest: bool = flag(
+        "--suggest", "Keep a title that a person gave, unless they agree to the new one (when asked, or by --yes)."
+    ),
     yes: Yes = False,
 ) -> None:
-    """Change the title of a conversation. As: set --title."""
+    """Change the title of a conversation, as `set --title` does."""
     refuse(title is None and not suggest, "the title is missing", "TITLE")
     with conversation(id) as (store, id):
         head = _suggested(store, id, title, yes=yes) if suggest else store.rename(id, title or "")
@@ -68,19 +70,19 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
 
 @commands.command("tag")
 def tag(id: Id, tags: Tags) -> None:
-    """Add tags to a conversation; those it has stay. As: set --tag."""
+    """Add tags to a conversation, as `set --tag` does. The tags that it has stay."""
     _set(id, tagged=tags)
 
 
 @commands.command("pin")
 def pin(id: Id) -> None:
-    """Pin a conversation to the top of the list. As: set --pin."""
+    """Pin a conversation to the top of the list, as `set --pin` does."""
     _set(id, pinned=True)
 
 
 @commands.command("archive")
 def archive(id: Id) -> None:
-    """Archive a conversation: `list` shows it only with --archived. As: set --archive."""
+    """Archive a conversation, as `set --archive` does. `list` then shows it only with --archived."""
     _set(id, archived=True)
 
 
@@ -90,7 +92,7 @@ def set_(
     title: str | None = option("--title TITLE", "Give it this title."),
     tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
     untag: list[str] | None = option("--untag TAG", "Remove this tag. Repeatable.", autocompletion=complete_tag),
-    pin: bool | None = option("--pin/--unpin", "Pin it to the top of the list, or let it go."),
+    pin: bool | None = option("--pin/--unpin", "Pin it to the top of the list, or unpin it."),
     archive: bool | None = option("--archive/--unarchive", "Take it out of the list, or bring it back."),
 ) -> None:
     """Change the title, the tags, the pin or the archive flag of a conversation, in one write."""

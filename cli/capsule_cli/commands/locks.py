@@ -41,7 +41,7 @@ def unlock(id: Id, force: bool = flag("--force", "Take the lock away from whoeve
 
 @commands.command("locks")
 def locks(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:
-    """List the locks, and whether their holders live: held, orphaned, or elsewhere (on another host)."""
+    """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on another host)."""
     with store_of() as store:
         found = [state for state in store.locks() if not orphaned or state.state == "orphaned"]
     instances = slice(8 if in_terminal() else None)

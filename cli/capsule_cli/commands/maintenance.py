@@ -35,7 +35,9 @@ _OVERRIDES = os.path.join("overrides", "next.json")
 
 
 @commands.command("init")
-def init(directory: str | None = argument("DIR", "The directory; else that of --store, else the current one.")) -> None:
+def init(
+    directory: str | None = argument("DIR", "The directory. Without it: that of --store, or the current one."),
+) -> None:
     """Make a directory a store. What is there stays as it is."""
     from capsule import Store
 
@@ -83,7 +85,9 @@ def _summary(many: int, found: int, left: int) -> str:
 
 @commands.command("validate")
 def validate(
-    paths: list[str] | None = argument("PATH", "Files, and directories with *.json in them; else the store's."),
+    paths: list[str] | None = argument(
+        "PATH", "Files, and directories with *.json in them. Without any: those of the store."
+    ),
 ) -> None:
     """Check files against the format, also outside a store. Print `path:line:column: what` for each problem."""
     if paths:
@@ -194,7 +198,7 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
 @commands.command("schema")
 def schema(
     kind: str = argument("KIND", "The kind of document.", "capsule"),
-    version: str | None = option("--version V", "Print this version of it; else the newest."),
+    version: str | None = option("--version V", "Print this version of it. Without it: the newest."),
 ) -> None:
     """Print the JSON Schema of a kind of document."""
     from capsule.format.schema import text

@@ -49,25 +49,27 @@ def search(
         "--role ROLE", "Find messages of this role (user, assistant, system, tool). Repeatable."
     ),
     sender: list[str] | None = option("--from AGENT", "Find messages from this agent. Repeatable."),
-    ids: list[str] | None = option("--in ID", "Look in this conversation. Repeatable.", autocompletion=complete_id),
+    ids: list[str] | None = option("--in ID", "Search in this conversation. Repeatable.", autocompletion=complete_id),
     tag: Tags = None,
-    mode: Mode | None = option("--mode", "Look in conversations of this mode."),
+    mode: Mode | None = option("--mode", "Search in conversations of this mode."),
     since: str | None = option(
-        "--since WHEN", "Find what was said since: a day (UTC), a time, yesterday, or 2h, 3d, 1w ago."
+        "--since WHEN", "Find messages of this time or later: a day (UTC), a time, yesterday, or 2h, 3d, 1w ago."
     ),
-    until: str | None = option("--until WHEN", "Find what was said before: likewise; a day is included."),
-    title_only: bool = flag("--title-only", "Look at titles and tags only."),
-    branch: Branch = option("--branch", "Look at messages of all branches, or of the active one.", "all"),
-    in_tools: bool = flag("--in-tools", "Look at tool calls and reasoning too."),
+    until: str | None = option(
+        "--until WHEN", "Find messages before this time, written in the same way. A day is included."
+    ),
+    title_only: bool = flag("--title-only", "Search titles and tags only."),
+    branch: Branch = option("--branch", "Search all branches, or only the active one.", "all"),
+    in_tools: bool = flag("--in-tools", "Search tool calls and reasoning too."),
     profile: Profile = option(
         "--profile", "Choose how age counts: it halves the weight every 24 hours, every week, or never.", "balanced"
     ),
-    limit: int = option("--limit -n N", "Show N at most.", 20, min=1),
+    limit: int = option("--limit -n N", "Show at most N.", 20, min=1),
     cursor: str | None = option("--cursor CURSOR", "Go on where an earlier search with the same options ended."),
 ) -> None:
-    """Find messages, and conversations by title and tags: the best first.
+    """Find messages, and conversations by their title and tags, the best match first.
 
-    When nothing has all the words, it finds what has the most of them. To open a message in its place: capsule show ID
+    If nothing has all the words, it finds what has the most of them. To open a message in its place: capsule show ID
     --around MESSAGE
     """
     for name in role or ():
@@ -183,7 +185,7 @@ def _chart(counted: Stats) -> None:
 
 @commands.command("reindex")
 def reindex() -> None:
-    """Build the index anew from the files. It is never necessary: the index looks after itself."""
+    """Build the index anew from the files. This is never necessary: the index keeps itself up to date."""
     with store_of() as store, progress(_INDEXING) as told:
         counts = store.reindex(told)
     named = ", ".join(f"{counts[name]:,} {name}" for name in ("conversations", "messages", "words"))

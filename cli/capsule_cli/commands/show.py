@@ -61,13 +61,13 @@ def show(
     markdown: bool = flag("--markdown", "Print a Markdown document."),
     rendered: bool = flag("--rendered", "Draw the Markdown of the messages; HTML stays text."),
     all_: bool = flag("--all", "Print every branch, in the order of the file."),
-    tree: bool = flag("--tree", "Print the tree of branches, a line a message."),
+    tree: bool = flag("--tree", "Print the tree of branches, one line for each message."),
     at: str | None = option("--at REV", "Print it as it was in this commit, or at this date or time (UTC)."),
 ) -> None:
     """Print the active branch of a conversation. 2/3 beside a message: it is the second of three alternatives.
 
-    With --json: the capsule, and beside a summary what became of its source ("source"); with --last or --around a list
-    of messages, with --tree a list of who answers whom.
+    With --json it prints the capsule, for a summary with the state of its source ("source"). With --last or --around it
+    prints a list of messages, with --tree a list that says which message answers which.
     """
     some = last is not None or around is not None
     wrong = raw + markdown + rendered + asked.json > 1 or (raw and some)

@@ -29,7 +29,13 @@ commands = typer.Typer()
 _FROM_A_PROGRAM = "what --command wrote"
 
 Budget = Annotated[
-    int | None, typer.Option("--budget", min=1, metavar="N", help="Print N tokens at most, by an estimate; else all.")
+    int | None,
+    typer.Option(
+        "--budget",
+        min=1,
+        metavar="N",
+        help="Let the transcript have at most N tokens, by an estimate. Without it: all messages.",
+    ),
 ]
 
 
@@ -43,8 +49,10 @@ def summarize(
         "Take the summary from a program: the shell runs this line, with the transcript on its standard "
         "input, as in --command 'llm -m MODEL -s \"Sum this up\"'.",
     ),
-    title: str | None = option("--title TITLE", 'Its title; else "Summary: " and the other\'s.'),
-    up_to: str | None = option("--up-to MESSAGE", "Sum up to this message: its id or @N; else to the last."),
+    title: str | None = option("--title TITLE", 'The title. Without it: "Summary: " and the title of the source.'),
+    up_to: str | None = option(
+        "--up-to MESSAGE", "Sum up the messages up to this one: its id or @N. Without it: up to the last."
+    ),
     budget: Budget = None,
     context: bool = flag("--context", "With --command: let it read the beginning of the project's context too."),
 ) -> None:

@@ -39,14 +39,16 @@ def delete(
     ),
     all_: bool = flag("--all", "Delete every conversation of the store. Asks twice; a script must give --yes."),
     message: str | None = option(
-        "--which MESSAGE", "Delete only this message and all that answers it: its id, @N or @last."
+        "--which MESSAGE", "Delete only this message and all answers below it: its id, @N or @last."
     ),
-    keep_children: bool = flag("--keep-children", "With --which: keep what answers the message, and move it up."),
+    keep_children: bool = flag(
+        "--keep-children", "With --which: keep the answers, which then answer the message above."
+    ),
     with_forks: bool = flag("--with-forks", "Delete their forks too, and the forks of these."),
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Move conversations to the trash; with --which: messages of one conversation."""
+    """Move conversations to the trash, or with --which messages of one conversation."""
     if message is not None:
         from capsule_cli.commands.branches import delete_message
 
@@ -153,7 +155,8 @@ def restore(
         autocompletion=complete_trashed,
     ),
     deleted: str | None = option(
-        "--deleted TIME", "Restore what was deleted then, as capsule trash shows it; else what was deleted last."
+        "--deleted TIME",
+        "Restore what was deleted at this time, as capsule trash shows it. Without it: what was deleted last.",
     ),
 ) -> None:
     """Bring back a conversation or messages from the trash. To bring back a version from git: capsule git restore."""
@@ -172,7 +175,9 @@ def restore(
 
 @commands.command("purge")
 def purge(
-    older_than: str = option("--older-than AGE", "Remove only what was deleted that long ago, like 30d.", "0s"),
+    older_than: str = option(
+        "--older-than AGE", "Remove only what was deleted longer ago than this, for example 30d.", "0s"
+    ),
     yes: Yes = False,
 ) -> None:
     """Remove for good what is in the trash and the quarantine, and every trace of it in .capsule/."""

@@ -47,12 +47,14 @@ ENVIRONMENT = 100_000
 
 @commands.command("watch")
 def watch(
-    ids: list[str] | None = argument("ID", "Watch these conversations only; none: all.", autocompletion=complete_id),
+    ids: list[str] | None = argument(
+        "ID", "Watch only these conversations. Without any: all of them.", autocompletion=complete_id
+    ),
     cursor: str | None = option(
         "--cursor CURSOR",
-        "Begin with what changed since: the cursor of a change, or of --print-cursor.",
+        "Begin with the changes after this cursor: that of a change, or of --print-cursor.",
     ),
-    print_cursor: bool = flag("--print-cursor", "Print the present cursor, and end."),
+    print_cursor: bool = flag("--print-cursor", "Print the current cursor and exit."),
     exec_: str | None = option(
         "--exec CMD",
         "Run this in a shell for each change, one after the other. The command finds the change as JSON in "
@@ -64,7 +66,7 @@ def watch(
         min=1,
     ),
 ) -> None:
-    """Report changes as they happen, a line each, whoever makes them, until Ctrl-C (exit code 130) or SIGTERM (143).
+    """Report the changes of all programs as they happen, a line each, until Ctrl-C (exit code 130) or SIGTERM (143).
 
     A line has the time, the kind, the conversation and the details; with --json it is a JSON object. Kinds: created,
     appended, edited, head, locked, unlocked, deleted, restored, damaged, repaired.
@@ -149,12 +151,14 @@ def _run(command: str, change: Change, root: str) -> None:
 def tail(
     id: Id,
     last: int = option("--last -n N", "Begin with N messages.", 10, min=0),
-    follow: bool = flag("--follow -f", "Go on with what any process appends or edits, until it is deleted."),
+    follow: bool = flag(
+        "--follow -f", "Go on, and print what any process appends or edits, until the conversation is deleted."
+    ),
 ) -> None:
-    """Print the last messages of a conversation, and follow it with -f. With --json: a JSON object a line.
+    """Print the last messages of a conversation, and follow it with -f. With --json it prints one JSON object a line.
 
-    An object has `kind`, and mostly `at` (the place in the history) and `message`. Kinds: message (to begin
-    with), appended, edited, removed (`ids`), damaged (`damaged`), repaired, deleted.
+    Each object has `kind`, and most have `at` (the place in the history) and `message`. The kinds: message (at the
+    beginning), appended, edited, removed (`ids`), damaged (`damaged`), repaired, deleted.
     """
     if follow:
         end_at_once()

@@ -60,14 +60,14 @@ Tags = Annotated[
         "--tag",
         metavar="TAG",
         autocompletion=complete_tag,
-        help="Take those with this tag; repeated: with all.",
+        help="Take only conversations with this tag. Repeated: with all of these tags.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 File = Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Read the text from a file.")]
-From = Annotated[str | None, typer.Option("--from", metavar="AGENT", help="Name the agent that says it, by id.")]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show N at most.")]
+From = Annotated[str | None, typer.Option("--from", metavar="AGENT", help="Name the agent that wrote it, by its id.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most N.")]
 
 
 def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:

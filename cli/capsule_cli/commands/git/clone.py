@@ -50,7 +50,7 @@ def setup(
 def teardown(
     everywhere: bool = flag("--global", "Remove the programs from your own configuration of git too."),
 ) -> None:
-    """Remove what `setup` put in, and nothing else. Report what it left, and why."""
+    """Remove what `setup` put in, and nothing else. Report what it leaves, and why."""
     with store_of() as store:
         steps = git.open(store).teardown(everywhere=everywhere)
     _tell_steps(steps)

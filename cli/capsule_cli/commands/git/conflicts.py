@@ -26,7 +26,7 @@ commands = typer.Typer()
 def conflicts(
     id: str | None = argument("ID", "List only those of this conversation.", autocompletion=complete_id),
 ) -> None:
-    """List what two merged versions had changed differently, and nobody has settled yet."""
+    """List the fields that two merged versions changed differently, and that nobody has settled yet."""
     with store_of() as store:
         found = store.conflicts(store.resolve(id) if id is not None else None)
     rows = [
@@ -49,11 +49,11 @@ def conflicts(
 @commands.command("resolve")
 def resolve(
     id: Id,
-    field: str | None = argument("FIELD", "The field. It may be left out where only one is to be settled."),
+    field: str | None = argument("FIELD", "The field. You may leave it out if there is only one to settle."),
     keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
-    value: str | None = option("--value TEXT", "Take this value; as JSON where the values aren't texts."),
+    value: str | None = option("--value TEXT", "Take this value. Write it as JSON if the values are not texts."),
 ) -> None:
-    """Settle what two merged versions had changed differently. At a terminal, a person is asked."""
+    """Settle a field that two merged versions changed differently. At a terminal it asks which value to keep."""
     refuse(keep is not None and value is not None, "give --keep or --value, not both", "--value")
     with conversation(id) as (store, id):
         settled = [

@@ -39,7 +39,12 @@ _LOOK_S = 0.25
 
 Message = Annotated[
     str | None,
-    typer.Option("--message", "-m", metavar="TEXT", help="Give the commit this subject; else it says what changed."),
+    typer.Option(
+        "--message",
+        "-m",
+        metavar="TEXT",
+        help="Give the commit this subject. Without it, the subject says what changed.",
+    ),
 ]
 
 
@@ -66,10 +71,9 @@ def sync(
 ) -> None:
     """Commit, merge what the branch's remote has, and push; again if somebody else pushed first.
 
-    It can run while people and programs write: what they write meanwhile is kept, and their locks are. A remote that
-    can't be reached is no error. Conversations are merged in any case; where other files can't be, nothing is changed
-    (exit code 9). Where clones changed the same, a person settles it: the exit code is 1 until then, see: capsule git
-    conflicts
+    It can run while people and programs write, and keeps their messages and their locks. A remote that can't be
+    reached is no error. Conversations always merge. If other files can't be merged, nothing changes (exit code 9). If
+    two clones changed the same field, the exit code is 1 until a person settles it: capsule git conflicts
     """
     with store_of() as store:
         with Ending() as ending, _shown(ending) as steps:
@@ -93,8 +97,8 @@ def autocommit(
 ) -> None:
     """Commit whenever nobody has written for a while, until Ctrl-C (exit code 130) or SIGTERM (143).
 
-    Where somebody writes without a pause, it commits after twenty times as long. It reports what it can't commit yet,
-    and tries again. At its end it commits what is left. It prints a line a commit; with --json a JSON object a line.
+    If somebody writes without a pause, it commits after twenty times this long. It reports what it can't commit yet,
+    and tries again. At the end it commits what is left. It prints a line for each commit; with --json a JSON object.
     """
     with store_of() as store, committing(store, after, syncs=syncs) as waiting:
         since = None

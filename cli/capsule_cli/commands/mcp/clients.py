@@ -49,10 +49,10 @@ Names = Annotated[
         help="The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed.",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Choose all whose settings are here.")]
-Project = Annotated[bool, typer.Option("--project", help="Change the settings of the project around.")]
+All = Annotated[bool, typer.Option("--all", help="Choose all programs that have settings on this machine.")]
+Project = Annotated[bool, typer.Option("--project", help="Change the settings of the surrounding project.")]
 User = Annotated[bool, typer.Option("--user", help="Change your own settings, for all projects (the default).")]
-Force = Annotated[bool, typer.Option("--force", help="Do so even if the entry of this name starts something else.")]
+Force = Annotated[bool, typer.Option("--force", help="Do it even if the entry of this name starts another program.")]
 
 
 @commands.command("install")
@@ -63,15 +63,17 @@ def install(
     user: User = False,
     dry_run: DryRun = False,
     force: Force = False,
-    name: str | None = option("--as NAME", "Name the agent that the program is: its messages are from it."),
+    name: str | None = option(
+        "--as NAME", "Name the agent that the program is. Its messages are then from this agent."
+    ),
 ) -> None:
     """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
-    Where a program has a command for that (claude, codex, gemini, code), that is run. A settings file with comments is
-    left as it is, and what to paste into it is printed; the exit code is then 1.
+    If a program has a command for that (claude, codex, gemini, code), Capsule runs the command. A settings file with
+    comments stays as it is, and Capsule prints the text to paste into it; the exit code is then 1.
 
-    With --store, the server always serves that store. Without, it serves the one that `capsule` would use where the
-    program starts it.
+    With --store, the server always serves that store. Without it, the server serves the store that `capsule` would use
+    in the directory where the program starts it.
     """
     from capsule.mcp_server.clients import settings
 
@@ -102,7 +104,7 @@ def uninstall(
 
 @commands.command("doctor")
 def doctor(names: Names = None) -> None:
-    """Start the server as each program would, and report on it; exit 0 only when all of them work.
+    """Start the server as each program would, and report what it says; exit 0 only if all of them work.
 
     It looks at your own settings and those of the project in the current directory. With --store, each has to serve it.
     """

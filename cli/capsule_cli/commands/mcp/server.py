@@ -28,7 +28,7 @@ def mcp(
         "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any free one.",
     ),
     name: str | None = option(
-        "--as NAME", "Name the agent that the client is, over stdin and stdout: its messages are from it."
+        "--as NAME", "Over stdin and stdout: name the agent that the client is. Its messages are then from this agent."
     ),
     read_only: bool = flag("--read-only", "Let clients read and do nothing else."),
     allow_host: list[str] | None = option(

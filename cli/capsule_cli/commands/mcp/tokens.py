@@ -48,11 +48,13 @@ def tokens() -> None:
 def add(
     name: Name,
     scope: Scope = option(
-        "--scope", "Allow to read; also to write; also to delete and to take locks from others.", "write"
+        "--scope",
+        "Allow to read (read), also to write (write), also to delete and to take locks from others (admin).",
+        "write",
     ),
-    expires: str | None = option("--expires DURATION", "Let it expire after that time, like 30d."),
+    expires: str | None = option("--expires DURATION", "Let it expire after this time, for example 30d."),
 ) -> None:
-    """Make a token for an agent and print it. It is printed this once, as only its hash is kept."""
+    """Make a token for an agent and print it. It is printed only once, because Capsule keeps only its hash."""
     expires_in_s = None if expires is None else seconds(expires, "--expires")
     token = _tokens().add(name, scope=scope, expires_in_s=expires_in_s)
     answer({"name": name, "token": token, "scope": scope}, token)
