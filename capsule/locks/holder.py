@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from capsule import timestamps
-from capsule.engines.files.protocols import Held, Trashed
+from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.protocols import Trashed
 from capsule.engines.interface import Engine
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
 from capsule.format.head import Head
@@ -232,7 +233,7 @@ class Holder:
             conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
         return self._gone(conversation.id, conversation.transaction.delete())
 
-    def discard_damaged(self, held: Held) -> Trashed:
+    def discard_damaged(self, held: HeldDocument) -> Trashed:
         """Delete a document that doesn't parse, unless another instance holds it as far as its bytes show."""
         try:
             got = held.read()

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import decoded, mendable, settle
-from capsule.engines.files.protocols import Held, Leftover, Scanned
+from capsule.engines.files.protocols import Leftover, Scanned
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.head import Head
@@ -144,7 +145,7 @@ class _Examination:
         except CapsuleError as error:
             return [self._finding("damaged", error.message)]
 
-    def _under_mutex(self, held: Held) -> list[Finding]:
+    def _under_mutex(self, held: HeldDocument) -> list[Finding]:
         held.look()
         got = held.read()
         wrong = self._wrong(got[0], held) if got else []
@@ -158,7 +159,7 @@ class _Examination:
             for finding in wrong
         ]
 
-    def _wrong(self, data: bytes, held: Held | None) -> list[Finding]:
+    def _wrong(self, data: bytes, held: HeldDocument | None) -> list[Finding]:
         """What is wrong with these bytes; with the mutex held, also what was lost of them."""
         path = self._found.path
         try:
@@ -230,7 +231,7 @@ class _Examination:
         except CapsuleError:
             return None
 
-    def _mended(self, held: Held, kinds: set[str]) -> str:
+    def _mended(self, held: HeldDocument, kinds: set[str]) -> str:
         """Mend what can be mended of these kinds; in words what was done."""
         if kinds == {"damaged"}:
             return ""
@@ -255,7 +256,7 @@ class _Examination:
             return f"{said}; the original is kept as {kept}" if kept else said
         return "merged back" if "overwritten" in kinds else "cut back; the original is in the quarantine"
 
-    def _renamed(self, held: Held) -> str:
+    def _renamed(self, held: HeldDocument) -> str:
         """Give a file the name of its id, when that is free."""
         got = held.read()
         if got is None:

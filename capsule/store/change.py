@@ -149,17 +149,23 @@ class Conversation:
         head_before = at.head
         # Unlike `updatedAt` the time of a message never runs ahead; and it is never earlier than the last one's.
         time = timestamps.now(at.time or at.updated_at)
-        entries = messages[:] = [complete(message, time) for message in messages]
-        is_active = False
-        if head_before.current is not None or [message for message in messages if "parent" in message]:
+        is_plain = head_before.current is None
+        for place, message in enumerate(messages):
+            is_plain = is_plain and "parent" not in message
+            messages[place] = complete(message, time)
+        entries, is_active = messages, False
+        if is_plain:
+            move = False
+        else:
             from capsule.store.placement import continued
 
             entries, is_active = continued(self, entries)
             move = move and not is_active
-        else:
-            move = False
-        encoded = [encoded_within(entry, self._limits.message_bytes) for entry in entries]
-        if at.size + sum(map(len, encoded)) > self._limits.document_bytes:
+        encoded, size = [], at.size
+        for entry in entries:
+            encoded.append(data := encoded_within(entry, self._limits.message_bytes))
+            size += len(data)
+        if size > self._limits.document_bytes:
             raise InvalidInput(
                 f"conversation {self.id} would have more than {self._limits.document_bytes:,} bytes; "
                 "go on in a new one, or raise limits.document_bytes in capsule.toml"

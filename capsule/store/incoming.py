@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import settle
-from capsule.engines.files.protocols import Held, Interfered
+from capsule.engines.files.protocols import Interfered
 from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound, StoreBusy
 from capsule.format import anatomy, codec, migrations
 from capsule.format.merge.clean_form import AGENTS, clean, cleaned
@@ -26,6 +26,7 @@ from capsule.store.reading import KIND
 from capsule.store.trash import Discarding
 
 if TYPE_CHECKING:
+    from capsule.engines.files.document import HeldDocument
     from capsule.format.merge.conflicts import Conflict
     from capsule.store.change import Conversation
 
@@ -72,7 +73,7 @@ class Receiving(Discarding):
         Cost: reading the file.
         """
 
-        def look(held: Held) -> bytes | None:
+        def look(held: HeldDocument) -> bytes | None:
             try:
                 known = settle(held) if kind == KIND else None
             except NotFound:
@@ -154,7 +155,7 @@ class Receiving(Discarding):
         data = clean(theirs, f"{id}.json", KIND)
         known = None if _is_newer(data) else anatomy.survey(data)
 
-        def make(held: Held) -> bool:
+        def make(held: HeldDocument) -> bool:
             own = self._own
             try:
                 if own is None:
@@ -189,7 +190,7 @@ class Receiving(Discarding):
         except InvalidDocument as error:
             return Brought("kept", error.message)
 
-    def _under_mutex(self, kind: str, id: str, act: Callable[[Held], T]) -> T:
+    def _under_mutex(self, kind: str, id: str, act: Callable[[HeldDocument], T]) -> T:
         """What `act` gives under the mutex; again when another program writes meanwhile."""
         for _ in range(_TRIES):
             try:
@@ -214,7 +215,7 @@ def _is_newer(data: bytes) -> bool:
     return version is not None and version[0] > migrations.KNOWN[0]
 
 
-def _newer(held: Held, base: bytes | None, theirs: bytes) -> Brought:
+def _newer(held: HeldDocument, base: bytes | None, theirs: bytes) -> Brought:
     """Put a version of a newer major in place of the very one it was made from."""
     got = held.read()
     if got is None:
@@ -227,7 +228,7 @@ def _newer(held: Held, base: bytes | None, theirs: bytes) -> Brought:
     return Brought("updated")
 
 
-def _agent(held: Held, base: bytes | None, theirs: bytes | None) -> Brought:
+def _agent(held: HeldDocument, base: bytes | None, theirs: bytes | None) -> Brought:
     got = held.read()
     if got is None:
         if theirs is None:

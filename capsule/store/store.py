@@ -223,7 +223,8 @@ class Store(
         Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile. Where somebody
             switched to another branch, also a look back to where its own messages begin, once for each open store.
         """
-        at, entries = self.append_entries(id, [{"role": role, "content": content, **fields}])
+        checked = [check_message({"role": role, "content": content, **fields})]
+        at, entries = self._change(id, lambda conversation: conversation.append(checked))
         from capsule.format.models import Message
 
         return Message.model_validate(entries[0]).placed(at)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.protocols import Storage
 from capsule.engines.files.storage import FileStorage
 from capsule.format import anatomy, codec, new
 
@@ -32,7 +31,7 @@ class NoLinks(NoExchange):
         raise PermissionError(1, "Operation not permitted", source)
 
 
-MAKERS: dict[str, Callable[[str], Storage]] = {
+MAKERS: dict[str, Callable[[str], FileStorage]] = {
     "exchange": lambda root: FileStorage(root),
     "no exchange": lambda root: FileStorage(root, sys=NoExchange()),
     "no links": lambda root: FileStorage(root, sys=NoLinks()),
@@ -61,7 +60,7 @@ def texts_of(data: bytes) -> list[str]:
 
 
 @pytest.fixture(params=MAKERS)
-def make(request: pytest.FixtureRequest) -> Callable[[str], Storage]:
+def make(request: pytest.FixtureRequest) -> Callable[[str], FileStorage]:
     return MAKERS[request.param]
 
 
@@ -73,7 +72,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def storage(root: Path, make: Callable[[str], Storage]) -> Iterator[Storage]:
+def storage(root: Path, make: Callable[[str], FileStorage]) -> Iterator[FileStorage]:
     storage = make(str(root))
     yield storage
     storage.close()

@@ -23,7 +23,7 @@ from capsule.locate import load_settings
 CALLS = (
     "open", "close", "pread", "pwrite", "fstat", "lstat", "ftruncate", "rename", "link", "unlink", "mkdir", "fchmod",
     "fchown", "attributes", "set_attribute", "remove_attribute",
-    "fsync", "fdatasync", "copy", "exchange", "dup", "try_lock", "try_lock_shared", "unlock", "names",
+    "fsync", "fdatasync", "copy", "exchange", "dup", "try_lock", "unlock", "names",
 )  # fmt: skip
 #: What a full disk refuses.
 GROWING = frozenset({"pwrite", "mkdir", "link", "copy", "open"})

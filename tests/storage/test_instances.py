@@ -104,7 +104,7 @@ def test_one_that_tidies_up_never_takes_the_file_of_one_that_is_just_announced(d
         on(directory, Between(step, tidy)).announce(ONE)
         assert announcer.alive(ONE), step
     directory.joinpath(f".{TWO}").write_bytes(b"")
-    on(directory, Between("try_lock_shared", lambda: announcer.announce(TWO))).sweep(f".{TWO}")
+    on(directory, Between("try_lock", lambda: announcer.announce(TWO))).sweep(f".{TWO}")
     assert (directory / TWO).exists()
     announcer.close()
 
@@ -117,13 +117,13 @@ def test_a_dead_one_is_dead_while_others_ask_for_it_and_a_live_one_is_asked_once
     asked = 0
 
     class Counting(Syscalls):
-        def try_lock_shared(self, fd: int) -> bool:
+        def try_lock(self, fd: int, shared: bool = False) -> bool:
             nonlocal asked
             asked += 1
-            return super().try_lock_shared(fd)
+            return super().try_lock(fd, shared)
 
     asking = os.open(directory / ONE, os.O_RDWR)
-    assert Syscalls().try_lock_shared(asking)
+    assert Syscalls().try_lock(asking, True)
     assert not on(directory, Counting()).alive(ONE)
     instances.announce(TWO)
     assert on(directory, Counting()).alive(TWO)
@@ -153,7 +153,7 @@ def test_an_instance_is_announced_again_when_the_derived_directory_was_moved_awa
 
 def test_what_cannot_be_found_out_counts_as_alive(directory: Path) -> None:
     class Failing(Syscalls):
-        def try_lock_shared(self, fd: int) -> bool:
+        def try_lock(self, fd: int, shared: bool = False) -> bool:
             raise OSError(37, "No locks available")
 
     directory.mkdir(parents=True)

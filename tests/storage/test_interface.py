@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from capsule.engines.files.protocols import Held, Interfered, Known, Storage
+from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.external_edits import mendable
+from capsule.engines.files.protocols import Interfered, Known
+from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Refused, StoreBusy
 from capsule.format import anatomy, codec
 from capsule.ids import new_id
@@ -18,26 +21,26 @@ KIND = "conversations"
 LATER = "2025-01-12T10:31:00.000Z"
 
 
-def put(storage: Storage, id: str, texts: list[str]) -> bytes:
+def put(storage: FileStorage, id: str, texts: list[str]) -> bytes:
     data = document(id, texts)
     with storage.mutex(KIND, id) as held:
         held.replace(None, data, anatomy.survey(data), [])
     return data
 
 
-def data_of(storage: Storage, id: str = "plan") -> bytes:
+def data_of(storage: FileStorage, id: str = "plan") -> bytes:
     got = storage.read(KIND, id)
     assert got is not None
     return got[0]
 
 
-def looked(held: Held) -> Known:
+def looked(held: HeldDocument) -> Known:
     known = held.look()
     assert known is not None
     return known
 
 
-def test_a_document_is_read_as_it_was_written_and_known(storage: Storage) -> None:
+def test_a_document_is_read_as_it_was_written_and_known(storage: FileStorage) -> None:
     assert storage.read(KIND, "plan") is None and storage.known(KIND, "plan") is None
     assert not storage.exists(KIND, "plan") and list(storage.scan(KIND)) == []
     data = put(storage, "plan", ["one"])
@@ -55,7 +58,7 @@ def test_a_document_is_read_as_it_was_written_and_known(storage: Storage) -> Non
 @pytest.mark.parametrize("before", [[], ["one"], ["one", "two"]])
 @pytest.mark.parametrize("added", [["x"], ["x", "y", "z" * 5000]])
 def test_appended_entries_stand_at_the_end_and_the_rest_as_it_was(
-    storage: Storage, before: list[str], added: list[str]
+    storage: FileStorage, before: list[str], added: list[str]
 ) -> None:
     put(storage, "plan", before)
     with storage.mutex(KIND, "plan") as held:
@@ -69,7 +72,7 @@ def test_appended_entries_stand_at_the_end_and_the_rest_as_it_was(
     assert storage.known(KIND, "plan") == after
 
 
-def test_a_run_of_appends_under_one_mutex_and_under_many(storage: Storage) -> None:
+def test_a_run_of_appends_under_one_mutex_and_under_many(storage: FileStorage) -> None:
     put(storage, "plan", [])
     with storage.mutex(KIND, "plan") as held:
         known = looked(held)
@@ -83,7 +86,7 @@ def test_a_run_of_appends_under_one_mutex_and_under_many(storage: Storage) -> No
 
 @pytest.mark.parametrize("title", ["New", "", "x" * 3000])
 @pytest.mark.parametrize("added", [[], ["two"]])
-def test_a_new_head_stands_before_the_history_as_it_was(storage: Storage, title: str, added: list[str]) -> None:
+def test_a_new_head_stands_before_the_history_as_it_was(storage: FileStorage, title: str, added: list[str]) -> None:
     put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         after = held.rehead(looked(held), head("plan", title, LATER), [entry(text) for text in added], [])
@@ -95,7 +98,7 @@ def test_a_new_head_stands_before_the_history_as_it_was(storage: Storage, title:
 
 @pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
 def test_a_new_context_stands_between_the_head_and_the_history_as_they_are(
-    storage: Storage, sizes: tuple[int, ...]
+    storage: FileStorage, sizes: tuple[int, ...]
 ) -> None:
     put(storage, "plan", ["one"])
     for size in sizes:
@@ -110,7 +113,7 @@ def test_a_new_context_stands_between_the_head_and_the_history_as_they_are(
     assert texts_of(data_of(storage)) == ["one", "more", "more", "more"]
 
 
-def test_a_second_change_under_one_mutex_goes_on_from_the_first(storage: Storage) -> None:
+def test_a_second_change_under_one_mutex_goes_on_from_the_first(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         known = held.rehead(looked(held), head("plan", "a much longer title than before"), [], [])
@@ -132,7 +135,7 @@ def locked_document(id: str) -> bytes:
     return codec.encode(new.new_capsule(id, "Plan", STAMP, lock=lock))
 
 
-def test_the_locks_time_is_set_anew_and_nothing_else(storage: Storage) -> None:
+def test_the_locks_time_is_set_anew_and_nothing_else(storage: FileStorage) -> None:
     data = locked_document("plan")
     with storage.mutex(KIND, "plan") as held:
         known = held.replace(None, data, anatomy.survey(data), [])
@@ -143,7 +146,7 @@ def test_the_locks_time_is_set_anew_and_nothing_else(storage: Storage) -> None:
     assert before.split(b"}")[0].replace(STAMP.encode(), LATER.encode()) == after_.split(b"}")[0]
 
 
-def test_no_version_is_written_over_one_that_was_not_decided_upon(storage: Storage, root: Path) -> None:
+def test_no_version_is_written_over_one_that_was_not_decided_upon(storage: FileStorage, root: Path) -> None:
     first = put(storage, "plan", ["one"])
     path = Path(storage.path(KIND, "plan"))
     for write in (
@@ -168,7 +171,7 @@ def test_no_version_is_written_over_one_that_was_not_decided_upon(storage: Stora
 
 
 @pytest.mark.parametrize("size", ["the same size", "another size"])
-def test_an_edit_in_place_is_seen_by_the_next_look(storage: Storage, root: Path, size: str) -> None:
+def test_an_edit_in_place_is_seen_by_the_next_look(storage: FileStorage, root: Path, size: str) -> None:
     data = put(storage, "plan", ["one"])
     new = data.replace(b'"one"', b'"two"' if size == "the same size" else b'"something else"')
     path = root / KIND / "plan.json"
@@ -185,11 +188,11 @@ def test_an_edit_in_place_is_seen_by_the_next_look(storage: Storage, root: Path,
     assert texts_of(data_of(storage))[1:] == ["three"]
 
 
-def test_the_records_of_each_write_come_back_in_their_order(storage: Storage) -> None:
+def test_the_records_of_each_write_come_back_in_their_order(storage: FileStorage) -> None:
     put(storage, "plan", [])
     for n in range(5):
         with storage.mutex(KIND, "plan") as held:
-            held.begin_log_with(lambda: [b'"before"'])
+            held.note.base = lambda: [b'"before"']
             held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d}' % n, b'{"m": 1}'])
     with storage.mutex(KIND, "plan") as held:
         records = [[b'"before"'], *([b'{"n": %d}' % n, b'{"m": 1}'] for n in range(5))]
@@ -204,7 +207,7 @@ def test_the_records_of_each_write_come_back_in_their_order(storage: Storage) ->
         assert held.records() == []
 
 
-def test_the_log_holds_the_newest_256_kib_of_messages_whatever_else_is_written(storage: Storage) -> None:
+def test_the_log_holds_the_newest_256_kib_of_messages_whatever_else_is_written(storage: FileStorage) -> None:
     put(storage, "plan", [])
     text = b"x" * 20_000
     for n in range(60):
@@ -224,7 +227,7 @@ def test_the_log_holds_the_newest_256_kib_of_messages_whatever_else_is_written(s
         assert [large] in held.records()
 
 
-def test_the_tail_is_a_list_of_the_last_entries(storage: Storage) -> None:
+def test_the_tail_is_a_list_of_the_last_entries(storage: FileStorage) -> None:
     import orjson
 
     texts = [str(number) * 30_000 for number in range(5)]
@@ -239,7 +242,7 @@ def test_the_tail_is_a_list_of_the_last_entries(storage: Storage) -> None:
     assert storage.tail(KIND, "plan", known, 1) is None
 
 
-def test_the_beginning_goes_to_the_context_and_the_end_is_the_end(storage: Storage, root: Path) -> None:
+def test_the_beginning_goes_to_the_context_and_the_end_is_the_end(storage: FileStorage, root: Path) -> None:
     from capsule.errors import NotFound
 
     for title in ("short", "x" * 20_000):
@@ -252,7 +255,7 @@ def test_the_beginning_goes_to_the_context_and_the_end_is_the_end(storage: Stora
         storage.beginning(storage.path(KIND, "plan"))
 
 
-def test_what_is_deleted_lies_in_the_trash_and_comes_back(storage: Storage, root: Path) -> None:
+def test_what_is_deleted_lies_in_the_trash_and_comes_back(storage: FileStorage, root: Path) -> None:
     data = put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         trashed = held.delete()
@@ -266,7 +269,7 @@ def test_what_is_deleted_lies_in_the_trash_and_comes_back(storage: Storage, root
     assert data_of(storage) == data and storage.trash(KIND) == []
 
 
-def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: Storage) -> None:
+def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         trashed = held.delete()
@@ -276,7 +279,7 @@ def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: Storage) 
     assert data_of(storage) == second and storage.trash(KIND) == [trashed]
 
 
-def test_deletions_of_one_instant_overwrite_nothing(storage: Storage) -> None:
+def test_deletions_of_one_instant_overwrite_nothing(storage: FileStorage) -> None:
     tokens = set()
     for n in range(5):
         put(storage, "plan", [str(n)])
@@ -286,7 +289,7 @@ def test_deletions_of_one_instant_overwrite_nothing(storage: Storage) -> None:
     assert {texts_of(storage.read_trashed(token))[0] for token in tokens} == set("01234")
 
 
-def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: Storage) -> None:
+def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: FileStorage) -> None:
     put(storage, "plan", [])
     with storage.mutex(KIND, "plan") as held:
         paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
@@ -296,7 +299,7 @@ def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: Stora
     assert sorted(storage.purge(0)) == sorted(paths)
 
 
-def test_a_torn_document_is_mended_and_the_original_kept(storage: Storage, root: Path) -> None:
+def test_a_torn_document_is_mended_and_the_original_kept(storage: FileStorage, root: Path) -> None:
     whole = put(storage, "plan", ["one", "two"])
     torn = whole[:-7] + b",\n    {\n      "
     path = root / KIND / "plan.json"
@@ -305,17 +308,17 @@ def test_a_torn_document_is_mended_and_the_original_kept(storage: Storage, root:
     with storage.mutex(KIND, "plan") as held:
         got = held.read()
         assert got is not None
-        assert held.mended(*got, [], asked=False) is None  # Somebody may be saving it.
-        found = held.mended(*got, [], asked=True)
+        assert mendable(held, *got) is None  # Somebody may be saving it.
+        found = mendable(held, *got, asked=True)
         assert found is not None and found[0] == whole
         os.utime(path, (1, 1))  # Before the machine was started, so that nobody can.
         got = held.read()
-        assert got is not None and held.mended(*got, [], asked=False) == found
+        assert got is not None and mendable(held, *got) == found
         kept = held.repair(*got, found[0])
     assert path.read_bytes() == whole and Path(kept).read_bytes() == torn
 
 
-def test_the_mutex_excludes_another_storage_of_the_same_place(storage: Storage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_the_mutex_excludes_another_storage_of_the_same_place(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
     other = make(str(root))
     with storage.mutex(KIND, "plan"), other.mutex(KIND, "else", 0):
         with pytest.raises(StoreBusy), other.mutex(KIND, "plan", 0):
@@ -327,7 +330,7 @@ def test_the_mutex_excludes_another_storage_of_the_same_place(storage: Storage, 
     other.close()
 
 
-def test_a_mutex_is_given_back_when_its_block_fails(storage: Storage) -> None:
+def test_a_mutex_is_given_back_when_its_block_fails(storage: FileStorage) -> None:
     for failure in (RuntimeError, KeyboardInterrupt):
         with pytest.raises(failure), storage.mutex(KIND, "plan"):
             raise failure
@@ -335,7 +338,7 @@ def test_a_mutex_is_given_back_when_its_block_fails(storage: Storage) -> None:
         pass
 
 
-def test_no_id_leaves_its_directory(storage: Storage, root: Path) -> None:
+def test_no_id_leaves_its_directory(storage: FileStorage, root: Path) -> None:
     for id in ["", ".", "../x", "a/b", "a\0b", "x" * 129, ".tmp"]:
         for use in (
             lambda: storage.read(KIND, id),
@@ -357,7 +360,7 @@ PLACES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("what", PLACES)
-def test_what_is_no_regular_file_is_no_document(storage: Storage, root: Path, what: str) -> None:
+def test_what_is_no_regular_file_is_no_document(storage: FileStorage, root: Path, what: str) -> None:
     path = root / KIND / "plan.json"
     PLACES[what](path)
     with pytest.raises(InvalidDocument):
@@ -387,12 +390,12 @@ def test_an_instance_is_alive_from_its_announcement_to_the_end_of_its_storage(ro
     other.close()
 
 
-def test_what_is_no_instance_is_not_alive(storage: Storage) -> None:
+def test_what_is_no_instance_is_not_alive(storage: FileStorage) -> None:
     for instance in ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"]:
         assert not storage.alive(instance)
 
 
-def test_leftovers_of_the_dead_are_found_and_put_away(storage: Storage, root: Path) -> None:
+def test_leftovers_of_the_dead_are_found_and_put_away(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     put(storage, "gone", ["one"])
     assert storage.leftovers(KIND) == []
@@ -407,7 +410,7 @@ def test_leftovers_of_the_dead_are_found_and_put_away(storage: Storage, root: Pa
     assert kept == [b"half"]
 
 
-def test_a_temporary_of_the_dead_stands_in_no_writers_way_and_is_kept(storage: Storage, root: Path) -> None:
+def test_a_temporary_of_the_dead_stands_in_no_writers_way_and_is_kept(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     (root / KIND / ".plan.tmp").write_bytes(b"half")
     with storage.mutex(KIND, "plan") as held:
@@ -437,7 +440,7 @@ def test_a_signature_of_an_earlier_run_of_the_system_proves_nothing(root: Path) 
     after.close()
 
 
-def test_errors_of_the_system_are_errors_of_the_package(storage: Storage, root: Path) -> None:
+def test_errors_of_the_system_are_errors_of_the_package(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", [])
     with pytest.raises(CapsuleError), storage.mutex(KIND, "plan"):
         raise OSError(5, "Input/output error")
@@ -449,7 +452,7 @@ def test_errors_of_the_system_are_errors_of_the_package(storage: Storage, root: 
     assert not storage.exists("agents", "x")
 
 
-def test_a_document_is_read_from_a_byte_on(storage: Storage) -> None:
+def test_a_document_is_read_from_a_byte_on(storage: FileStorage) -> None:
     data = put(storage, "plan", ["one", "two"])
     known = storage.known(KIND, "plan")
     for offset in (0, 1, 100, 10_000_000):
@@ -457,7 +460,7 @@ def test_a_document_is_read_from_a_byte_on(storage: Storage) -> None:
         assert storage.read_from(KIND, "nobody", offset) is None
 
 
-def test_one_document_is_found_as_a_scan_meets_it(storage: Storage, root: Path) -> None:
+def test_one_document_is_found_as_a_scan_meets_it(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     (root / KIND / "no id.json").write_bytes(b"")
     (root / KIND / "link.json").symlink_to("plan.json")
@@ -469,7 +472,7 @@ def test_one_document_is_found_as_a_scan_meets_it(storage: Storage, root: Path) 
     assert storage.find("agents", "plan") is None
 
 
-def test_what_the_store_noted_stays_noted_whatever_becomes_of_the_file(storage: Storage, root: Path) -> None:
+def test_what_the_store_noted_stays_noted_whatever_becomes_of_the_file(storage: FileStorage, root: Path) -> None:
     assert storage.noted(KIND, "plan") is None
     put(storage, "plan", ["one"])
     known = storage.known(KIND, "plan")
@@ -478,7 +481,7 @@ def test_what_the_store_noted_stays_noted_whatever_becomes_of_the_file(storage: 
     assert storage.known(KIND, "plan") is None and storage.noted(KIND, "plan") == known
 
 
-def test_a_tracker_tells_of_every_way_to_write(storage: Storage) -> None:
+def test_a_tracker_tells_of_every_way_to_write(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     tracker = storage.tracker(KIND)
     if tracker is None:
@@ -494,7 +497,7 @@ def test_a_tracker_tells_of_every_way_to_write(storage: Storage) -> None:
     tracker.close()
 
 
-def test_derived_files_are_made_put_into_place_locked_and_dropped(storage: Storage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_derived_files_are_made_put_into_place_locked_and_dropped(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
     derived, other = storage.derived, make(str(root)).derived
     assert derived.inode("index") == 0
     path = Path(derived.make("index.new"))
@@ -515,7 +518,7 @@ def test_derived_files_are_made_put_into_place_locked_and_dropped(storage: Stora
     assert set(derived.names()) == {".gitignore", "index.lock"}
 
 
-def test_the_history_is_read_from_a_byte_on_under_the_mutex(storage: Storage, root: Path) -> None:
+def test_the_history_is_read_from_a_byte_on_under_the_mutex(storage: FileStorage, root: Path) -> None:
     data = document("a", ["one", "two"])
     with storage.mutex("conversations", "a") as held:
         known = held.replace(None, data, anatomy.survey(data), [])
@@ -527,7 +530,7 @@ def test_the_history_is_read_from_a_byte_on_under_the_mutex(storage: Storage, ro
             held.history(known, known.anatomy.history)
 
 
-def test_what_an_editor_moves_away_before_it_is_flushed_is_looked_at_again(storage: Storage) -> None:
+def test_what_an_editor_moves_away_before_it_is_flushed_is_looked_at_again(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     path = Path(storage.path(KIND, "plan"))
     with storage.mutex(KIND, "plan") as held:

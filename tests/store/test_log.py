@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.engines.files import external_edits, splice
+from capsule.engines.files import external_edits
 from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import forget_texts
 from capsule.errors import InvalidDocument, StorageFailed
 from tests.storage.faults import store_on
@@ -115,17 +116,17 @@ def test_a_retry_under_a_key_never_acknowledges_bytes_whose_flush_failed(root: P
 
 
 @pytest.fixture
-def meddler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def meddler(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is done once, by another program, between the splice and the look at what became of it."""
     todo: list[Any] = []
-    real = splice._named
+    system = files_of(store.engine).sys
 
-    def named(*args: Any) -> Any:
-        if todo:
+    def lstat(place: str) -> os.stat_result:
+        if todo and place == str(path):
             todo.pop()()
-        return real(*args)
+        return os.lstat(place)
 
-    monkeypatch.setattr(splice, "_named", named)
+    monkeypatch.setattr(system, "lstat", lstat)
     return todo
 
 

@@ -7,18 +7,16 @@ that a hand edit is seen at once and a torn tail never is; and a store that can'
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
 from capsule.engines.files.external_edits import decoded, forget_texts, settle
-from capsule.engines.files.protocols import Held, Interfered, Known, Storage, Tracker, Trashed
+from capsule.engines.files.protocols import Interfered, Known, Tracker, Trashed
+from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction
 from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, Document, Engine
 from capsule.errors import InvalidDocument, NotFound, Refused, Remedy, StorageFailed, StoreBusy
@@ -38,7 +36,7 @@ _SOON_S = 0.5
 _UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
-def files_of(engine: Engine, what: str = "this") -> Storage:
+def files_of(engine: Engine, what: str = "this") -> FileStorage:
     """The files of an engine, for what only files have. Raises `Refused` where documents are no files."""
     if isinstance(engine, FilesEngine):
         return engine.storage
@@ -54,7 +52,7 @@ class FilesEngine:
 
     capabilities = frozenset({PATHS, OUTSIDE_EDITS})
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: FileStorage) -> None:
         self.storage = storage
         self._caches = Caches()
         self._guard = threading.Lock()
@@ -62,9 +60,9 @@ class FilesEngine:
 
     # -- One document ----------------------------------------------------------------------------------------------
 
-    def transaction(self, kind: str, id: str) -> _Begun:
+    def transaction(self, kind: str, id: str) -> FileTransaction:
         """See `Engine.transaction`. Costs nothing where the file is as the store left it; else a read of the whole."""
-        return _Begun(self.storage.mutex(kind, id), self._caches)
+        return FileTransaction(self.storage.mutex(kind, id), self._caches)
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
         """See `Engine.create`."""
@@ -266,27 +264,6 @@ class FilesEngine:
         if self._index is not None:
             self._index.close()
         self.storage.close()
-
-
-class _Begun:
-    """A transaction for a `with` block. A class, as a generator takes twice as long."""
-
-    __slots__ = ("_caches", "_hold")
-
-    def __init__(self, hold: AbstractContextManager[Held], caches: Caches) -> None:
-        self._hold = hold
-        self._caches = caches
-
-    def __enter__(self) -> FileTransaction:
-        held = self._hold.__enter__()
-        try:
-            return FileTransaction(held, settle(held), self._caches)
-        except BaseException:
-            self._hold.__exit__(*sys.exc_info())
-            raise
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._hold.__exit__(kind, error, at)
 
 
 def again(look: Callable[[], T]) -> T:

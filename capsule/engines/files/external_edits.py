@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from capsule import timestamps
 from capsule.engines.files.checkouts import replaced
-from capsule.engines.files.protocols import Held, Interfered, Known, Leftover, Signature, Splice, Storage
+from capsule.engines.files.protocols import Interfered, Known, Leftover, Signature
 from capsule.errors import InvalidDocument, NotFound, Problem, Remedy
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.merge.reconcile import Outcome, reconcile
 from capsule.format.merge.records import head_record, identified, splices, without_texts
 from capsule.format.text import places
+
+if TYPE_CHECKING:
+    from capsule.engines.files.document import HeldDocument
+    from capsule.engines.files.repair import Mended
+    from capsule.engines.files.storage import FileStorage
 
 _log = logging.getLogger("capsule")
 
@@ -62,7 +67,7 @@ def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
     return document
 
 
-def settle(held: Held, *, mend: bool = False, trust: bool = True) -> Known:
+def settle(held: HeldDocument, *, mend: bool = False, trust: bool = True) -> Known:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
@@ -106,14 +111,14 @@ def settle(held: Held, *, mend: bool = False, trust: bool = True) -> Known:
                 found, deliberate = mendable(held, data, signature, asked=True), False
             if found is None:
                 raise
-            kept = held.repair(data, signature, found[0])
-            _log.warning("%s: %s; the damaged original is kept as %s", held.path, found[1], kept)
+            kept = held.repair(data, signature, found.data)
+            _log.warning("%s: %s; the damaged original is kept as %s", held.path, found.what, kept)
     return _take_in(held, document, data, signature, deliberate)
 
 
-def _put_back(held: Held) -> tuple[bytes, Signature] | None:
+def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
     """A document that was there lately, once it is again: vim moves the old version away before it writes the new."""
-    if not held.was_known():
+    if held.note.known() is None:
         return None
     deadline = time.monotonic_ns() + _QUIET_NS
     got = None
@@ -123,7 +128,7 @@ def _put_back(held: Held) -> tuple[bytes, Signature] | None:
     return got
 
 
-def mendable(held: Held, data: bytes, signature: Signature, *, asked: bool = False) -> tuple[bytes, str] | None:
+def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bool = False) -> Mended | None:
     """A file that isn't valid, as it is once mended, and in words what was done; None when it is left alone.
 
     Unasked, it is mended where the log has the very write that tore it, or nobody can be saving it any more.
@@ -134,15 +139,23 @@ def mendable(held: Held, data: bytes, signature: Signature, *, asked: bool = Fal
         signature: Its signature.
         asked: Whether a person asked for it.
     """
-    written = [
-        Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
-        for at, entries, stamp in splices(held.records())
-    ]
-    found = held.mended(data, signature, written, asked=asked)
-    return found if found is not None and _taken(found[0], held) is not None else None
+    from capsule.engines.files import repair
+
+    written = splices(held.records())
+    # Whoever saved it before the machine was started is done with it.
+    is_left = asked or signature.mtime_ns < held.sys.booted_ns()
+    for n, (at, entries, stamp) in enumerate(written):
+        splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
+        whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
+        if whole is not None:
+            found: Mended | None = repair.Mended(whole, "completed where a write was interrupted")
+            break
+    else:
+        found = repair.mend(data) if is_left else None
+    return found if found is not None and _taken(found.data, held) is not None else None
 
 
-def forget_texts(storage: Storage, kind: str, id: str) -> None:
+def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
     """Have the log of a document hold no text of a message, and no title, that the document has no more.
 
     A document that is gone has no log afterwards. What a person deleted stays deleted, and what the document has is
@@ -164,7 +177,7 @@ def forget_texts(storage: Storage, kind: str, id: str) -> None:
     storage.sweep(kind, Leftover("vanished", id, storage.path(kind, id), ""))
 
 
-def _taken(data: bytes, held: Held) -> dict[str, Any] | None:
+def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
     """The capsule in `data`, as it would be taken in; None when it is none."""
     try:
         return migrations.current(decoded(data, held.path, held.id), held.path)[0]
@@ -172,7 +185,9 @@ def _taken(data: bytes, held: Held) -> dict[str, Any] | None:
         return None
 
 
-def _take_in(held: Held, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None) -> Known:
+def _take_in(
+    held: HeldDocument, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None
+) -> Known:
     known = held.records()
     history = identified(document["history"], known)
     is_renamed = history is not document["history"]
@@ -212,7 +227,7 @@ def _lacking(outcome: Outcome) -> str:
     return ", ".join(said)
 
 
-def _respect_git(held: Held, outcome: Outcome) -> None:
+def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
     """A version that git put there is a decision: what it takes away is kept aside, and stays away."""
     overruled = [what for what, _ in outcome.overruled]
     lost: dict[str, Any] = {"restored": outcome.restored, "remade": outcome.remade, "overruled": overruled}
@@ -227,7 +242,7 @@ def _respect_git(held: Held, outcome: Outcome) -> None:
     )
 
 
-def _is_gits(held: Held, data: bytes, known: list[list[bytes]]) -> bool | None:
+def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool | None:
     """Whether a version that lacks something was put there by git, and what it replaced is in a commit as a whole.
 
     Returns:

@@ -28,7 +28,6 @@ from typing import NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.engines.files.protocols import Splice
 from capsule.format import anatomy
 
 _SECTOR = 512
@@ -46,6 +45,14 @@ _CUT_LINE = re.compile(
 _ID_LINE = re.compile(rb'\n      "id": "[^"\n]*"')
 _STAMP = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
 _LOCK_STAMP = re.compile(rb'\n      "timestamp": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
+
+
+class Splice(NamedTuple):
+    """A splice as the log has it: where it wrote, the entries as they stand in the file, and their `updatedAt`."""
+
+    at: int
+    entries: list[bytes]
+    stamp: str
 
 
 class Mended(NamedTuple):

@@ -86,9 +86,8 @@ def splice(
                 pwrite_all(sys, fd, closing, anatomy.tail)
                 pwrite_all(sys, fd, before, anatomy.updated_at)
         raise
-    _flush(sys, fd)
+    found = _flushed(sys, fd, path, known.signature.inode)
     there = around[: anatomy.tail - start] + block[:_BEFORE]
-    found = _named(sys, path, known.signature.inode)
     if not undisturbed or found.size != after.size or sys.pread(fd, len(there), start) != there:
         _withdraw(sys, fd, anatomy, block, now)
         raise Interfered
@@ -108,27 +107,24 @@ def stamp_in_place(sys: Syscalls, fd: int, path: str, known: Known, offset: int,
         with suppress(OSError):
             pwrite_all(sys, fd, before[1:-1], offset)
         raise
-    _flush(sys, fd)
-    found = _named(sys, path, known.signature.inode)
+    found = _flushed(sys, fd, path, known.signature.inode)
     if found.size != known.signature.size or sys.pread(fd, WIDTH + 2, offset - 1) != b'"' + stamp.encode() + b'"':
         raise Interfered
     return found
 
 
-def _flush(sys: Syscalls, fd: int) -> None:
+def _flushed(sys: Syscalls, fd: int, path: str, inode: int) -> Signature:
+    """The signature of the file at `path`, once it is flushed.
+
+    Raises:
+        Unflushed: The flush failed.
+        Interfered: The path names another file: an editor renamed its copy over it, and the write went into a file
+            without a name.
+    """
     try:
         sys.fdatasync(fd)
     except OSError as error:
         raise Unflushed(error.errno, error.strerror) from error
-
-
-def _named(sys: Syscalls, path: str, inode: int) -> Signature:
-    """The signature of the file at `path`.
-
-    Raises:
-        Interfered: It is another: an editor renamed its copy over the path, and the write went into a file without a
-            name.
-    """
     try:
         named = sys.lstat(path)
     except FileNotFoundError:

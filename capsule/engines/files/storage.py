@@ -11,7 +11,6 @@ import stat
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
 
 from capsule.engines.files import note
 from capsule.engines.files.disk import whole_files
@@ -73,11 +72,11 @@ class FileStorage:
         self._checked: set[str] = set()
         _open_storages.add(self)
 
-    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> _Hold:
-        """See `Storage.mutex`."""
+    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
+        """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
         if kind not in self._checked:
             self._check(kind)
-        return _Hold(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
+        return HeldDocument(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
 
     def _check(self, kind: str) -> None:
         """Raise Refused, at the first use of a kind, when its directory is a symlink.
@@ -90,11 +89,11 @@ class FileStorage:
         self._checked.add(kind)
 
     def path(self, kind: str, id: str) -> str:
-        """See `Storage.path`."""
+        """See `Source.path`."""
         return self.layout.document(kind, id)
 
     def exists(self, kind: str, id: str) -> bool:
-        """See `Storage.exists`."""
+        """Whether a file of that name is there."""
         path = self.layout.document(kind, id)
         with whole_files.naming(path, "look for"):
             try:
@@ -104,7 +103,7 @@ class FileStorage:
         return True
 
     def noted(self, kind: str, id: str) -> Known | None:
-        """See `Storage.noted`."""
+        """See `Source.noted`."""
         try:
             path = self._mutex_files.file(f"{kind}-{id}")
             fd = self.sys.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -119,7 +118,7 @@ class FileStorage:
                 self.sys.close(fd)
 
     def known(self, kind: str, id: str) -> Known | None:
-        """See `Storage.known`."""
+        """As `Held.look`, without the mutex; None also when a writer is at work."""
         path = self.layout.document(kind, id)
         known = self.noted(kind, id)
         if known is None or known.boot != self.boot:
@@ -135,11 +134,11 @@ class FileStorage:
         return whole_files.open_document(self.sys, path, flags, self._document_bytes)
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """See `Storage.read`."""
+        """See `Source.read`."""
         return self.read_from(kind, id, 0)
 
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
-        """See `Storage.read_from`."""
+        """See `Source.read_from`."""
         path = self.layout.document(kind, id)
         with whole_files.naming(path, "read"):
             try:
@@ -155,7 +154,10 @@ class FileStorage:
                 self.sys.close(fd)
 
     def beginning(self, path: str) -> tuple[bytes, bytes]:
-        """See `Storage.beginning`. Costs an open and two reads, when the head is of a usual size."""
+        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`.
+
+        Costs an open and two reads, when the head is of a usual size.
+        """
         with whole_files.naming(path, "read"):
             try:
                 fd, found = self.open(path)
@@ -174,23 +176,26 @@ class FileStorage:
                 self.sys.close(fd)
 
     def is_torn(self, data: bytes) -> bool:
-        """See `Storage.is_torn`."""
+        """See `Source.is_torn`."""
         from capsule.engines.files import repair
 
         return repair.mend(data) is not None
 
     def remembered(self, kind: str) -> list[str]:
-        """See `Storage.remembered`."""
+        """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
         with whole_files.naming(self._mutex_files.path, "list"):
             names = (name.removeprefix(f"{kind}-") for name in self._mutex_files.files() if name.startswith(f"{kind}-"))
             return [id for id in names if is_id(id)]
 
     def remembers(self, kind: str, id: str) -> bool:
-        """See `Storage.remembers`."""
+        """See `Source.remembers`."""
         return self.noted(kind, id) is not None
 
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
-        """See `Storage.tail`. Costs reading the entries asked for."""
+        """The last `n` entries as a JSON array; None when the file changed meanwhile.
+
+        Costs reading the entries asked for.
+        """
         anatomy = known.anatomy
         if anatomy is None:
             return None
@@ -214,7 +219,7 @@ class FileStorage:
                 self.sys.close(fd)
 
     def scan(self, kind: str) -> Iterator[Scanned]:
-        """See `Storage.scan`. Costs one scandir, and an lstat a file."""
+        """See `Source.scan`. Costs one scandir, and an lstat a file."""
         directory = self.layout.documents(kind)
         if kind not in self._checked:
             self._check(kind)
@@ -229,7 +234,7 @@ class FileStorage:
                 return
 
     def find(self, kind: str, id: str) -> Scanned | None:
-        """See `Storage.find`."""
+        """See `Source.find`."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
         path = f"{self.layout.documents(kind)}/{id}{_SUFFIX}"
@@ -241,18 +246,18 @@ class FileStorage:
         return Scanned(id, path, whole_files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
 
     def tracker(self, kind: str) -> Tracker | None:
-        """See `Storage.tracker`."""
+        """See `Source.tracker`."""
         from capsule.engines.files.disk.notices import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
     def trash(self, kind: str) -> list[Trashed]:
-        """See `Storage.trash`."""
+        """The deleted documents of a kind, newest first."""
         with whole_files.naming(self.layout.derived("trash"), "list"):
             return self.keeping.trashed(kind)
 
     def read_trashed(self, token: str) -> bytes:
-        """See `Storage.read_trashed`."""
+        """The bytes of a deleted document. Raises `NotFound`."""
         with whole_files.naming(self.layout.derived("trash", token), "read"):
             try:
                 return self.keeping.read(token, self._document_bytes)
@@ -260,21 +265,21 @@ class FileStorage:
                 raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
 
     def purge(self, older_than_s: float) -> list[str]:
-        """See `Storage.purge`."""
+        """Drop what lies in the trash and the quarantine for longer; the paths."""
         with whole_files.naming(self.layout.derived("trash"), "purge"):
             return self.keeping.purge(older_than_s)
 
     def announce(self, instance: str) -> None:
-        """See `Storage.announce`."""
+        """Make the instance file, locked as long as this process lives; idempotent."""
         with whole_files.naming(self.layout.derived("instances", instance), "make"):
             self._instances.announce(instance)
 
     def withdraw(self, instance: str) -> None:
-        """See `Storage.withdraw`."""
+        """Give an instance file of this process back, when there is one."""
         self._instances.withdraw(instance)
 
     def alive(self, instance: str) -> bool:
-        """See `Storage.alive`."""
+        """Whether a process on this machine holds that instance file."""
         return self._instances.alive(instance)
 
     def clear_temporary(self, kind: str, id: str) -> str:
@@ -289,7 +294,7 @@ class FileStorage:
         return f"{temporary}: moved to {kept}"
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
-        """See `Storage.read_stray`."""
+        """A file that lies among the documents of a kind under any name, without `.json`; None: there is none."""
         found = self.find(kind, name)
         if found is None or not found.regular:
             return None
@@ -302,7 +307,7 @@ class FileStorage:
         return None
 
     def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
-        """See `Storage.set_aside`."""
+        """Move such a file to the quarantine, as one of the document `id`; its path there. Raises `NotFound`."""
         found = self.find(kind, name)
         if found is None:
             raise NotFound(f"there is no file {name[:200]!r} any more", id=id)
@@ -311,7 +316,10 @@ class FileStorage:
             return self.keeping.move(found.path, QUARANTINE, kind, check_id(id), reason)
 
     def leftovers(self, kind: str) -> list[Leftover]:
-        """See `Storage.leftovers`. Takes the mutex of each document that seems to have one."""
+        """What dead processes left, and known documents whose file vanished.
+
+        Takes the mutex of each document that seems to have one.
+        """
         with whole_files.naming(self.layout.root, "list"):
             dead = [(one, self.layout.derived("instances", one)) for one in self._instances.dead()]
             found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
@@ -335,7 +343,7 @@ class FileStorage:
         return found
 
     def sweep(self, kind: str, leftover: Leftover) -> str:
-        """See `Storage.sweep`."""
+        """Put one leftover away; in words what was done."""
         with whole_files.naming(leftover.path, "put away"):
             if leftover.kind == "instance":
                 self._instances.sweep(leftover.id)
@@ -349,7 +357,7 @@ class FileStorage:
                 return f"{leftover.path}: forgotten"
 
     def close(self) -> None:
-        """See `Storage.close`."""
+        """Give back every descriptor and the instance file."""
         self._instances.close()
         self.mutexes.close()
 
@@ -357,33 +365,6 @@ class FileStorage:
         """In a forked child: share nothing with the parent."""
         self.mutexes.forget()
         self._instances.forget()
-
-
-class _Hold:
-    """Holds the mutex of one document for a `with` block. A class, as a generator takes twice as long."""
-
-    __slots__ = ("_held", "_id", "_kind", "_mutex", "_storage", "_timeout_s")
-
-    def __init__(self, storage: FileStorage, kind: str, id: str, timeout_s: float) -> None:
-        self._storage = storage
-        self._kind = kind
-        self._id = id
-        self._timeout_s = timeout_s
-
-    def __enter__(self) -> HeldDocument:
-        path = self._storage.layout.document(self._kind, self._id)  # Checks the id before a file is made of it.
-        name = f"{self._kind}-{self._id}"
-        try:
-            self._mutex = self._storage.mutexes.acquire(name, self._timeout_s)
-        except OSError as error:
-            raise whole_files.failure(error, self._storage.mutexes.path(name), "open") from error
-        self._held = HeldDocument(self._storage, self._kind, self._id, path, self._mutex)
-        return self._held
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._storage.mutexes.release(self._mutex)
-        if isinstance(error, OSError):
-            raise whole_files.failure(error, self._held.path, "read or write") from error
 
 
 _open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()

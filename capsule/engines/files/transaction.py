@@ -6,18 +6,21 @@ leaves its record in the log first; and what is no capsule any more is not writt
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-from capsule.engines.files.external_edits import decoded
-from capsule.engines.files.protocols import Held, Interfered, Known, Trashed
+from capsule.engines.files.external_edits import decoded, settle
+from capsule.engines.files.protocols import Interfered, Known, Trashed
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.fields import names
-from capsule.format.head import HeadCache, ParsedHead
+from capsule.format.head import HeadCache
 from capsule.format.merge.records import append_record, appended, head_record, lock_record, records_between
 
 if TYPE_CHECKING:
+    from capsule.engines.files.document import HeldDocument
     from capsule.engines.interface import Document
 
 #: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
@@ -67,59 +70,61 @@ class Caches:
 
 
 class FileTransaction:
-    """A conversation under its mutex, settled. See `Transaction`.
+    """A conversation, settled under its mutex in a `with` block. See `Transaction`.
 
     Args:
-        held: The document under its mutex.
-        known: The document as settled.
+        held: The document, whose mutex is taken with the block.
         caches: What the engine remembers.
     """
 
-    def __init__(self, held: Held, known: Known, caches: Caches) -> None:
+    def __init__(self, held: HeldDocument, caches: Caches) -> None:
         self.id = held.id
         self.name = held.path
         self._held = held
-        self._known = known
         self._caches = caches
-        self._whole: Document | None = None
-        self.head = caches.heads.get(self.id, known.tag) or self._parsed()
-        held.begin_log_with(lambda: [head_record(self.updated_at, self.head.document, self.count)])
 
-    def _parsed(self) -> ParsedHead:
-        if self._known.anatomy is None:
-            document = head_in(self.document())
+    def __enter__(self) -> Self:
+        held = self._held.__enter__()
+        try:
+            self._go_on(settle(held))
+        except BaseException:
+            held.__exit__(*sys.exc_info())
+            raise
+        held.note.base = self._base
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._held.__exit__(kind, error, at)
+
+    def _base(self) -> list[bytes]:
+        return [head_record(self.updated_at, self.head.document, self.count)]
+
+    def _go_on(self, known: Known, head: Document | None = None, document: Document | None = None) -> None:
+        """Go on from the document as it is now.
+
+        Args:
+            known: As the store knows it.
+            head: Its head, if that is new.
+            document: The whole document, if that is at hand.
+        """
+        heads, anatomy = self._caches.heads, known.anatomy
+        self._known, self._whole = known, document
+        self.tag, self.size, self.time = known.tag, known.signature.size, known.time
+        if head is not None:
+            self.head = heads.put(self.id, known.tag, head)
         else:
-            document = codec.decode(self._held.head(self._known), self.name)
-        return self._caches.heads.put(self.id, self._known.tag, document)
+            self.head = heads.get(self.id, known.tag) or heads.put(self.id, known.tag, self._read_head())
+        if anatomy is not None:
+            self.updated_at, self.count, self.ends_active = known.stamp, anatomy.entries, anatomy.ends_active
+        else:
+            whole = self.document()
+            self.updated_at, self.count, self.ends_active = str(whole["updatedAt"]), len(whole["history"]), False
+        self.newest = max(known.newest, self.updated_at)
 
-    @property
-    def updated_at(self) -> str:
-        return self._known.stamp or str(self.head.document["updatedAt"])
-
-    @property
-    def tag(self) -> str:
-        return self._known.tag
-
-    @property
-    def count(self) -> int:
-        return self._known.anatomy.entries if self._known.anatomy else len(self.document()["history"])
-
-    @property
-    def size(self) -> int:
-        return self._known.signature.size
-
-    @property
-    def ends_active(self) -> bool:
-        return self._known.anatomy is not None and self._known.anatomy.ends_active
-
-    @property
-    def newest(self) -> str:
-        newest, updated_at = self._known.newest, self._known.stamp or self.updated_at
-        return newest if newest > updated_at else updated_at
-
-    @property
-    def time(self) -> str:
-        return self._known.time
+    def _read_head(self) -> Document:
+        if self._known.anatomy is None:
+            return head_in(self.document())
+        return codec.decode(self._held.head(self._known), self.name)
 
     def document(self) -> Document:
         """See `Transaction.document`."""
@@ -165,9 +170,9 @@ class FileTransaction:
         if self._known.doubt == "bytes":
             document = self.document()
             data = codec.encode(document)
-            self._known = self._held.replace(self._known.signature, data, anatomy.survey(data), [])
+            self._go_on(self._held.replace(self._known.signature, data, anatomy.survey(data), []))
         elif self._known.doubt:
-            self._known = self._held.flush(self._known)
+            self._go_on(self._held.flush(self._known))
 
     def append(
         self,
@@ -190,8 +195,7 @@ class FileTransaction:
         count = at.entries + len(entries)
         if head is None:
             record = append_record(stamp, entries, count, at.tail)
-            self._known = self._held.splice(self._known, encoded, stamp, [record], time)
-            self._whole = None
+            self._go_on(self._held.splice(self._known, encoded, stamp, [record], time))
         else:
             self._known = self._known._replace(time=time)
             records = [append_record(stamp, entries, count), head_record(stamp, head, count)]
@@ -230,16 +234,13 @@ class FileTransaction:
     ) -> None:
         lines = None if context is None else anatomy.context_lines(context())
         written = anatomy.joined(codec.encode(head))
-        self._known = self._held.rehead(self._known, written, encoded, records, lines)
-        self._whole = None
-        self.head = self._caches.heads.put(self.id, self._known.tag, head)
+        self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
 
     def refresh_lock(self, stamp: str) -> bool:
         """See `Transaction.refresh_lock`."""
         if self._known.anatomy is None or self._known.anatomy.lock_at < 0:
             return False
-        self._known = self._held.restamp(self._known, stamp)
-        self._whole, self.head = None, self._parsed()
+        self._go_on(self._held.restamp(self._known, stamp))
         return True
 
     def replace(self, document: Document) -> None:
@@ -248,9 +249,8 @@ class FileTransaction:
         data = codec.encode(document)
         decoded(data, self.name, self.id)
         records = records_between(before, document)
-        self._known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)
-        self._whole = document
-        self.head = self._caches.heads.put(self.id, self._known.tag, head_in(document))
+        known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)
+        self._go_on(known, head_in(document), document)
 
     def keep(self, kind: str, document: Document) -> Trashed:
         """See `Transaction.keep`."""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from capsule.engines.files.protocols import DerivedFiles
+from capsule.engines.files.disk.derived import Derived
 from capsule.engines.index import schema
 from capsule.errors import CapsuleError, StoreBusy
 
@@ -83,7 +83,7 @@ class Database:
         generation: Tells this index from the one before it was built anew.
     """
 
-    def __init__(self, derived: DerivedFiles | None, fill: Fill) -> None:
+    def __init__(self, derived: Derived | None, fill: Fill) -> None:
         self._kept = derived
         self._fill = fill
         self._main: sqlite3.Connection | None = None
@@ -94,7 +94,7 @@ class Database:
         self.generation = ""
 
     @property
-    def _derived(self) -> DerivedFiles:
+    def _derived(self) -> Derived:
         assert self._kept is not None
         return self._kept
 
@@ -176,7 +176,7 @@ class Database:
         return True
 
     def _lock(self) -> Callable[[], None]:
-        """Wait for the lock of whoever builds. Raises StoreBusy, and as `DerivedFiles.try_lock`."""
+        """Wait for the lock of whoever builds. Raises StoreBusy, and as `Derived.try_lock`."""
         deadline = time.monotonic() + _BUILT_S
         while (release := self._derived.try_lock(_LOCK)) is None:
             if time.monotonic() > deadline:
@@ -243,7 +243,7 @@ class Database:
                 self._remove(inode)
 
     def drop(self) -> None:
-        """As `discard`, whatever index lies there. Raises as `DerivedFiles.try_lock`."""
+        """As `discard`, whatever index lies there. Raises as `Derived.try_lock`."""
         self.forget()
         if self._kept is not None:
             self._remove(None)

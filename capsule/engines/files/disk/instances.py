@@ -87,7 +87,7 @@ class Instances:
         except OSError:
             return True
         try:
-            return not self._sys.try_lock_shared(fd)
+            return not self._sys.try_lock(fd, True)
         except OSError:
             return True
         finally:
@@ -107,7 +107,7 @@ class Instances:
         except OSError:
             return
         try:
-            if self._sys.try_lock_shared(fd):
+            if self._sys.try_lock(fd, True):
                 with suppress(FileNotFoundError):
                     self._sys.unlink(path)
         finally:

@@ -177,13 +177,17 @@ class Syscalls:
         """When this run of the system began, in nanoseconds since 1970."""
         return time.time_ns() - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
-    def try_lock(self, fd: int) -> bool:
-        """Take the exclusive lock of an open file; False when another holds it."""
-        return self._locker.take(fd, shared=False)
-
-    def try_lock_shared(self, fd: int) -> bool:
-        """Take the shared lock of an open file; False when another holds it exclusively."""
-        return self._locker.take(fd, shared=True)
+    def try_lock(self, fd: int, shared: bool = False) -> bool:
+        """Take the lock of an open file, exclusively or shared; False when another's stands in the way."""
+        locker = self._locker
+        try:
+            locker.lock(fd, locker.shared if shared else locker.exclusive)
+        except locker.held:
+            return False
+        except locker.failure as error:
+            cause = error.__cause__
+            raise cause if isinstance(cause, OSError) else OSError(errno.ENOLCK, str(error)) from error
+        return True
 
     def unlock(self, fd: int) -> None:
         """Give back the lock of an open file."""
@@ -230,28 +234,18 @@ class _Locker:
         from portalocker import portalocker as lockers
 
         flags = portalocker.LockFlags
-        self._exclusive: int = flags.EXCLUSIVE | flags.NON_BLOCKING
-        self._shared: int = flags.SHARED | flags.NON_BLOCKING
-        self._lock: Callable[..., None] = portalocker.lock
+        self.exclusive: int = flags.EXCLUSIVE | flags.NON_BLOCKING
+        self.shared: int = flags.SHARED | flags.NON_BLOCKING
+        self.lock: Callable[..., None] = portalocker.lock
         self.unlock: Callable[[int], None] = portalocker.unlock
-        self._held: type[Exception] = portalocker.AlreadyLocked
-        self._failure: type[Exception] = portalocker.LockException
+        self.held: type[Exception] = portalocker.AlreadyLocked
+        self.failure: type[Exception] = portalocker.LockException
         if hasattr(lockers, "FlockLocker"):
             flock, unlock = lockers.FlockLocker().locker, int(flags.UNBLOCK)
-            self._exclusive, self._shared = int(self._exclusive), int(self._shared)
-            self._lock = flock
+            self.exclusive, self.shared = int(self.exclusive), int(self.shared)
+            self.lock = flock
             self.unlock = lambda fd: flock(fd, unlock)
-            self._held = BlockingIOError
-
-    def take(self, fd: int, *, shared: bool) -> bool:
-        try:
-            self._lock(fd, self._shared if shared else self._exclusive)
-        except self._held:
-            return False
-        except self._failure as error:
-            cause = error.__cause__
-            raise cause if isinstance(cause, OSError) else OSError(errno.ENOLCK, str(error)) from error
-        return True
+            self.held = BlockingIOError
 
 
 def _load_sync_range() -> Callable[[int, int, int, int], int] | None:
