@@ -167,7 +167,8 @@ class Reading:
             progress: Called with the bytes that are done, and all bytes.
         """
         self.index.rebuild(progress)
-        return self.index.counts()
+        counted = self.index.stats()
+        return {name: getattr(counted, name) for name in ("conversations", "damaged", "messages", "words")}
 
     def ids(self) -> list[str]:
         """List the ids of all conversations, sorted.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
 from capsule.engines.index import search as module
-from capsule.engines.index.folding import is_continuous, tokens
+from capsule.engines.index.folding import composed, is_continuous, tokens
 
 #: Several languages, with and without spaces; what a person looks for in them.
 CORPUS = (
@@ -84,7 +84,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @given(st.text(max_size=60), st.data())
 def test_a_messages_own_words_find_it(shared: Store, text: str, data: st.DataObject) -> None:
-    text = text.encode("utf-8", "replace").decode()
+    text = composed(text.encode("utf-8", "replace").decode())
     pieces = [text[first:last] for _, first, last in tokens(text)]
     if not pieces:
         return

@@ -15,20 +15,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from typing import Any
-
-
-class _Pattern:
-    """A pattern that is compiled when it is first used: most texts need none, and a list is to start fast."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __getattr__(self, name: str) -> Any:
-        pattern = re.compile(self._text)
-        self.__dict__ |= {name: getattr(pattern, name) for name in ("search", "match", "sub", "split", "finditer")}
-        return getattr(pattern, name)
-
 
 #: First and last characters of the scripts that put no spaces between words, and of Korean, whose words carry
 #: their particles. Only what is a letter, a number or a mark is meant.
@@ -52,17 +38,13 @@ _CONTINUOUS = (
     (0x20000, 0x3FFFF),  # Han
 )
 _STARTS = [first for first, _ in _CONTINUOUS]
-_RUN = _Pattern("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+")
+_RUN = "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+"
 
-#: What is one character in the composed form and several in another: Hangul letters, voiced kana.
-_PARTS = _Pattern("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f]")
-_TOGETHER = _Pattern(
-    "[\u1100-\u115f\ua960-\ua97f][\u1160-\u11a7\ud7b0-\ud7c6]?[\u11a8-\u11ff\ud7cb-\ud7ff]?"
-    "|[\uac00-\ud7a3][\u11a8-\u11ff]|[\u3041-\u30ff\uff66-\uff9d][\u3099\u309a\uff9e\uff9f]"
-)
+#: Half-width kana with a voice mark: two characters that no composed form joins.
+_VOICED = "[\uff66-\uff9d][\uff9e\uff9f]"
 #: Drawn, not said: boxes, blocks, Braille spinners, and what stands for a character that was lost.
-_DRAWN = _Pattern("[\u2500-\u259f\u2800-\u28ff\ufffd]")
-_WORD = _Pattern("[0-9A-Za-z\x80-\U0010ffff]+")
+_DRAWN = "[\u2500-\u259f\u2800-\u28ff\ufffd]"
+_WORD = "[0-9A-Za-z]+"
 _TATWEEL, _ZERO_WIDTH_SPACE = "\u0640", "\u200b"
 
 
@@ -105,7 +87,7 @@ def _folded(character: str) -> str:
         return alone if is_continuous(character) else character
     if kind == "Cf":
         return " " if character == _ZERO_WIDTH_SPACE else ""
-    if kind[0] in "ZP" or kind in ("Cc", "Cs") or _DRAWN.match(character):
+    if kind[0] in "ZP" or kind in ("Cc", "Cs") or re.match(_DRAWN, character):
         return " "
     if kind == "Nd":
         return str(unicodedata.decimal(character))
@@ -117,13 +99,18 @@ def _folded(character: str) -> str:
 _FOLDS = _Folds()
 
 
-def fold(text: str) -> str:
-    """`text` as the index takes it. Costs nothing for ASCII; else about 20 ns a byte."""
+def composed(text: str) -> str:
+    """`text` with each letter as one character where Unicode has one for it. It looks the same."""
     if text.isascii():
         return text
-    if _PARTS.search(text):
-        text = _TOGETHER.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
-    return text.translate(_FOLDS)
+    if "\uff9e" in text or "\uff9f" in text:
+        text = re.sub(_VOICED, lambda match: unicodedata.normalize("NFKC", match.group()), text)
+    return unicodedata.normalize("NFC", text)
+
+
+def fold(text: str) -> str:
+    """`text` as the index takes it. Costs nothing for ASCII; else about 20 ns a byte."""
+    return text if text.isascii() else composed(text).translate(_FOLDS)
 
 
 _SPACES = bytes(ord(" ") if chr(code).isspace() else ord("x") for code in range(256))
@@ -135,7 +122,7 @@ def count(text: str) -> int:
         # As len(text.split()), at half the cost: every message that is indexed is counted.
         flat = text.encode().translate(_SPACES)
         return flat.count(b" x") + (flat[:1] == b"x")
-    between = _RUN.split(text)
+    between = re.split(_RUN, text)
     return len(text) - sum(map(len, between)) + len(" ".join(between).split())
 
 
@@ -144,39 +131,24 @@ Token = tuple[str, int, int]
 
 
 def tokens(text: str) -> list[Token]:
-    """The words of a text as the index has them, with their places in the text as it is."""
+    """The words of a composed text as the index has them, with their places in it."""
     if text.isascii():
-        return [(match.group().lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
-    units = _units(text) if _PARTS.search(text) else ((at, at + 1, character) for at, character in enumerate(text))
+        return [(match.group().lower(), match.start(), match.end()) for match in re.finditer(_WORD, text)]
     found: list[Token] = []
     word, start, end = "", 0, 0
-    for first, last, unit in units:
-        folded = unit.translate(_FOLDS)
+    for at, unit in enumerate(text):
+        folded = _FOLDS[ord(unit)]
         for character in folded:
             if character == " ":
                 if word:
                     found.append((word, start, end))
                 word = ""
             else:
-                if not word:
-                    start = first
-                word, end = word + character, last
+                start, word, end = start if word else at, word + character, at + 1
         if word and not folded:
-            end = last  # An accent belongs to its letter.
-        elif not word and not folded and found and found[-1][2] == first:
-            found[-1] = (found[-1][0], found[-1][1], last)
+            end = at + 1  # An accent belongs to its letter.
+        elif not word and not folded and found and found[-1][2] == at:
+            found[-1] = (found[-1][0], found[-1][1], at + 1)
     if word:
         found.append((word, start, end))
     return found
-
-
-def _units(text: str) -> list[tuple[int, int, str]]:
-    """The characters of a text, those that make one together as one, with their places."""
-    made: list[tuple[int, int, str]] = []
-    at = 0
-    while at < len(text):
-        match = _TOGETHER.match(text, at)
-        end = match.end() if match else at + 1
-        made.append((at, end, unicodedata.normalize("NFKC", match.group()) if match else text[at]))
-        at = end
-    return made

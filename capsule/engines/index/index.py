@@ -71,19 +71,6 @@ class Index(Refreshing):
         question = "SELECT id, lock FROM capsules WHERE lock IS NOT NULL AND gone = 0"
         return self.query(lambda db: {id: json.loads(lock) for id, lock in db.execute(question)})
 
-    def counts(self) -> dict[str, int]:
-        """How many conversations, damaged ones, messages and words there are."""
-        question = (
-            "SELECT count(*), coalesce(sum(damaged != ''), 0), coalesce(sum(entries), 0), coalesce(sum(words), 0)"
-            " FROM capsules WHERE gone = 0"
-        )
-        names = ("conversations", "damaged", "messages", "words")
-        return self.query(lambda db: dict(zip(names, db.execute(question).fetchone(), strict=True)))
-
-    def cursor(self) -> str:
-        """The place in the journal where everything so far was heard of."""
-        return self.changes(None, 0)[1]
-
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> tuple[list[Change], str]:
         """What changed since a cursor, oldest first, `limit` at most; and the cursor behind that.
 

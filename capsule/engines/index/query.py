@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
-from capsule.engines.index.folding import tokens
+from capsule.engines.index.folding import composed, tokens
 
 #: The first so many words of a query count; one that goes on finds what has these.
 MOST_WORDS = 64
@@ -54,14 +54,12 @@ class Query:
         match: What FTS5 is asked; empty when the text has no words.
         phrases: What a message that is found may hold, to be marked in it; not what is behind a NOT.
         literal: The text, when it has no words: it is looked for as it is.
-        single: Whether it is one phrase and nothing else.
         parts: What FTS5 is asked for each phrase, when all of several are wanted and nothing else is said.
     """
 
     match: str
     phrases: tuple[Phrase, ...]
     literal: str = ""
-    single: bool = False
     parts: tuple[str, ...] = ()
 
     def having(self, count: int) -> str:
@@ -81,14 +79,15 @@ def parse(text: str) -> Query:
         beginning = text[:_MOST_CHARACTERS]
         if not text[_MOST_CHARACTERS].isspace():
             beginning = beginning.rsplit(None, 1)[0]  # It was cut within a word.
-    items = _items(beginning)
+    items = _items(composed(beginning))
     if not items:
         return Query("", (), text.strip())
-    parser = _Parser(items)
-    match = parser.whole()
-    found = tuple(dict.fromkeys(parser.phrases))
-    parts = tuple(map(str, found)) if len(found) > 1 and all(isinstance(item, Phrase) for item in items) else ()
-    return Query(match, found, single=match == str(found[0]), parts=parts)
+    match, phrases = _expression(items)
+    found = tuple(dict.fromkeys(phrases))
+    if not all(isinstance(item, Phrase) for item in items):
+        return Query(match, found)
+    parts = tuple(map(str, found))
+    return Query(" AND ".join(parts), found, parts=parts if len(parts) > 1 else ())
 
 
 #: A phrase, an operator, or a parenthesis.
@@ -154,65 +153,36 @@ def _balanced(items: list[_Item]) -> list[_Item]:
     return [item for at, item in enumerate(items) if at not in drop]
 
 
-class _Parser:
-    """Reads the items from left to right; an operator that lacks something on a side is a word."""
+def _expression(items: list[_Item]) -> tuple[str, list[Phrase]]:
+    """What FTS5 is asked, and the phrases that are not behind a NOT. An operator that lacks a side is a word.
 
-    def __init__(self, items: list[_Item]) -> None:
-        self._items = items
-        self._at = 0
-        self.phrases: list[Phrase] = []
-
-    def whole(self) -> str:
-        return self._any_of(wanted=True)
-
-    def _peek(self, ahead: int = 0) -> _Item | None:
-        at = self._at + ahead
-        return self._items[at] if at < len(self._items) else None
-
-    def _operand(self, ahead: int) -> bool:
-        item = self._peek(ahead)
-        return isinstance(item, Phrase) or item == "("
-
-    def _any_of(self, *, wanted: bool) -> str:
-        """Alternatives, up to the end of a group or of the query."""
-        parts = [self._all_of(wanted=wanted)]
-        while self._peek() == "OR":  # `_all_of` leaves it only when something follows.
-            self._at += 1
-            parts.append(self._all_of(wanted=wanted))
-        parts = list(dict.fromkeys(parts))
-        return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
-
-    def _all_of(self, *, wanted: bool) -> str:
-        """What must all be there, and what must not."""
-        having: list[str] = []
-        lacking: list[str] = []
-        while (item := self._peek()) is not None and item != ")":
-            after = self._operand(1)
-            if item == "OR" and having and (after or self._peek(1) == "NOT"):
-                break
-            if item == "AND" and having and (after or (self._peek(1) == "NOT" and self._operand(2))):
-                self._at += 1
-            elif item == "NOT" and having and after:
-                self._at += 1
-                lacking.append(self._one(wanted=not wanted))
+    FTS5 binds NOT more tightly than AND, and that more tightly than OR.
+    """
+    said: list[str] = []
+    phrases: list[Phrase] = []
+    opened: list[bool] = []
+    wanted, is_complete = True, False
+    for at, item in enumerate(items):
+        if item in _OPERATORS:
+            following = [*items[at + 1 : at + 3], ")", ")"]
+            is_operand = [isinstance(one, Phrase) or one == "(" for one in following]
+            if is_complete and item == "AND" and following[0] == "NOT" and is_operand[1]:
+                continue
+            if is_complete and (is_operand[0] or (item == "OR" and following[0] == "NOT")):
+                said.append(str(item))
+                is_complete = False
+                continue
+            item = Phrase((str(item).lower(),))
+        if item == ")":
+            wanted = opened.pop()
+        else:
+            said += ["AND"] if is_complete else []
+            is_wanted = wanted and said[-1:] != ["NOT"]
+            if isinstance(item, Phrase):
+                phrases += [item] if is_wanted else []
             else:
-                having.append(self._one(wanted=wanted))
-        match = " AND ".join(dict.fromkeys(having))
-        if len(set(having)) > 1:
-            match = f"({match})"
-        for one in dict.fromkeys(lacking):
-            match = f"({match} NOT {one})"
-        return match
-
-    def _one(self, *, wanted: bool) -> str:
-        """A phrase, a group, or an operator that is a word here."""
-        item = self._peek()
-        self._at += 1
-        if item == "(":
-            inner = self._any_of(wanted=wanted)
-            self._at += 1
-            return inner
-        phrase = item if isinstance(item, Phrase) else Phrase((str(item).lower(),))
-        if wanted:
-            self.phrases.append(phrase)
-        return str(phrase)
+                opened.append(wanted)
+                wanted = is_wanted
+        said.append(str(item))
+        is_complete = item != "("
+    return " ".join(said), phrases

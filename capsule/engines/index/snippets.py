@@ -3,34 +3,36 @@
 What must stay true: it is one line of at most `width` characters, an ellipsis on each side where something was left
 out among them; the marks lie on words of the query as the index understands them; and neither the piece nor a mark
 ends between characters that make one on a screen.
+
+FTS5's own `snippet` and `highlight` need the text in the index, which holds none.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 
-from capsule.engines.index.folding import tokens
+from capsule.engines.index.folding import composed, tokens
 from capsule.engines.index.query import Phrase
 
 #: Characters of a snippet.
 WIDTH = 160
-#: A text is looked through in pieces of so many characters, that overlap by so many, up to the first with a match.
+#: A text is searched in pieces of so many characters, each with so many of the next one, up to the first match.
 _PIECE, _OVERLAP = 16_384, 1024
-#: The most matches of a piece that are weighed against each other.
+#: The most matches of a phrase that are weighed against each other.
 _MOST = 200
-_SPACE = re.compile(r"\s+")
 #: How far a cut is moved to fall between two words.
 _REACH = 16
 _ZWJ = "\u200d"
-#: Colours of skin, vowels and ends of Hangul syllables, tags of flags.
-_JOINED = re.compile("[\U0001f3fb-\U0001f3ff\u1160-\u11ff\U000e0020-\U000e007f]")
 _FLAGS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 
 Span = tuple[int, int]
+#: First character, the one behind the last, and which phrase was found.
+_Match = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,152 +61,89 @@ def snippet(text: str, phrases: Sequence[Phrase], literal: str = "", width: int 
         literal: Instead of them: a text without words, looked for as it is.
         width: The most characters.
     """
-    found = _literal_spans(text, literal) if literal else _spans(text, phrases)
-    if not found:
-        return _cut(text, 0, [], width)
-    best, most = 0, -1
-    for at, (start, _, _) in enumerate(found):
-        # The context before the first mark takes some of the width.
-        kinds = {kind for first, last, kind in found[at:] if last <= start + width * 3 // 4}
-        if len(kinds) > most:
-            best, most = at, len(kinds)
-    return _cut(text, found[best][0], [(first, last) for first, last, _ in found[best:]], width)
-
-
-def _literal_spans(text: str, literal: str) -> list[tuple[int, int, int]]:
-    return [(*found.span(), 0) for found in islice(re.finditer(re.escape(literal), text), _MOST)]
-
-
-def _spans(text: str, phrases: Sequence[Phrase]) -> list[tuple[int, int, int]]:
-    """Where phrases stand in the first piece of a text that has any: first, behind the last, number of the phrase."""
+    beginning = _line(text, 0)
     for start in range(0, max(1, len(text)), _PIECE):
-        # A piece that begins within a word would find its end; the overlap has the whole word.
-        piece = text[start : start + _PIECE + _OVERLAP]
-        found = sorted(set(_matches(piece, phrases, started=start > 0)))
+        line = _line(text, start) if start else beginning
+        found = sorted(set(_literally(line, literal) if literal else _matches(line, phrases, is_first=not start)))
         if found:
-            return [(first + start, last + start, kind) for first, last, kind in found]
-    return []
+            more = start + _PIECE + _OVERLAP < len(text)
+            return _cut(line, _best(found, width), width, before=start > 0, after=more)
+    return _cut(beginning, [], width, before=False, after=len(text) > _PIECE + _OVERLAP)
 
 
-def _matches(text: str, phrases: Sequence[Phrase], *, started: bool) -> Iterable[tuple[int, int, int]]:
-    words = tokens(text)
-    places: dict[str, list[int]] = {}
-    for at in range(started, len(words)):
-        places.setdefault(words[at][0], []).append(at)
+def _line(text: str, start: int) -> str:
+    return composed(" ".join(text[start : start + _PIECE + _OVERLAP].split()))
+
+
+def _literally(line: str, literal: str) -> Iterator[_Match]:
+    pattern = re.escape(" ".join(literal.split()))
+    return ((*found.span(), 0) for found in islice(re.finditer(pattern, line), _MOST))
+
+
+def _matches(line: str, phrases: Sequence[Phrase], *, is_first: bool) -> Iterator[_Match]:
+    # What a piece begins with may be the end of a word; the overlap of the piece before has it whole.
+    words = tokens(line) if is_first else tokens(line)[1:]
+    said = "".join(f" {word}" for word, _, _ in words) + " "
+    starts = list(accumulate((len(word) + 1 for word, _, _ in words), initial=0))
     for kind, phrase in enumerate(phrases):
-        size = len(phrase.words)
-        found = (at for at in _beginnings(phrase, places) if _fits(phrase, [word[0] for word in words[at : at + size]]))
-        for at in islice(found, _MOST):
-            yield words[at][1], words[at + size - 1][2], kind
+        wanted = " ".join(("", *phrase.words)) + ("" if phrase.prefix else " ")
+        at = -1
+        for _ in range(_MOST):
+            at = said.find(wanted, at + 1)
+            if at < 0:
+                break
+            word = bisect_left(starts, at)
+            yield words[word][1], words[word + len(phrase.words) - 1][2], kind
 
 
-def _beginnings(phrase: Phrase, places: dict[str, list[int]]) -> Iterable[int]:
-    first = phrase.words[0]
-    if phrase.prefix and len(phrase.words) == 1:
-        return sorted(at for word, found in places.items() if word.startswith(first) for at in found)
-    return places.get(first, ())
+def _best(found: list[_Match], width: int) -> list[Span]:
+    """The matches from the one on around which the most phrases stand."""
+
+    def kinds(at: int) -> int:
+        # The context before the first mark takes some of the width.
+        return len({kind for _, last, kind in found[at:] if last <= found[at][0] + width * 3 // 4})
+
+    return [match[:2] for match in found[max(range(len(found)), key=kinds) :]]
 
 
-def _fits(phrase: Phrase, words: list[str]) -> bool:
-    *before, last = phrase.words
-    if len(words) != len(phrase.words) or words[:-1] != before:
-        return False
-    return words[-1].startswith(last) if phrase.prefix else words[-1] == last
+def _cut(line: str, marks: Sequence[Span], width: int, *, before: bool, after: bool) -> Snippet:
+    """The piece around the first mark, with the marks that lie in it."""
+    start, end = 0, len(line)
+    if end + before + after > width:
+        anchor, room = marks[0][0] if marks else 0, width - 2
+        start = max(0, min(anchor - width // 4, end - room))
+        if start:
+            start = line.find(" ", start - 1, min(start + _REACH, anchor)) + 1 or start
+            start = next((at for at in range(start, anchor) if not _belongs(line, at)), anchor)
+        if start + room < end:
+            end = start + room
+            space = line.rfind(" ", max(end - _REACH, start + 1), end + 1)
+            end = space if space > 0 else next((at for at in range(end, start, -1) if not _belongs(line, at)), end)
+    lead = "…" if start or before else ""
+    text = lead + line[start:end].strip() + ("…" if end < len(line) or after else "")
+    shift = len(lead) - start
+    placed = [(first + shift, min(last, end) + shift) for first, last in _joined(line, marks) if first < end]
+    return Snippet(text, tuple(placed))
 
 
-def _cut(text: str, anchor: int, marks: list[Span], width: int) -> Snippet:
-    """The piece around `anchor`, in one line, with the marks that lie in it."""
-    start = min(anchor, _start(text, max(0, anchor - width // 4)))
-    end = len(text) if len(text) - start <= width else _end(text, start + width - 2, start)
-    if end == len(text) and start:
-        start = min(start, _start(text, max(0, end - width + 2)))
-    parts: list[str] = []
-    placed: list[Span] = []
-    length = 0
-
-    def put(piece: str) -> None:
-        nonlocal length
-        piece = _SPACE.sub(" ", piece)
-        if piece.startswith(" ") and (not parts or parts[-1].endswith(" ")):
-            piece = piece[1:]
-        if piece:
-            parts.append(piece)
-            length += len(piece)
-
-    if start:
-        put("…")
-    at = start
-    for first, last in _joined(marks):
-        # A mark that reaches over the end is cut with the text.
-        first, last = max(first, at), min(_whole(text, last), end)
-        if first >= last:
-            continue
-        put(text[at:first])
-        begun = length
-        put(text[first:last])
-        placed.append((begun, length))
-        at = last
-    put(text[at:end].rstrip())
-    if end < len(text):
-        put("…")
-    elif parts:
-        parts[-1] = parts[-1].rstrip()
-    return Snippet("".join(parts), tuple(placed))
-
-
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Spans that overlap or touch, as one."""
+def _joined(line: str, spans: Iterable[Span]) -> list[Span]:
+    """Spans that overlap or touch, as one; each with all that makes one character with its last."""
     made: list[Span] = []
     for first, last in sorted(spans):
+        while last < len(line) and _belongs(line, last):
+            last += 1
         if made and first <= made[-1][1]:
-            made[-1] = (made[-1][0], max(last, made[-1][1]))
-        else:
-            made.append((first, last))
+            first, last = made[-1][0], max(last, made.pop()[1])
+        made.append((first, last))
     return made
 
 
-def _start(text: str, at: int) -> int:
-    """Where to begin, near `at`: at a word when one begins nearby, and at a whole character in any case."""
-    if at == 0:
-        return 0
-    space = _SPACE.search(text, at - 1, at + _REACH)
-    if space is not None:
-        return space.end()
-    whole = at
-    while whole < len(text) and _belongs(text, whole):
-        whole += 1
-    return whole if whole < len(text) else at
-
-
-def _end(text: str, at: int, start: int) -> int:
-    """Where to end, not behind `at`: behind a word when one ends nearby, and behind a whole character in any case."""
-    if at >= len(text):
-        return len(text)
-    for place in range(at, max(at - _REACH, start + 1), -1):
-        if text[place].isspace():
-            return place
-    end = at
-    while end > start + 1 and _belongs(text, end):
-        end -= 1
-    return end if end > start + 1 else at
-
-
-def _whole(text: str, at: int) -> int:
-    """The end of the character that ends at `at`, with the accents and joined signs that belong to it."""
-    limit = min(len(text), at + _REACH)
-    while at < limit and _belongs(text, at) and text[at - 1] != _ZWJ:
-        at += 1
-    return at
-
-
-def _belongs(text: str, at: int) -> bool:
+def _belongs(line: str, at: int) -> bool:
     """Whether the character at `at` makes one on a screen with the one before it."""
-    if not 0 < at < len(text):
+    character, before = line[at], line[at - 1]
+    if character < "\u0300" or not at:
         return False
-    character, before = text[at], text[at - 1]
-    if before == "\r" or character < "\u0300":
-        return before + character == "\r\n"
-    if "\U0001f1e6" <= character <= "\U0001f1ff":  # A flag is two of these.
-        return (at - len(text[:at].rstrip(_FLAGS))) % 2 == 1
-    is_joined = _ZWJ in (before, character) or _JOINED.match(character) is not None
-    return is_joined or unicodedata.category(character)[0] == "M"
+    if character in _FLAGS:  # A flag is two of these.
+        return (at - len(line[:at].rstrip(_FLAGS))) % 2 == 1
+    is_tone_or_tag = "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
+    return _ZWJ in (before, character) or is_tone_or_tag or unicodedata.category(character)[0] == "M"
