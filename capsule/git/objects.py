@@ -1,11 +1,12 @@
-"""Contents out of git and into it, and entries of its index, without git reading a file of the working tree.
+"""Contents read from git and written to it, and entries of its index, without git reading the working tree.
 
-What must stay true: what enters is what was given, byte for byte, whatever attributes and filters say; and one process
-of git serves any number of contents.
+What must stay true: a content enters byte for byte, whatever attributes and filters say; and one process of git serves
+any number of contents.
 """
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from capsule.errors import GitFailed
 from capsule.git.program import Git
 
-#: A regular file that can't be executed, in git's words; and all regular files.
+#: Git's mode of a regular file that can't be executed; and those of all regular files.
 FILE = "100644"
 REGULAR = frozenset({FILE, "100755"})
 _ABSENT = "000000"
@@ -35,12 +36,7 @@ class Blobs:
             self._process.communicate()
 
     def read(self, name: str) -> bytes | None:
-        """The content of the blob `name`, a hash or `REVISION:path`; None when there is none.
-
-        Raises:
-            GitFailed: Git ended.
-            Refused: There is no program `git`.
-        """
+        """The content of the blob `name`, a hash or `REVISION:path`; None: there is none. Raises GitFailed."""
         if "\n" in name:
             return None
         process = self._process = self._process or self._git.start("cat-file", "--batch", errors=subprocess.DEVNULL)
@@ -66,10 +62,8 @@ class Blobs:
 class Raw(NamedTuple):
     """One line of git's raw format of differences (git-diff(1), "RAW OUTPUT FORMAT").
 
-    Attributes:
-        old_mode, new_mode: In octal; empty when there is nothing on that side.
-        old, new: Names of the contents; zeros where there is none, or where git didn't look at it.
-        path: Relative to the top directory.
+    The modes are empty where there is nothing on that side; the names of the contents are zeros there, and where git
+    did not look at it.
     """
 
     old_mode: str
@@ -85,7 +79,7 @@ class Raw(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the index is to have at a path; the mode empty: nothing."""
+    """What the index is to have at a path; an empty mode: nothing."""
 
     path: str
     mode: str
@@ -93,7 +87,7 @@ class Entry(NamedTuple):
 
 
 def changes(git: Git, *command: str) -> list[Raw]:
-    """The differences by a `git diff-files`, `diff-index` or `diff-tree`, which is given `-z --raw --no-renames`."""
+    """The differences by a `git diff-files`, `diff-index` or `diff-tree`."""
     options = ("-z", "--raw", "--no-renames", "--ignore-submodules=dirty")
     fields = iter(git.run(command[0], *options, *command[1:]).fields)
     differences = []
@@ -120,31 +114,29 @@ def object_format(git: Git) -> str:
 
 def blob_name(data: bytes, hashing: str) -> str:
     """The name that git gives to a content (git-hash-object(1)), in an `object_format`."""
-    import hashlib
-
     return hashlib.new(hashing, b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
 
 
 def write_blobs(git: Git, contents: Iterable[bytes]) -> None:
-    """Make git have contents (git-fast-import(1)). A few become loose objects, many a pack."""
+    """Write contents into git (git-fast-import(1)). A few become loose objects, many a pack."""
     stream = b"".join(b"blob\ndata %d\n%b\n" % (len(content), content) for content in contents)
     if stream:
         git.run("fast-import", "--quiet", "--done", input=stream + b"done\n")
 
 
 def set_entries(git: Git, entries: Iterable[Entry]) -> None:
-    """Set entries of the index, or take them out (git-update-index(1), `--index-info`)."""
+    """Set entries of the index, or remove them (git-update-index(1), `--index-info`)."""
     lines = [f"{mode or 0} {name if mode else '0' * len(name)}\t{path}" for path, mode, name in entries]
     if lines:
         git.run("update-index", "-z", "--index-info", input=lines)
 
 
 def refresh(git: Git) -> None:
-    """Have git look which files are as the index has them, and remember it. What differs is no failure."""
-    # Without `-q`, under which git says nothing of a lock that another git has on the index, so that nobody would wait.
+    """Make git compare the files with the index, and remember which are the same. A difference is no failure."""
+    # Not with `-q`, under which git does not report a lock that another git has on the index.
     git.run("update-index", "--refresh", fine=(0, 1))
 
 
 def empty_tree(git: Git) -> str:
-    """The name of the tree without entries, which git then has."""
+    """Write the tree without entries; its name."""
     return git.run("hash-object", "-t", "tree", "-w", "--stdin").text

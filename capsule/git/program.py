@@ -2,8 +2,7 @@
 
 What must stay true: unless a person commits or exchanges with a remote (`trusting`), git runs nothing that a repository
 names, and reaches no network: the repository may have come out of an archive. Git's answers are read in its machine
-formats only, byte for byte; a git that fails is an error that carries git's own words; and nothing here knows a
-conversation.
+formats only, byte for byte; when git fails, the error has git's own words; and nothing here knows a conversation.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import NamedTuple
 
 from capsule.errors import GitFailed, Refused
 
-#: What every call gets: paths as they are, a history that doesn't depend on a person's settings, and no program that
-#: pages, watches files or checks signatures.
+#: For every call: paths as they are, a history that doesn't depend on a person's settings, and no program that pages,
+#: watches files or checks signatures.
 _ALWAYS = (
     "--no-pager",
     *("-c", "core.quotePath=false", "-c", "advice.detachedHead=false", "-c", "core.fsmonitor=false"),
@@ -33,8 +32,8 @@ _READS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_
 _PROTOCOLS = "file:git:http:https:ssh"
 #: The settings of a filter, and the values that turn it off.
 _FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
-#: What git tells its hooks and drivers of their repository: `git rev-parse --local-env-vars` (git 2.39). The settings
-#: of `git -c` (GIT_CONFIG_*) pass, as they are the caller's.
+#: The variables by which git names its repository to hooks and drivers: `git rev-parse --local-env-vars` (git 2.39).
+#: The settings of `git -c` (GIT_CONFIG_*) are the caller's.
 _OF_HOOKS = re.compile(
     "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|DIR|GRAFT_FILE|IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|"
     "NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|PREFIX|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE)"
@@ -48,12 +47,12 @@ def outside_hooks() -> dict[str, str]:
 
 
 def hook_variables() -> dict[str, str]:
-    """What git has told the hook or driver that this process is."""
+    """The variables that git gave to this process, which is a hook or a driver."""
     return {name: value for name, value in os.environ.items() if _OF_HOOKS.fullmatch(name)}
 
 
 class Answer(NamedTuple):
-    """What git answered: its exit code, and what it wrote."""
+    """Git's exit code and output."""
 
     code: int
     out: bytes
@@ -66,13 +65,13 @@ class Answer(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """Standard output as the NUL-ended texts of a command that was given `-z`."""
+        """Standard output as the NUL-ended texts of a command with `-z`."""
         fields = self.out.decode("utf-8", "surrogateescape").split("\0")
         return fields if fields[-1] else fields[:-1]
 
     @property
     def words(self) -> str:
-        """What git wrote on standard error, or else on standard output."""
+        """Standard error, or if that is empty standard output."""
         return (self.err or self.out).decode("utf-8", "replace").strip()
 
 
@@ -82,8 +81,8 @@ class Git:
 
     Attributes:
         directory: Where it runs.
-        config: Settings for this call only, which stand above all others.
-        variables: What its environment has besides `outside_hooks`.
+        config: Settings that overrule all others.
+        variables: Variables of its environment besides `outside_hooks`.
         trusting: Whether hooks may run, and remotes be reached: for what a person commits or exchanges.
     """
 
@@ -115,10 +114,9 @@ class Git:
         """Run one command, and wait for its end.
 
         Args:
-            arguments: The command and its arguments.
-            input: What it reads from standard input; texts are each ended by NUL.
+            input: Its standard input; texts are each ended by NUL.
             fine: The exit codes that are no failure.
-            timeout_s: Seconds after which it is ended.
+            timeout_s: Seconds after which it is killed.
 
         Raises:
             GitFailed: It ended with another exit code, or took too long.
@@ -131,7 +129,7 @@ class Git:
                 out, err = process.communicate(input, timeout_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
-                what = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was ended"
+                what = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was killed"
                 raise GitFailed(what, command=list(arguments), words="") from error
             except BaseException:
                 process.kill()
@@ -147,11 +145,11 @@ class Git:
         return self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", fine=(0, 1, 128)).text or None
 
     def with_config(self, config: Mapping[str, str]) -> Git:
-        """The same, with these settings besides."""
+        """Git with these settings besides."""
         return replace(self, config={**self.config, **config})
 
     def without_filters(self) -> Git:
-        """The same, without any filter: for commands that read files of a working tree which others have configured.
+        """Git without any filter, for commands that read files of a working tree which others have configured.
 
         Raises:
             GitFailed: The configuration can't be read.

@@ -16,8 +16,7 @@ from capsule.git.program import Git
 from capsule.git.setup.attributes import KINDS
 from capsule.ids import is_id
 
-#: What a person may be in the midst of, by what git leaves in its directory (gitrepository-layout(5), and what
-#: `git status` looks for), and how they end it.
+#: What a person may have begun, by the file in git's directory that says so, and how to end it.
 _UNDER_WAY = {
     "MERGE_HEAD": ("a merge", "git commit, or git merge --abort"),
     "rebase-merge": ("a rebase", "git rebase --continue, or git rebase --abort"),
@@ -35,8 +34,8 @@ class Repository:
         git: Git, in the repository's top directory; it runs nothing that the repository names.
         top: That directory.
         prefix: The store's folder in it: empty, or with a `/` at the end.
-        directory: What this worktree has of git's own: its index, its HEAD.
-        common: What all worktrees have together: the objects, the refs, the configuration.
+        directory: Git's own directory for this worktree: its index, its HEAD.
+        common: The one that all worktrees share: the objects, the refs, the configuration.
     """
 
     git: Git
@@ -84,7 +83,7 @@ class Repository:
         return [self.pathspec(f"{kind}/*.json") for kind in KINDS]
 
     def under_way(self) -> tuple[str, str] | None:
-        """What a person has begun with git and not ended in this worktree, and how they end it; None: nothing."""
+        """What a person has begun with git and not ended in this worktree, and how to end it; None: nothing."""
         names = (name for name in _UNDER_WAY if os.path.exists(os.path.join(self.directory, name)))
         return next((_UNDER_WAY[name] for name in names), None)
 
@@ -94,7 +93,7 @@ class Repository:
 
 
 def document_in(path: str) -> tuple[str, str, str] | None:
-    """Of a path that may be a document of any store in the repository: that store's folder, kind and id."""
+    """The store's folder, kind and id, of a path that may be a document of any store in the repository."""
     folder, _, name = path.rpartition("/")
     prefix, _, kind = folder.rpartition("/")
     id = name.removesuffix(".json")

@@ -1,12 +1,12 @@
 """Committing what belongs to a store, and nothing else.
 
-What must stay true: what is committed of a document is a whole version, read under its mutex, in the clean form; what a
-person has staged of other files stays staged and is in no commit of ours; what does not parse is named and left out,
-and holds up nothing else; and each step can be the last one, for the next commit goes on from there.
+What must stay true: a document is committed as a whole version, read under its mutex, in the clean form; what a person
+has staged of other files stays staged and is in no commit of ours; what does not parse is named and left out, and
+stops nothing else; and each step can be the last one, for the next commit goes on from there.
 
-Documents enter git from memory (`objects.py`) and not by `git add`. That reads a file when it gets to it, so that the
-mutexes of all of them would be held until git has read the last one, and it stops at the first that doesn't parse.
-Here a mutex is held for as long as one file takes to be read, and no filter need be started.
+Documents enter git from memory (`objects.py`) and not by `git add`. That reads a file when it gets to it, so that all
+mutexes would be held until git has read the last file, and it stops at the first that doesn't parse. Here a mutex is
+held while one file is read, and no filter is started.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from capsule.git.commits.message import DocumentChange, commit_message, document
 from capsule.git.commits.operation import Operation, retried
 from capsule.git.objects import Entry, Raw
 
-#: What of a store is committed besides its documents. Not `overrides/next.json`: what waits for the next conversation
-#: waits on one machine, and would come in every clone.
+#: What is committed besides the documents. Not `overrides/next.json`: what waits for the next conversation waits on one
+#: machine.
 FILES = ("capsule.toml", ".gitattributes", ".gitignore")
 #: Contents are given to git when they are so many bytes, or so many.
 _BATCH_BYTES = 32 << 20
@@ -34,13 +34,13 @@ _BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit came to.
+    """What was committed.
 
     Attributes:
-        commit: Its name; None: there was nothing to commit.
+        commit: The commit; None: there was nothing to commit.
         subject: The first line of its message.
-        documents: What became of the documents; of the first hundred.
-        count: How many there are.
+        documents: What became of the first hundred documents.
+        count: How many documents it has.
         files: The store's other files in it.
         invalid: What does not parse, and was left out.
     """
@@ -65,15 +65,7 @@ class Committed:
 
 
 def commit(operation: Operation, message: str | None = None) -> Committed:
-    """Commit what changed in the store; without a message, its subject is made of what changed.
-
-    Raises:
-        Refused: The attributes that make git treat documents as such are not in force.
-        GitFailed: Git did not commit, as a hook refused it for example; what is staged then stays so.
-        StoreBusy, Refused, StorageFailed: A document could not be read.
-
-    Cost: reading what git takes for changed, each file under its mutex.
-    """
+    """Commit what changed in the store; without a message, its subject says what changed."""
     git, repository = operation.git, operation.repository
     operation.progress("look", 0, 0)
     base = git.head() or objects.empty_tree(git)
@@ -114,8 +106,8 @@ def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
     for path, attribute, value in objects.attributes(operation.git, paths, "filter", "merge"):
         if value != "capsule":
             raise Refused(
-                f"git isn't told that {path} is a conversation: its attribute {attribute} is {value}, not capsule, so "
-                "that locks would be committed and clones could not merge",
+                f"git does not know that {path} is a conversation: its attribute {attribute} is {value}, not capsule; "
+                "locks would be committed, and clones could not merge",
                 remedy=Remedy("set up git"),
                 path=path,
             )
@@ -124,7 +116,7 @@ def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
 def _stage(
     operation: Operation, paths: Sequence[str], indexed: Mapping[str, Entry | None]
 ) -> dict[str, InvalidDocument]:
-    """Give the index the documents' versions of now; what does not parse is left as it is there, and returned."""
+    """Give the index the present versions of documents; what does not parse stays there as it is, and is returned."""
     git, store = operation.git, operation.store
     invalid: dict[str, InvalidDocument] = {}
     hashing = objects.object_format(git)
@@ -165,7 +157,7 @@ def _stage(
 def _commit(
     operation: Operation, ours: list[Raw], others: list[Raw], message: str | None, invalid: tuple[InvalidDocument, ...]
 ) -> Committed:
-    """Commit what of the index is ours. What else a person has staged is out of it, and stays in the index."""
+    """Commit what of the index is ours. What else is staged stays staged, and is not in the commit."""
     git, repository = operation.git, operation.repository
     documents = [raw for raw in ours if repository.document_at(raw.path)]
     files = [raw.path for raw in ours if not repository.document_at(raw.path)]

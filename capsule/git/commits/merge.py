@@ -1,13 +1,13 @@
-"""Two commits merged where no file is touched: the documents by us, all else by git.
+"""Two commits merged without touching a file: the documents by us, all else by git.
 
-What must stay true: the working tree, the index and HEAD are as they were; of two versions of a document no word is
+What must stay true: the working tree, the index and HEAD stay as they were; of two versions of a document no word is
 lost, or the merge is left to a person; and whatever else git could not merge is named, and left.
 
-Documents are kept from git's own merge. It would take one for another renamed, when a fork is made and its source
-deleted, and would start a driver for each. So each is merged by itself, three ways, by its path; and when both
-sides changed other files too, git merges (git-merge-tree(1), git 2.38 and later) two commits in which the documents
-are the same. Where the branches have crossed and several ancestors are as good, these are merged first and serve as
-one, as git's recursive strategy has it (git-merge(1)).
+Git's own merge gets no documents. It takes one for another renamed, when a fork is made and its source deleted, and
+starts a driver for each. So each is merged by itself, three ways, by its path; and when both sides changed other files
+too, git merges (git-merge-tree(1), git 2.38 and later) two commits in which the documents are the same. Where the
+branches have crossed and several ancestors are as good, these are merged first and serve as one, as in git's recursive
+strategy (git-merge(1)).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CommitMerge:
 
     Attributes:
         tree: The tree of both.
-        disputed: Documents of which both sides changed the same; one version stands, and a person has yet to settle it.
+        disputed: Documents of which both sides changed the same; one version stands until a person settles it.
         kept: Documents that were deleted on one side and changed on the other, and are kept.
         notes: What was decided besides, a line of words each.
         left: What only a person can merge, by its path, and why, where that is known; the tree has our version.
@@ -52,18 +52,11 @@ class CommitMerge:
 def merge_commits(
     operation: Operation, ours: str, theirs: str, by_hand: str, *, unrelated: bool = False
 ) -> CommitMerge:
-    """Merge two commits.
-
-    Args:
-        operation: The operation.
-        ours: The commit here.
-        theirs: The other one.
-        by_hand: The command by which a person merges the two.
-        unrelated: Whether they may have no common ancestor.
+    """Merge two commits; `by_hand` is the command by which a person does.
 
     Raises:
-        GitFailed: They have none, or something is left to a person; the message says what, and the way out.
-        Refused: Git isn't told what conversations are, so that a person's own merge would be line by line.
+        GitFailed: They have no common ancestor and are not `unrelated`, or something is left to a person.
+        Refused: The attributes are missing, so that a person's own merge would be line by line.
 
     Cost: reading and merging what both sides changed; for the rest, git's own cost of comparing trees.
     """
@@ -160,7 +153,7 @@ class _Merges:
         try:
             return self._decoded(raw.old, path, kind) if raw.old_mode else None
         except CapsuleError:
-            return None  # It got into git past us. Without it both sides' words are kept, and that is what counts.
+            return None  # It got into git past us. A merge without it keeps both sides' words.
 
     def _decoded(self, name: str, path: str, kind: str) -> dict[str, Any]:
         return codec.decode(clean(self._blobs.read(name) or b"", path, kind), path)
@@ -181,12 +174,12 @@ class _Merges:
         return tree
 
     def _commit_of(self, tree: str, *parents: str) -> str:
-        """A commit that only serves a merge, and that nothing refers to."""
+        """A commit that only serves a merge, and that no ref names."""
         options = [word for parent in parents for word in ("-p", parent)]
         return self._git.run("commit-tree", "-m", "capsule sync: of no use any more", *options, tree).text
 
     def _why(self, words: str) -> str:
-        """What is said of a merge that git did not begin."""
+        """Why git did not begin a merge."""
         version, is_enough = merge_version(self._git)
         if is_enough:
             return f"git merge-tree failed in {self._operation.repository.top}: {words}; nothing was merged"

@@ -1,7 +1,7 @@
-"""Commits and syncs of Capsule's: one at a time in a worktree, on a repository that is at rest.
+"""Commits and syncs by Capsule: one at a time in a worktree, on a repository in which no merge is under way.
 
 What must stay true: an operation ends with its process, however that dies; what a person has begun (a merge, a rebase)
-is theirs to end; and while a person's git is writing the index, Capsule waits.
+is theirs to end; and while a person's git writes the index, Capsule waits.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from capsule.store.store import Store
 
 T = TypeVar("T")
 
-#: Called before each step, and as a long one goes on: the step's name, how much of it is done, and of how much. What it
-#: raises ends the work between two steps.
+#: Called before each step, and during a long one: its name, how much of it is done, and of how much. What it raises
+#: ends the work between two steps.
 Progress = Callable[[str, int, int], None]
 
-#: Keeps git from starting our filter, where what is in question is not the documents: one start of Python each.
+#: Keeps git from starting our filter, a Python each time, where no document is concerned.
 _NO_FILTER = {"filter.capsule.process": "", "filter.capsule.clean": "", "filter.capsule.required": "false"}
 _FOLDER = "capsule"
 _OPERATION_S = 60.0
@@ -46,15 +46,7 @@ def no_progress(step: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One commit or sync under way.
-
-    Attributes:
-        store: The store, open.
-        repository: Its repository.
-        drivers: The configuration of the drivers (`drivers.driver_config`), so that they work before a setup too.
-        progress: Called with each step.
-        asks: Whether git may ask for a password.
-    """
+    """One commit or sync under way. It has the settings of the drivers, so that they work before a setup too."""
 
     store: Store
     repository: Repository
@@ -104,16 +96,12 @@ def operation(
     asks: bool = True,
     timeout_s: float = _OPERATION_S,
 ) -> Iterator[Operation]:
-    """While the body runs, no other commit or sync of Capsule's is under way in this worktree.
-
-    Args:
-        store, drivers, progress, asks: As in `Operation`.
-        timeout_s: How long to wait for another's operation to end, in seconds.
+    """While the body runs, no other commit or sync by Capsule is under way in this worktree.
 
     Raises:
         NotFound: The store lies in no repository.
-        StoreBusy: Another's operation takes longer.
-        GitFailed: A person is in the midst of a merge or the like; the message says how to end it.
+        StoreBusy: Another operation takes longer than `timeout_s` seconds.
+        GitFailed: A merge or the like by a person is under way; the message says how to end it.
     """
     repository = Repository.around(store.root)
     sys = Syscalls()
@@ -146,7 +134,7 @@ def _ensure_at_rest(repository: Repository) -> None:
 
 
 def retried(run: Callable[[], T]) -> T:
-    """What a git command gives that writes the index or a ref; again while another git holds the lock of that.
+    """Run a git command that writes the index or a ref; again while another git holds the lock of that.
 
     Raises:
         GitFailed: It failed otherwise, or the lock stays; git's words name the file.

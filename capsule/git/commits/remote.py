@@ -1,7 +1,7 @@
-"""The remote that a branch is exchanged with: which it is, what it has, and giving it what it lacks.
+"""The remote that a branch is exchanged with: which it is, what it has, and pushing to it.
 
-What must stay true: that a remote can't be reached is no error, and that it refuses who we are is one; and what is
-merged is what the remote was asked for, never what another git has fetched meanwhile.
+What must stay true: a remote that can't be reached is no error, and one that refuses us is; and what is merged is what
+this sync fetched, never what another git has fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import unquote, urlsplit
 from capsule.errors import GitFailed, Refused
 from capsule.git.program import Git
 
-#: What git, curl and ssh say when nobody answers. Whoever answers and says no is not among them.
+#: What git, curl and ssh say when nobody answers; not what a remote says that refuses.
 _UNREACHABLE = re.compile(
     r"could(?:n't| not) resolve|temporary failure in name resolution|name or service not known|unable to look up"
     r"|failed to connect|unable to connect|couldn't connect|connection (?:refused|timed out|reset|closed by)"
     r"|operation timed out|timeout was reached|network is (?:unreachable|down)|no route to host|host is down",
     re.IGNORECASE,
 )
-#: Why a remote turns a push down that another try, after its own commits are merged, may bring through.
+#: Why a remote refuses a push that may pass after its own commits are merged.
 _OVERTAKEN = re.compile(
     r"fetch first|non-fast-forward|stale info|needs force|cannot lock ref|failed to update ref|reference already exists"
     r"|incorrect old value|remote ref updated since checkout",
@@ -87,15 +87,7 @@ def _ensure_own_helpers(git: Git) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A branch of a remote, and the branch here that goes with it.
-
-    Attributes:
-        git: Git, in the repository.
-        name: The remote's name.
-        branch: The branch here.
-        ref: The branch there, `refs/heads/...`.
-        follows: Whether git knows that the one follows the other.
-    """
+    """The branch `ref` (`refs/heads/...`) of the remote `name`, and the `branch` here, which may follow it already."""
 
     git: Git
     name: str
@@ -107,25 +99,17 @@ class Remote:
         return f"{self.name}/{self.ref.removeprefix('refs/heads/')}"
 
     def tip(self) -> str | None:
-        """The commit that the branch there has, which git then has too; None when there is no such branch.
-
-        Raises:
-            Offline, GitFailed.
-        """
+        """The commit of the branch there, which git then has too; None: no such branch. Raises Offline, GitFailed."""
         lines = self._ask("ls-remote", "--quiet", self.name, self.ref).splitlines()
         tip = next((line.split("\t")[0] for line in lines if line.endswith(f"\t{self.ref}")), None)
         if tip is not None and not self._has(tip):
             self._ask("fetch", "--quiet", self.name, self.ref)
-            if not self._has(tip):  # Thrown away there, in between.
+            if not self._has(tip):  # It was removed there in between.
                 return self.tip()
         return tip
 
     def push(self) -> None:
-        """Give the branch there what the branch here has; it is followed from then on.
-
-        Raises:
-            Rejected, Offline, GitFailed.
-        """
+        """Push, and follow the branch from then on. Raises Rejected, Offline, GitFailed."""
         follow = () if self.follows else ("--set-upstream",)
         try:
             self._ask("push", "--quiet", "--porcelain", *follow, self.name, f"refs/heads/{self.branch}:{self.ref}")
@@ -141,7 +125,7 @@ class Remote:
         answer = self.git.run(*command, fine=range(256))
         if answer.code == 0:
             return answer.text
-        # `push --porcelain` tells on standard output which branch was turned down, and why; and then that it is done.
+        # `push --porcelain` says on standard output which branch was refused, and why; and then that it is done.
         out = answer.out.strip().removesuffix(b"\nDone")
         words = b"\n".join(part.strip() for part in (out, answer.err)).decode("utf-8", "replace").strip()
         if _UNREACHABLE.search(words) or self._is_unmounted():
@@ -150,7 +134,7 @@ class Remote:
         raise GitFailed(what, command=list(command), words=words)
 
     def _is_unmounted(self) -> bool:
-        """Whether the remote is a directory that isn't there just now, as on a disk that was taken out."""
+        """Whether the remote is a directory that isn't there now, as on a disk that was removed."""
         url = self.git.run("remote", "get-url", self.name, fine=(0, 1, 2, 128)).text
         if url.startswith("file://"):
             url = unquote(urlsplit(url).path)

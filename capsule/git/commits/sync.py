@@ -1,8 +1,8 @@
-"""Syncing: what is here committed, what is there merged, what is here pushed, until both have the same.
+"""Syncing: commit what is here, merge what the remote has, and push, until both have the same.
 
-What must stay true: a remote that can't be reached is no error, and costs nothing but the exchange; a merge is there
-whole or not at all, and never waits half done for a person; one who pushed first is merged, and never overwritten; and
-a sync that was interrupted anywhere is finished by the next one.
+What must stay true: a remote that can't be reached is no error, and costs nothing but the exchange; a merge is made
+whole or not at all, and never waits half done for a person; what somebody else pushed first is merged, and never
+overwritten; and the next sync finishes one that was interrupted anywhere.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from capsule.git.commits.merge import CommitMerge, merge_commits
 from capsule.git.commits.operation import Operation
 from capsule.git.commits.remote import Offline, Rejected, Remote, branch_of, remote_of
 from capsule.git.commits.worktree import Applied, apply
+from capsule.git.program import Git
 
-#: How often somebody may push first. Each time there is less left to do, so that it takes many to lose to.
+#: How often somebody may push first. Each time there is less left to do.
 _TRIES = 10
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
@@ -27,7 +28,7 @@ _LONGEST_WAIT_S = 2.0
 
 @dataclass(slots=True)
 class Synced:
-    """What a sync came to.
+    """What a sync did.
 
     Attributes:
         committed: The commit of what was here.
@@ -35,7 +36,7 @@ class Synced:
         offline: Why the remote could not be reached; empty: it was.
         received: How many commits came.
         merged: The merge's name, where both sides had gone on.
-        applied: What came into the worktree, one for each time that something came.
+        applied: What came into the worktree, each time that something came.
         kept: Documents that one side deleted and the other changed, by their paths; they are kept.
         notes: What merging decided besides, in words.
         pushed: How many commits went.
@@ -62,18 +63,7 @@ class Synced:
 
 
 def sync(operation: Operation, message: str | None = None, *, unrelated: bool = False) -> Synced:
-    """Commit, merge what the remote has, and push, again if somebody else pushed first.
-
-    Args:
-        operation: The operation.
-        message: As `commit` takes it.
-        unrelated: Whether the remote's history may have nothing in common with the one here.
-
-    Raises:
-        GitFailed: No branch is checked out; git or the remote refused; or something is left to a person, as the message
-            says. What was committed stays committed, and nothing else was changed.
-        InvalidDocument, Refused, StoreBusy, StorageFailed: As `commit` and `apply`.
-    """
+    """Commit, merge what the remote has, and push, again if somebody else pushed first."""
     branch = branch_of(operation.git)
     synced = Synced(commit(operation, message))
     remote = remote_of(operation.git, branch)
@@ -95,9 +85,12 @@ def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated
     synced.tries += 1
     operation.progress("fetch", 0, 0)
     theirs, ours = remote.tip(), git.head()
-    if theirs is not None and not (ours and _is_in(operation, theirs, ours)):
-        ours = _receive(operation, remote, ours, theirs, synced, unrelated=unrelated)
-    if ours is None or ours == theirs:
+    ahead, behind = _apart(git, ours, theirs)
+    if theirs is not None and behind:
+        ours = _receive(operation, remote, ours, theirs, synced, ahead, unrelated=unrelated)
+        synced.received += behind
+        ahead, _ = _apart(git, ours, theirs)
+    if not ahead:
         return True
     operation.progress("push", 0, 0)
     try:
@@ -107,25 +100,22 @@ def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated
             return False
         what = f"others kept pushing to {remote} first, {_TRIES} times; what is here is committed; sync again"
         raise GitFailed(what, command=["push"], words=str(error.__cause__)) from error
-    synced.pushed += _count(operation, ours, theirs)
+    synced.pushed += ahead
     return True
 
 
 def _receive(
-    operation: Operation, remote: Remote, ours: str | None, theirs: str, synced: Synced, *, unrelated: bool
+    operation: Operation, remote: Remote, ours: str | None, theirs: str, synced: Synced, ahead: int, *, unrelated: bool
 ) -> str:
     """Bring what is there into the worktree, merged with what is here; the commit that HEAD then names."""
-    received = _count(operation, theirs, ours)
     new, merge = theirs, None
-    if ours is not None and not _is_in(operation, ours, theirs):
+    if ours is not None and ahead:
         operation.progress("merge", 0, 0)
         there = remote.ref.removeprefix("refs/heads/")
         by_hand = f"git -C {operation.repository.top} pull --no-rebase {remote.name} {there}"
         merge = merge_commits(operation, ours, theirs, by_hand, unrelated=unrelated)
         new = _commit_of(operation, remote, merge, ours, theirs)
-    applied = apply(operation, ours, new, f"capsule sync: {remote}")
-    synced.received += received
-    synced.applied.append(applied)
+    synced.applied.append(apply(operation, ours, new, f"capsule sync: {remote}"))
     if merge is not None:
         synced.merged = new
         synced.kept += merge.kept
@@ -145,11 +135,10 @@ def _commit_of(operation: Operation, remote: Remote, merge: CommitMerge, ours: s
     return git.run("commit-tree", *signing, "-p", ours, "-p", theirs, merge.tree, input=text).text
 
 
-def _is_in(operation: Operation, commit: str, other: str) -> bool:
-    """Whether a commit is another one, or an ancestor of it."""
-    return operation.git.run("merge-base", "--is-ancestor", commit, other, fine=(0, 1)).code == 0
-
-
-def _count(operation: Operation, commit: str, without: str | None) -> int:
-    """How many commits one has that another hasn't."""
-    return int(operation.git.run("rev-list", "--count", commit, *([f"^{without}"] if without else [])).text)
+def _apart(git: Git, ours: str | None, theirs: str | None) -> tuple[int, int]:
+    """How many commits each of two has that the other hasn't."""
+    if ours and theirs:
+        left, right = git.run("rev-list", "--left-right", "--count", f"{ours}...{theirs}").text.split()
+        return int(left), int(right)
+    left, right = (git.run("rev-list", "--count", side).text if side else "0" for side in (ours, theirs))
+    return int(left), int(right)

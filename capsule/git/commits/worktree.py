@@ -1,21 +1,21 @@
 """A worktree brought from one commit to another while people and programs go on writing in it.
 
-What must stay true: what was written to a document since the first commit is in it afterwards, and so is the lock that
-stands there; nothing of a person's that isn't committed is overwritten; and wherever it is interrupted, no file is
-half, HEAD names the first commit or the second, and doing it again from there comes to the same.
+What must stay true: what was written to a document since the first commit is in it afterwards, and so is its lock;
+nothing of a person's that isn't committed is overwritten; and wherever it is interrupted, no file is half, HEAD names
+the first commit or the second, and a second run from there has the same result.
 
-The order, and why. First all that could refuse is asked, on a copy of the index. Then each document goes through the
-storage layer, which merges three ways: what the first commit has, what lies there now, what the second has. Then the
-entries of the documents in the index, by which git leaves the files alone. Then git's own two-way merge for all else
-(git-read-tree(1), "Two Tree Merge"), and at last HEAD. Interrupted before that, what is there already counts as
-written here: the next sync commits it, and merges it with the same again.
+First everything that could refuse is tried, on a copy of the index. Then the store merges each document three ways:
+what the first commit has, what lies there now, what the second has. Then the index gets the entries of the documents,
+so that git leaves the files alone. Then git's own two-way merge brings all else (git-read-tree(1), "Two Tree Merge"),
+and at last HEAD moves. After an interruption before that, what is there already counts as written here: the next sync
+commits it, and merges it with the same again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,12 +47,9 @@ class Applied:
 
 
 def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
-    """Bring the worktree, the index and HEAD from one commit to another.
+    """Bring the worktree, the index and HEAD from the commit that HEAD names (None: there is none yet) to another.
 
     Args:
-        operation: The operation.
-        old: The commit that HEAD names; None: there is none yet.
-        new: The commit to come to.
         why: For the reflog.
 
     Raises:
@@ -93,19 +90,15 @@ def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
 
 def _stores(operation: Operation, differences: Sequence[Raw], opened: ExitStack) -> Mapping[str, Store]:
     """The stores whose documents change, by their folders: ours, and others that lie in the same repository."""
-    stores = {operation.repository.prefix: operation.store}
+    stores, top = {operation.repository.prefix: operation.store}, operation.repository.top
     for folder in {place[0] for raw in differences if (place := document_in(raw.path))} - stores.keys():
-        root = os.path.join(operation.repository.top, folder)
-        if _is_store(operation.repository.top, folder):
-            stores[folder] = opened.enter_context(Store.open(root, keep_locks=False))
+        if _is_store(top, folder):
+            stores[folder] = opened.enter_context(Store.open(os.path.join(top, folder), keep_locks=False))
     return stores
 
 
 def _is_store(top: str, folder: str) -> bool:
-    """Whether a store lies there, in this very repository.
-
-    What lies behind a symlink, or in a repository of its own, must not be reached by a name that was fetched.
-    """
+    """Whether a store lies there. A fetched name must not reach behind a symlink or into another repository."""
     place = top
     for part in folder.split("/")[:-1]:
         place = os.path.join(place, part)
@@ -143,16 +136,14 @@ class _Document:
     def bring_in(self) -> Brought:
         """Merge what comes into the file."""
         raw = self.raw
-        base, theirs = self._clean(raw.old_mode, raw.old), self._clean(raw.new_mode, raw.new)
+        sides = ((raw.old_mode, raw.old), (raw.new_mode, raw.new))
+        base, theirs = (self._clean(name) if mode else None for mode, name in sides)
         return self.store.bring_in(self.kind, self.id, base, theirs)
 
-    def _clean(self, mode: str, name: str) -> bytes | None:
-        """A version in the clean form; None when it is no document, as what got into git past us may be."""
-        data = self.blobs.read(name) if mode else None
-        try:
-            return None if data is None else clean(data, self.raw.path, self.kind)
-        except InvalidDocument:
-            return None
+    def _clean(self, name: str) -> bytes | None:
+        with suppress(InvalidDocument):  # What got into git past us need not be a document.
+            return clean(self.blobs.read(name) or b"", self.raw.path, self.kind)
+        return None
 
 
 def _ensure_welcome(operation: Operation, base: str, new: str, entries: Sequence[Entry]) -> None:

@@ -1,15 +1,14 @@
-"""The filter process: git hands it every document on its way into the index, and gets back its clean form.
+"""The filter process: git sends it every document on its way into the index, and gets back the clean form.
 
 Git starts one for a whole command and speaks version 2 of its filter protocol with it (gitattributes(5), "Long Running
-Filter Process"). What must stay true: git's end, however it comes, is the end here; and nothing here waits long for
-anybody, as whoever called git may hold what would be waited for.
+Filter Process"). What must stay true: the process ends when git does, however that comes; and it waits for no lock
+long, because the caller of git may hold it.
 
-A file that does not parse passes as it is, and is named with line and column. The filter doesn't know whether git is to
-add it or to compare it, and `git status` and `git checkout` must go on with a file that is being mended. The check
-before a commit refuses it (`precommit.py`).
+A file that does not parse passes as it is, and is named with line and column. The filter doesn't know whether git adds
+it or compares it, and `git status` and `git checkout` must go on with a file that is being mended. The check before a
+commit refuses it (`precommit.py`).
 
-On the way out of the index nothing is changed. The filter takes part in it nevertheless, because git applies `required`
-to both ways.
+On the way out of the index nothing is changed. The filter serves that way too, because git applies `required` to both.
 """
 
 from __future__ import annotations
@@ -26,22 +25,21 @@ from capsule.ids import is_id
 #: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
 Cleaner = Callable[[bytes, str], bytes]
 
-#: Seconds to wait for a writer whose append may have been met half written. An append takes a thousandth of that. The
-#: caller of git may hold the mutex itself, and then nothing is half written.
+#: Seconds to wait for a writer whose append git may have read half written. An append takes a thousandth of that.
 _PATIENCE_S = 0.25
-#: What marks a store; the storage layer's own word for it is not loaded for every file.
+#: The file that marks a store. The storage layer, which has its name, is not loaded for every file.
 _SETTINGS = "capsule.toml"
-#: What a conversation begins with that the diff driver has made readable: `git blame` gives that to the filter.
+#: The beginning of what the diff driver makes of a conversation: `git blame` gives that to the filter.
 _READABLE = b"conversation "
 _VERSION = "version=2"
 _CAPABILITIES = ("capability=clean", "capability=smudge")
 
 
 def serve(incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: Callable[[str], None]) -> None:
-    """Answer git until it closes its end; `tell` gets the words of errors, which git's protocol has no place for.
+    """Answer git until it closes its end; `tell` gets the messages of errors, for which git's protocol has no place.
 
     Raises:
-        InvalidInput: It isn't git who writes, or one that speaks another version.
+        InvalidInput: It isn't git that writes, or it speaks another version.
         BrokenPipeError: Git is gone.
     """
     try:
@@ -74,14 +72,14 @@ def _answer(request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Cal
         elif request.get("command") != "smudge":
             raise InvalidInput(f"{path}: git asks for {request.get('command')!r}, which was not offered")
     except CapsuleError as error:
-        tell(f"{error.message}\n{path}: not taken in")
+        tell(f"{error.message}\n{path}: not filtered")
         return pktline.packed("status=error")
-    # The second list may change the status, once the content is through; it doesn't.
+    # The second list may change the status after the content; it doesn't.
     return pktline.packed("status=success") + pktline.content(data) + pktline.FLUSH
 
 
 def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
-    """What cleans the documents of the repository at `top`; `tell` gets the words about each that does not parse."""
+    """The cleaner of the repository at `top`; `tell` gets a message about each document that does not parse."""
 
     def clean_form(data: bytes, path: str) -> bytes:
         kind = kind_of(path)
@@ -107,10 +105,7 @@ def kind_of(path: str) -> str:
 
 
 def _between_writes(path: str, kind: str) -> bytes | None:
-    """The document at a path, read under its mutex; None when no store writes it, or the mutex isn't free.
-
-    Git reads without the mutex, and so may have met an append half way.
-    """
+    """The document at a path, read under its mutex, as git does not; None: no store writes it, or the mutex is held."""
     folder, name = os.path.split(path)
     root, id = os.path.dirname(folder), name.removesuffix(".json")
     if os.path.basename(folder) != kind or not is_id(id) or not os.path.isfile(os.path.join(root, _SETTINGS)):
@@ -120,7 +115,7 @@ def _between_writes(path: str, kind: str) -> bytes | None:
     storage = FileStorage(root)
     try:
         if not storage.remembers(kind, id):
-            return None  # The store never wrote it, so nobody is writing it: and no trace is left of this look.
+            return None  # The store never wrote it, so nobody is writing it; and this look leaves no trace.
         with storage.mutex(kind, id, _PATIENCE_S) as held:
             content = held.read()
         return content[0] if content else None

@@ -1,8 +1,8 @@
-"""The merge driver: git hands it three versions of a document, and it leaves the merged one in the file of ours.
+"""The merge driver: git gives it three versions of a document, and it leaves the merged one in the file of ours.
 
-What must stay true: what is left there is either a valid document in its clean form, or, where a side can't be read,
-what git itself would have left; whatever has to be settled by a person makes git stop; and the words name the document
-as the repository does. What is merged and how is `capsule/format/merge/merge.py`'s.
+What must stay true: it leaves a valid document in its clean form, or, where a side can't be read, what git itself would
+have left; what a person has to settle makes git stop; and messages name the document as the repository does. How
+documents merge is the matter of `capsule/format/merge/merge.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from capsule.git.drivers.filter import kind_of
 from capsule.git.setup.attributes import file_command, store_command
 
 Document = dict[str, Any]
-#: Values are shown up to so many characters.
+#: The longest value in a message, in characters.
 _CUT = 60
 
 
@@ -53,7 +53,7 @@ def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tu
         directory: Where git runs the driver.
 
     Returns:
-        Whether git may go on, and what a person is told, line by line.
+        Whether git may go on, and the lines of the message.
 
     Raises:
         Refused: A file can't be read or written.
@@ -95,9 +95,9 @@ def _document(content: bytes, path: str, side: str, kind: str) -> Document | Non
 
 
 def _ensure_one_document(sides: list[Document], path: str) -> None:
-    """Make sure that the sides are versions of one document: git takes what is alike for what was renamed.
+    """Raise unless these are versions of one document: git takes a fork, its source deleted, for that one renamed.
 
-    A fork is alike, when its source was deleted. (The strategy `ort` of git 2.39 does so with `no-renames`, too.)
+    (The strategy `ort` of git 2.39 does so with `no-renames`, too.)
     """
     ids = dict.fromkeys(str(side.get("id")) for side in sides)
     if len(ids) > 1:
@@ -132,8 +132,8 @@ def _short(value: Any) -> str:
 
 
 def _merge_as_text(sides: Sides, marker_size: int, directory: str) -> None:
-    """What git would have done without a driver."""
-    from capsule.git.program import Git  # Needed seldom, and not lightly loaded.
+    """Merge as git does without a driver."""
+    from capsule.git.program import Git  # Needed seldom, and slow to load.
 
     labels = [part for label in ("ours", "base", "theirs") for part in ("-L", label)]
     files = (sides.ours, sides.base, sides.theirs)

@@ -1,21 +1,20 @@
-"""The check before a commit: whether what is staged below a store may become history.
+"""The check before a commit: whether what is staged below a store may be committed.
 
-The filter has refused most of this; the check is for a clone without it, for what was staged before it was set up, and
-for `git add --patch`, which writes into the index past every filter. What must stay true: what is looked at is the
-index that this commit is made of, never the files; each complaint names the file and the way out.
+It is for a clone without the filter, for what was staged before the set-up, and for `git add --patch`, which writes
+into the index past every filter. What must stay true: the check reads the index that this commit is made of, never the
+files; each line names the file and the way out.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from capsule.errors import InvalidDocument
 from capsule.format import codec, migrations, validation
 from capsule.format.merge.clean_form import CONVERSATIONS
 from capsule.format.text import places
-from capsule.git.objects import REGULAR, Blobs
+from capsule.git.objects import REGULAR, Blobs, changes, empty_tree
 from capsule.git.program import Git
 from capsule.git.setup.attributes import KINDS, file_command, store_command
 
@@ -23,35 +22,29 @@ _DERIVED = ".capsule"
 
 
 def problems(git: Git) -> list[str]:
-    """What must not be committed, a line for each, and how to go on; none when all is well.
+    """What must not be committed, a line each, and how to go on; none when all is well.
 
-    Args:
-        git: Git, in the environment that it gives its hooks: so that it is this commit's index that is looked at.
-
-    Raises:
-        GitFailed: It is in no repository.
+    `git` has the environment that git gives its hooks, so that it reads the index of this commit.
 
     Cost: a strict parse of each staged document.
     """
     top = git.run("rev-parse", "--show-toplevel").text
     lines: list[str] = []
-    raw = ("--raw", "--no-abbrev", "--no-renames", "--diff-filter=d")
-    fields = iter(git.run("diff", "--cached", "-z", *raw).fields)
+    base = git.head() or empty_tree(git)
     with Blobs(git) as blobs:
-        for about in fields:
-            _, mode, _, blob, _ = about.split(" ")
-            path = next(fields)
+        for raw in changes(git, "diff-index", "--cached", "--diff-filter=d", base):
+            path, mode, blob = raw.entry
             kind, name = _place(top, path)
             what = ""
             if kind == _DERIVED:
-                what = "is derived from the conversations, and not to be committed"
+                what = "is derived from the conversations, and must not be committed"
             elif kind and name.startswith(".") and name.endswith(".tmp"):
-                what = "is a file that is being written, and not to be committed"
+                what = "is a file that is being written, and must not be committed"
             elif kind and name.endswith(".json"):
                 if mode in REGULAR:
                     lines += _faults(blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json"))
                 else:
-                    what = "is no file; a store takes no links in a document's place"
+                    what = "is no file; a store accepts no link in a document's place"
             if what:
                 lines.append(f"{path}: {what}: {file_command('git rm --cached', path)}")
     if lines:
@@ -85,18 +78,11 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
         yield from error.message.split("\n")
         yield f"{path}: {again}"
         return
-    holder = _holder(document)
-    if holder:
+    about = document.get("metadata")
+    lock = about.get("lock") if isinstance(about, dict) else None
+    if isinstance(lock, dict) and lock.get("active"):
+        holder = lock.get("name") or lock.get("user") or lock.get("instanceId") or "somebody"
         yield (
             f"{path}: is staged with the lock of {holder}, which other clones would take for theirs; "
             f"run: {store_command('capsule git setup', top, path)}, and then: {file_command('git add', path)}"
         )
-
-
-def _holder(document: dict[str, Any]) -> str:
-    """Who has the document locked; empty: nobody."""
-    about = document.get("metadata")
-    lock = about.get("lock") if isinstance(about, dict) else None
-    if not isinstance(lock, dict) or not lock.get("active"):
-        return ""
-    return str(lock.get("name") or lock.get("user") or lock.get("instanceId") or "somebody")

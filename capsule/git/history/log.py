@@ -1,7 +1,7 @@
-"""The commits of a repository: a list by `git log`, and the one that a person means.
+"""The commits of a repository: a list by `git log`, and the one that a revision or a date names.
 
-What must stay true: git is asked in its machine format; and a text that is neither a revision nor a date is an error,
-never now (git's own reading of dates takes anything for one, so it is never asked to read any).
+What must stay true: git answers in its machine format; and a text that is neither a revision nor a date is an error,
+never now (git's own reading of dates takes anything for one, so it is never used).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Commit:
         hash: Its whole hash.
         parents: Those of its parents.
         author, email: Who wrote it, by the repository's mailmap.
-        at: When it was written, in ISO 8601 with the author's zone.
-        committed_at: When it was committed, likewise.
+        at, committed_at: When it was written, and when it was committed, in ISO 8601 with the person's zone.
         subject: The first line of its message.
     """
 
@@ -77,18 +76,14 @@ def log(git: Git, *arguments: str) -> list[tuple[Commit, list[Difference]]]:
 
 
 def commit_at(repository: Repository, text: str) -> Commit:
-    """The commit that a person means.
+    """The commit that `text` names: a revision (gitrevisions(7)), or a date or time.
 
-    Args:
-        repository: The repository.
-        text: A revision (gitrevisions(7)); else an ISO 8601 date or time, UTC where it names no zone. Of a date the
-            end of its day is meant. It stands for the last commit of this branch up to then: of the commits that the
-            branch went through itself (first parents), the latest whose committer's date is not after it.
+    Of a date the end of its day counts. It stands for the latest commit of this branch, by its first parents, whose
+    committer's date is not after it.
 
     Raises:
         NotFound: There is no such commit.
         InvalidInput: It is neither.
-        GitFailed: Git failed.
     """
     if _REFLOG_DATE.search(text):
         raise InvalidInput(f"{text!r}: a date stands by itself here, as 2025-01-31 or 2025-01-31T12:00Z")

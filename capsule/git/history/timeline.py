@@ -1,12 +1,12 @@
 """What became of one conversation, commit by commit.
 
-What must stay true: git is asked once for the list of commits, and for a content only when that commit is told of; a
-version that does not parse is listed as damaged and hides no other; and nothing here writes.
+What must stay true: git lists the commits once, and gives a content only when its commit is in the answer; a version
+that does not parse is listed as damaged and hides no other; and nothing here writes.
 
 The list is that of `git log` for the one path, with its simplification of history (git-log(1)): a merge is in it when
-it holds what none of its parents does, and is told by what it changed against all of them. `--follow` is not used: it
-goes by likeness, and breaks where branches join. A conversation's file never changes its name, so where its history
-begins, that commit is asked whether a file of that name went from another folder, and the list goes on there.
+it holds what none of its parents does, with what it changed against all of them. `--follow` is not used: it goes by
+likeness, and breaks where branches join. A conversation's file never changes its name, so where its history begins, a
+file of that name that left another folder in that commit shows where the list goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from capsule.git.repository import Repository
 from capsule.store.reading import KIND
 from capsule.store.store import Store
 
-#: Versions that are kept: what was before one commit is what another made.
+#: Versions kept in memory: what was before one commit is what another made.
 _CACHED = 8
 
 
@@ -69,20 +69,7 @@ class _Version(NamedTuple):
 
 
 def history(store: Store, repository: Repository, id: str, *, limit: int | None = None) -> Generator[Step, None, None]:
-    """What became of a conversation, the latest first; what is not committed yet before all.
-
-    Args:
-        store: The store.
-        repository: Its repository.
-        id: The conversation, which may be gone by now.
-        limit: So many steps at most.
-
-    Raises:
-        NotFound: Neither the store nor the history of this branch has, or had, such a conversation.
-        GitFailed: Git failed.
-
-    Cost: one `git log`, and a read and a parse of each version that is told of.
-    """
+    """What became of a conversation, the latest first; what is not committed yet before all."""
     path, is_known = repository.path_of(KIND, id), limit == 0 or store.engine.exists(KIND, id)
     with Blobs(repository.git) as blobs:
 
