@@ -2,8 +2,8 @@
 
 What must stay true: nothing but the entry called `capsule` changes in what settings say; an entry of that name that
 starts something else is left alone unless it was said to be replaced; and a change is worked out whole before anything
-is done, so that it can be shown first. It is made by the program's own command where there is one, else in the file,
-unless comments would be lost or the meaning changed: then the person is told what to paste.
+is done, so that it can be shown first. It is made by the program's own command where there is one, else in the file if
+that is plain JSON. A file of TOML, or one that would lose comments, is left alone: the person is told what to paste.
 """
 
 from __future__ import annotations
@@ -258,13 +258,17 @@ class _File:
 
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
         """The plan that has the entry say `value`, or that takes it out when that is None."""
-        after = self._toml(value) if self.path.endswith(".toml") else self._json(value)
+        is_toml = self.path.endswith(".toml")
+        after = None if is_toml else self._json(value)
         if after is not None:
             return Plan(self.client, scope, self.path, before=self.text, after=after)
-        paste = f"take {'.'.join(self.keys)} out of it"
-        if value is not None:
-            empty = _File(self.client, self.path, None, {})
-            paste = empty.plan(scope, value).after or ""
+        if value is None:
+            paste = f"take {'.'.join(self.keys)} out of it"
+        elif is_toml:  # A text or a list of texts is written in TOML as in JSON.
+            lines = (f"{name} = {json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
+            paste = "\n".join([f"[{'.'.join(self.keys)}]", *lines])
+        else:
+            paste = _File(self.client, self.path, None, {})._json(value) or ""
         return Plan(self.client, scope, self.path, paste=paste)
 
     def _json(self, value: dict[str, Any] | None) -> str | None:
@@ -276,17 +280,6 @@ class _File:
         after = json.dumps(wanted, indent=indent[1] if indent else 2, ensure_ascii=False)
         newline = "\r\n" if "\r\n" in text else "\n"
         return after.replace("\n", newline) + (newline if not text or text.endswith("\n") else "")
-
-    def _toml(self, value: dict[str, Any] | None) -> str | None:
-        import tomlkit
-
-        after: str = tomlkit.dumps(_changed(tomlkit.parse(self.text or ""), self.keys, value))
-        # It has its limits with tables in odd places.
-        wanted = _changed(copy.deepcopy(self.value), self.keys, value)
-        try:
-            return after if tomllib.loads(after) == wanted else None
-        except tomllib.TOMLDecodeError:
-            return None
 
 
 def _changed(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None) -> Any:

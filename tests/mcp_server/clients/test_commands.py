@@ -28,10 +28,10 @@ def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
 
 
 def test_a_second_install_changes_nothing_and_says_so(capsule: Program, places: Places) -> None:
-    capsule("mcp", "install", "codex")
-    path = Path(places.home, ".codex", "config.toml")
+    capsule("mcp", "install", "cursor")
+    path = Path(places.home, ".cursor", "mcp.json")
     before = path.stat()
-    assert capsule("mcp", "install", "codex").stdout == (f"Codex: {path} has the entry already; nothing to change\n")
+    assert capsule("mcp", "install", "cursor").stdout == f"Cursor: {path} has the entry already; nothing to change\n"
     assert path.stat() == before
     assert not Path(places.home, ".local", "state", "capsule").exists()
 
@@ -53,6 +53,7 @@ def test_a_file_with_comments_is_left_as_it_is_and_what_to_paste_is_said(capsule
     path = Path(places.home, ".config", "zed", "settings.json")
     path.parent.mkdir(parents=True)
     path.write_text('{\n  // mine\n  "theme": "One"\n}\n')
+    assert "[mcp_servers.capsule]\ncommand = " in capsule("mcp", "install", "codex", expect=1).stdout
     answer = capsule("mcp", "install", "zed", "cursor", "--as", "anna", expect=1)
     assert json.loads(answer.stdout[answer.stdout.index("{") :])["context_servers"]["capsule"]
     assert "// mine" in path.read_text() and "capsule" not in path.read_text()
@@ -61,9 +62,8 @@ def test_a_file_with_comments_is_left_as_it_is_and_what_to_paste_is_said(capsule
 
 
 def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: Places) -> None:
-    said = capsule("mcp", "install", "zed", "codex", "--project", "--dry-run").stdout
-    assert "+++ " + os.path.join(places.project, ".codex", "config.toml") in said
-    assert '+[mcp_servers.capsule]\n+command = "' in said
+    said = capsule("mcp", "install", "zed", "cursor", "--project", "--dry-run").stdout
+    assert "+++ " + os.path.join(places.project, ".cursor", "mcp.json") in said
     assert '+  "context_servers": {' in said
     assert list(Path(places.project).iterdir()) == []
     [told] = capsule.json("mcp", "install", "zed", "--dry-run")
@@ -106,15 +106,15 @@ def test_a_store_that_is_none_is_not_installed(capsule: Program, places: Places)
 @pytest.mark.slow
 def test_doctor_says_what_each_program_would_see(capsule: Program, places: Places) -> None:
     assert "no program has the entry" in capsule("mcp", "doctor", expect=1).stderr
-    capsule("mcp", "install", "codex", "--store", str(capsule.root))
+    capsule("mcp", "install", "cursor", "--store", str(capsule.root))
     capsule("mcp", "install", "opencode", "--project", "--store", str(capsule.root))
     lines = capsule("mcp", "doctor").stdout.splitlines()
-    assert lines[0] == f"Codex (user): {places.home}/.codex/config.toml"
+    assert lines[0] == f"Cursor (user): {places.home}/.cursor/mcp.json"
     assert lines[1].startswith("  capsule ") and ", protocol 2025-11-25, ready after " in lines[1]
     assert "tools, whose list costs about " in lines[2]
     assert lines[3] == f"  store: {capsule.root}"
     assert lines[4] == f"OpenCode (project): {places.project}/opencode.json"
-    [told] = capsule.json("mcp", "doctor", "codex")
+    [told] = capsule.json("mcp", "doctor", "cursor")
     assert told["command"] == [EXECUTABLE, "mcp", "--store", str(capsule.root)]
     assert told["ok"] is True and told["tools"] > 5 and told["store"] == str(capsule.root)
 

@@ -69,8 +69,8 @@ def install(
 ) -> None:
     """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
-    If a program has a command for that (claude, codex, gemini, code), Capsule runs the command. A settings file with
-    comments stays as it is, and Capsule prints the text to paste into it; the exit code is then 1.
+    If a program has a command for that (claude, codex, gemini, code), Capsule runs the command. A settings file in
+    TOML, or with comments, stays as it is, and Capsule prints the text to paste into it; the exit code is then 1.
 
     With --store, the server always serves that store. Without it, the server serves the store that `capsule` would use
     in the directory where the program starts it.
@@ -306,7 +306,7 @@ def _told(plan: Plan, kept: str | None, dry_run: bool, is_there: bool) -> str:
     title, path = plan.client.title, plan.path
     if plan.paste:
         how = "put this into it yourself" if is_there else "change it yourself"
-        return f"{title}: {path} has comments, or can't be changed without changing more; {how}:\n{plan.paste.rstrip()}"
+        return f"{title}: {path} is TOML, or has comments that would be lost; {how}:\n{plan.paste.rstrip()}"
     if not plan.changes:
         return f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing to change"
     if dry_run:
