@@ -16,7 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from capsule import Locked, Store
 from capsule.mcp_server.tools.forms import EXTENSION
-from tests.mcp_server.serving import HANDSHAKE, ROOT, Stdio, environment, over_stdio
+from tests.mcp_server.serving import ROOT, Stdio, environment, over_stdio
 
 TAKES_DATA = advertise(EXTENSION, {"takes": ["data"]})
 #: Prints on every way there is to stdout, as soon as the SDK is being imported.
@@ -204,24 +204,6 @@ def test_whatever_comes_is_answered_with_its_id_and_the_server_goes_on(root: Pat
             assert client.answer(client.send("ping"))["result"] == {}
         client.leave()
         assert client.ended() == 0, client.said
-
-
-def test_a_batch_is_answered_as_one_where_the_protocol_has_batches(root: Path) -> None:
-    client = Stdio(root=root)
-    try:
-        client.answer(client.send("initialize", {**HANDSHAKE, "protocolVersion": "2025-03-26"}))
-        assert client.process.stdin is not None
-        ping = {"jsonrpc": "2.0", "method": "ping"}
-        for batch, answered in (
-            ([{**ping, "id": 1}, {"id": 2}, {**ping, "id": "3"}], {1, 2, "3"}),
-            ([{"id": 4}], {4}),
-            ([{"jsonrpc": "2.0", "method": "notifications/initialized"}, {**ping, "id": 5}], {5}),
-        ):
-            client.process.stdin.write(json.dumps(batch).encode() + b"\n")
-            client.process.stdin.flush()
-            assert {one["id"] for one in next(client.answers())} == answered
-    finally:
-        client.close()
 
 
 def test_a_started_identity_says_who_writes_and_a_read_only_server_lets_nobody_write(root: Path) -> None:

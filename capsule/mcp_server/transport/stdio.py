@@ -15,7 +15,6 @@ import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import anyio
@@ -31,7 +30,6 @@ from mcp_types import (
     JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
-    JSONRPCResponse,
     jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
@@ -47,12 +45,10 @@ if TYPE_CHECKING:
 
 #: How long the requests in flight may take when the client has closed its end, in seconds.
 _LAST_ANSWERS_S = 0.5
-#: The versions of the protocol in which several messages may come as one array.
-_HAVE_BATCHES = frozenset({"2024-11-05", "2025-03-26"})
 
 
 class _Unacceptable(Exception):
-    """A line, or an item of a batch, that is no message. Arguments: the id to answer to, the code, the words."""
+    """A line that is no message. Arguments: the id to answer to, the code, the words."""
 
 
 def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
@@ -79,20 +75,6 @@ def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> 
     anyio.run(run)
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Requests that came as one array, and are answered as one."""
-
-    waiting: set[Any] = field(default_factory=set)
-    answers: list[bytes] = field(default_factory=list)
-
-    def taken(self, id: Any, answer: bytes) -> bytes | None:
-        """Take an answer; all of them, when it was the last."""
-        self.waiting.discard(id)
-        self.answers.append(answer)
-        return None if self.waiting else b"[" + b",".join(self.answers) + b"]"
-
-
 class _Wire:
     """Both ends of the connection, and the requests that are not answered yet."""
 
@@ -107,9 +89,7 @@ class _Wire:
         self._reading = anyio.CapacityLimiter(1)
         self._writing = anyio.CapacityLimiter(1)
         self._open: set[Any] = set()
-        self._batches: list[_Batch] = []
         self._changed = anyio.Event()
-        self._version = ""
 
     async def read(self) -> None:
         """Pass on what the client sends, until it closes its end; then end the process."""
@@ -127,30 +107,9 @@ class _Wire:
 
     async def _take(self, line: bytes) -> None:
         try:
-            value = _parsed(line)
-            if not isinstance(value, list):
-                await self._pass_on(_message(value))
-            elif self._version in _HAVE_BATCHES and value:
-                await self._take_all(value)
-            else:
-                raise _Unacceptable(None, INVALID_REQUEST, "Invalid Request: no batches in this version")
+            await self._pass_on(_message(_parsed(line)))
         except _Unacceptable as error:
             await self._send(_error(*error.args))
-
-    async def _take_all(self, values: list[Any]) -> None:
-        batch, messages = _Batch(), []
-        for value in values:
-            try:
-                messages.append(_message(value))
-            except _Unacceptable as error:
-                batch.answers.append(_error(*error.args))
-        batch.waiting = {message.id for message in messages if isinstance(message, JSONRPCRequest)}
-        if batch.waiting:
-            self._batches.append(batch)
-        elif batch.answers:
-            await self._send(b"[" + b",".join(batch.answers) + b"]")
-        for message in messages:
-            await self._pass_on(message)
 
     async def _pass_on(self, message: JSONRPCMessage) -> None:
         # A subscription is answered by its end only.
@@ -174,17 +133,10 @@ class _Wire:
             if hasattr(message, "method"):
                 await self._send(data)
                 continue
-            if isinstance(message, JSONRPCResponse) and "protocolVersion" in message.result:
-                self._version = message.result["protocolVersion"]
             await self._answer(id, data)
 
     async def _answer(self, id: Any, data: bytes) -> None:
-        batch = next((batch for batch in self._batches if id in batch.waiting), None)
-        whole = data if batch is None else batch.taken(id, data)
-        if whole is not None:
-            if batch is not None:
-                self._batches.remove(batch)
-            await self._send(whole)
+        await self._send(data)
         self._open.discard(id)
         self._changed.set()
         self._changed = anyio.Event()
