@@ -63,6 +63,7 @@ gets another title. The server follows the store only while a client is subscrib
 def text() -> str:
     """The page."""
     server = build(NO_STORE, version="")
+    server.ready()
 
     async def listed() -> tuple[list[Tool], list[Resource], list[ResourceTemplate], list[Prompt]]:
         tools = await server.list_tools()

@@ -22,10 +22,7 @@ from mcp_types import (
     InputRequiredResult,
     ListResourcesResult,
     PaginatedRequestParams,
-    Prompt,
     Resource,
-    ResourceTemplate,
-    Tool,
     ToolAnnotations,
 )
 
@@ -66,13 +63,13 @@ class CapsuleServer(MCPServer[Any]):
     ) -> None:
         self.stores = stores
         self._turns = Turns()
-        self._later: list[Callable[[CapsuleServer], None]] = []
+        self._register: Callable[[CapsuleServer], None] | None = None
         self._listed: Callable[[str | None], tuple[list[Resource], str | None]] | None = None
         bus = InMemorySubscriptionBus()
         options.setdefault("log_level", "WARNING")
         super().__init__(name, instructions=instructions, version=version, subscriptions=bus, **options)
         self.middleware.append(in_its_form)
-        self.middleware.append(self._only_allowed)
+        self.middleware.append(self._offered)
         low = sdk.server_of(self)
         low.get_tool_input_schema = self._input_schema
         low.add_request_handler("resources/list", PaginatedRequestParams, self._list_resources)
@@ -84,15 +81,17 @@ class CapsuleServer(MCPServer[Any]):
 
     def add_later(self, register: Callable[[CapsuleServer], None]) -> None:
         """Have `register` called before the first answer that needs it."""
-        self._later.append(register)
+        self._register = register
 
     def list_also(self, resources: Callable[[str | None], tuple[list[Resource], str | None]]) -> None:
         """Have `resources/list` answer with these too: a page from a cursor on, and the next cursor."""
         self._listed = resources
 
-    def _ready(self) -> None:
-        while self._later:
-            self._later.pop(0)(self)
+    def ready(self) -> None:
+        """Register what is to be offered, if that was not done yet."""
+        if self._register is not None:
+            register, self._register = self._register, None
+            register(self)
 
     def add_tool(self, fn: Callable[..., Any], name: str | None = None, *args: Any, **options: Any) -> None:
         """Register a tool. Raises ValueError when there is one of that name."""
@@ -115,12 +114,14 @@ class CapsuleServer(MCPServer[Any]):
     # -- Answering -------------------------------------------------------------------------------------------------
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
-        self._ready()
+        self.ready()
         tool = sdk.tool_of(self, name)
         return None if tool is None else tool.parameters
 
-    async def _only_allowed(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Offer a client the tools that it may call, and no others."""
+    async def _offered(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Register what a store offers before it is first asked for; list only the tools that the client may call."""
+        if ctx.method.partition("/")[0] in ("tools", "resources", "prompts"):
+            self.ready()
         result = await call_next(ctx)
         if ctx.method == "tools/list" and isinstance(result, dict):
             access = self.stores.access(ctx)
@@ -144,16 +145,10 @@ class CapsuleServer(MCPServer[Any]):
             )
         return tool.parameters
 
-    async def list_tools(self) -> list[Tool]:
-        """All tools."""
-        self._ready()
-        return await super().list_tools()
-
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool; an error of the store becomes a `ToolError` that says what to do."""
-        self._ready()
         schema = self._ensure_allowed(name, arguments, context)
         if schema.get("additionalProperties") is False:
             from capsule.mcp_server.errors import ensure_known
@@ -169,16 +164,10 @@ class CapsuleServer(MCPServer[Any]):
                 raise
             raise told from error.__cause__
 
-    async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """All templates."""
-        self._ready()
-        return await super().list_resource_templates()
-
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         """Read a resource; an error of the store becomes a `ResourceError` in words."""
-        self._ready()
         try:
             return await super().read_resource(uri, context)
         except ResourceError as error:
@@ -193,7 +182,6 @@ class CapsuleServer(MCPServer[Any]):
     async def _list_resources(
         self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
-        self._ready()
         found = ListResourcesResult(resources=await self.list_resources())
         if self._listed is not None:
             import anyio.to_thread
@@ -203,16 +191,10 @@ class CapsuleServer(MCPServer[Any]):
             found.resources = [*([] if cursor else found.resources), *more]
         return found
 
-    async def list_prompts(self) -> list[Prompt]:
-        """All prompts."""
-        self._ready()
-        return await super().list_prompts()
-
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
         """Make a prompt; an error of the store becomes one of the protocol, in words."""
-        self._ready()
         try:
             return await super().get_prompt(name, arguments, context)
         except ValueError as error:

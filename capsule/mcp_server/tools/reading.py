@@ -210,7 +210,7 @@ async def watch_changes(
     found = await _awaited(ctx, store, cursor or None, ids, seconds)
     shown: list[Changed] = []
     lines: list[str] = []
-    left, forms = BUDGET - 300, forms_of(ctx.client_capabilities)
+    left, forms = BUDGET - 500, forms_of(ctx.client_capabilities)
     for change in found.changes:
         changed = Changed(
             kind=change.kind,
