@@ -75,7 +75,7 @@ def test_a_program_that_fails_makes_nothing_and_says_why(capsule: Any, plan: str
     for command, code, said in [
         ("exit 3", 1, "--command failed with exit code 3; nothing was made. It was: exit 3"),
         ("echo half; exit 1", 1, "failed with exit code 1"),
-        ("kill -9 $$", 1, "was ended by signal 9"),
+        ("kill -9 $$", 1, "failed with signal 9"),
         ("no-such-program-anywhere", 1, "failed with exit code 127"),
         ("true", 2, "it wrote nothing"),
         ("echo", 2, "it wrote nothing"),

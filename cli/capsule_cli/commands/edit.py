@@ -12,19 +12,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.boundary import report_error
-from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import decoded, message_text, read_file
 from capsule_cli.shared.opening import conversation
-from capsule_cli.shared.options import Id, argument, flag, option, usage
-from capsule_cli.shared.output import Stopped, answer, out, out_json, say
+from capsule_cli.shared.options import Id, argument, flag, option, refuse
+from capsule_cli.shared.output import Stopped, answer, how_it_ended, say
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -44,32 +43,32 @@ def edit(
     beside: bool = flag("--beside", "With --which: keep the message, and put the new text beside it."),
 ) -> None:
     """Open a conversation in $VISUAL or $EDITOR under its lock, and save it when it is valid."""
+    refuse(beside and message is None, "say which message gets another one beside it: --which MESSAGE", "--beside")
+    refuse(text is not None and message is None, "a text changes a message: say which with --which MESSAGE", "TEXT")
     with conversation(id) as (store, id):
-        if message is not None:
-            changed = _edit_message(store, id, message, text, beside=beside)
-            _tell_message(id, changed, "added" if beside else "changed")
-        elif beside:
-            raise usage("say which message gets another one beside it: --which MESSAGE", "--beside")
-        elif text is not None:
-            raise usage("a text changes a message: say which with --which MESSAGE", "TEXT")
-        else:
+        if message is None:
             with _held(store, id):
                 head = _edit_capsule(store, id)
-            _tell_head(store, id, head)
+            told = {"changed": head is not None, **(head or store.head(id)).as_json()}
+            answer(told, f"{id}: " + ("saved" if head else "nothing changed"))
+        else:
+            made = _edit_message(store, id, message, text, beside=beside)
+            facts = {"id": made.id, "at": made.at} if made else {}
+            said = f"message {made.id} {'added' if beside else 'changed'}" if made else "nothing changed"
+            answer({"changed": made is not None, **facts}, f"{id}: {said}", line=True)
 
 
 def _edit_capsule(store: Store, id: str) -> Head | None:
     """The conversation through the editor, until it is valid or given up. Returns: None when nothing changed."""
     read = store.read(id)
-    with _copy(read, f"-{id}.json") as path:
 
-        def save(data: bytes) -> Head:
-            try:
-                return store.rewrite(id, data, read)
-            except InvalidDocument as error:
-                raise InvalidDocument.of([replace(problem, path=path) for problem in error.problems]) from error
+    def save(data: bytes, path: str) -> Head:
+        try:
+            return store.rewrite(id, data, read)
+        except InvalidDocument as error:
+            raise InvalidDocument.of([replace(problem, path=path) for problem in error.problems]) from error
 
-        return _until_saved(path, read, save)
+    return _through_editor(read, f"-{id}.json", save)
 
 
 def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, beside: bool) -> Message | None:
@@ -82,30 +81,43 @@ def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, b
         return change(id, message_id, wanted)
     with _held(store, id):
         message = store.find_message(id, message_id)
-        before = f"{message.content}\n".encode()
-        with _copy(before, f"-{id}.md") as path:
 
-            def save(data: bytes) -> Message | None:
-                text = decoded(data, path)
-                if not text.strip():
-                    raise InvalidInput("the message is empty; to remove it: capsule delete ID --which MESSAGE")
-                return change(id, str(message.id), text)
+        def save(data: bytes, path: str) -> Message:
+            text = decoded(data, path)
+            if not text.strip():
+                raise InvalidInput("the message is empty; to remove it: capsule delete ID --which MESSAGE")
+            return change(id, str(message.id), text)
 
-            return _until_saved(path, before, save)
+        return _through_editor(f"{message.content}\n".encode(), f"-{id}.md", save)
 
 
-def _until_saved(path: str, before: bytes, save: Callable[[bytes], T | None]) -> T | None:
-    """Open the editor until what it leaves can be saved, or the person gives up. Returns: None for no change."""
-    while True:
-        _run_editor(path)
-        data = read_file(path)
-        if data == before:
-            return None
-        try:
-            return save(data)
-        except (InvalidDocument, InvalidInput) as error:
-            if not _again(error):
-                raise
+def _through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T]) -> T | None:
+    """Let a person edit a copy until it can be saved, or they give up. Returns: None for no change.
+
+    The copy is readable for its owner alone. It goes when all is well, and stays with what was typed when it is not.
+    """
+    fd, path = tempfile.mkstemp(prefix="capsule-", suffix=suffix)
+    with open(fd, "wb") as file:
+        file.write(before)
+    try:
+        while True:
+            _run_editor(path)
+            data = read_file(path)
+            try:
+                saved = None if data == before else save(data, path)
+                break
+            except (InvalidDocument, InvalidInput) as error:
+                if not _again(error):
+                    raise
+    except BaseException:
+        if os.path.isfile(path) and read_file(path) != before:
+            say(f"what you typed is kept in {path}")
+        else:
+            with suppress(OSError):
+                os.unlink(path)
+        raise
+    os.unlink(path)
+    return saved
 
 
 @contextmanager
@@ -120,33 +132,6 @@ def _held(store: Store, id: str) -> Iterator[None]:
             yield
 
 
-@contextmanager
-def _copy(data: bytes, suffix: str) -> Iterator[str]:
-    """A copy to edit, readable for its owner alone; it goes when all is well, and stays with what was typed."""
-    fd, path = tempfile.mkstemp(prefix="capsule-", suffix=suffix)
-    with open(fd, "wb") as file:
-        file.write(data)
-    try:
-        yield path
-    except BaseException:
-        if _differs(path, data):
-            say(f"what you typed is kept in {path}")
-        raise
-    else:
-        os.unlink(path)
-
-
-def _differs(path: str, data: bytes) -> bool:
-    try:
-        with open(path, "rb") as file:
-            if file.read() != data:
-                return True
-        os.unlink(path)
-    except OSError:
-        pass
-    return False
-
-
 def _run_editor(path: str) -> None:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
@@ -155,7 +140,7 @@ def _run_editor(path: str) -> None:
     except (OSError, ValueError) as error:
         raise Stopped(f"the editor {editor!r} can't be started: {error}; set VISUAL or EDITOR to yours") from None
     if code:
-        raise Stopped(f"the editor {editor!r} ended with exit code {code}; nothing was changed")
+        raise Stopped(f"the editor {editor!r} failed with {how_it_ended(code)}; nothing was changed")
 
 
 def _again(error: InvalidDocument | InvalidInput) -> bool:
@@ -163,21 +148,5 @@ def _again(error: InvalidDocument | InvalidInput) -> bool:
     if not sys.stdin.isatty():
         return False
     report_error(error)
-    answer = typer.prompt("(e)dit again, or (q)uit and keep your copy", default="e", err=True)
-    return not str(answer).strip().lower().startswith("q")
-
-
-def _tell_message(id: str, message: Message | None, done: str) -> None:
-    answer(
-        {"changed": message is not None, **({"id": message.id, "at": message.at} if message else {})},
-        f"{id}: " + (f"message {message.id} {done}" if message else "nothing changed"),
-        line=True,
-    )
-
-
-def _tell_head(store: Store, id: str, head: Head | None) -> None:
-    if asked.json:
-        told: dict[str, Any] = (head or store.head(id)).as_json()
-        out_json({"changed": head is not None, **told})
-    else:
-        out(f"{id}: " + ("saved" if head else "nothing changed"))
+    chosen = typer.prompt("(e)dit again, or (q)uit and keep your copy", default="e", err=True)
+    return not str(chosen).strip().lower().startswith("q")

@@ -6,7 +6,6 @@ looked for all the same; a program gets rows or JSON that say nothing but the hi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, get_args
 
 import typer
@@ -29,7 +28,7 @@ from capsule_cli.shared.output import (
 )
 
 if TYPE_CHECKING:
-    from capsule import Found, Hit, Stats
+    from capsule import Found, Hit
 
 commands = typer.Typer()
 
@@ -38,8 +37,8 @@ Profile = Literal["recent", "balanced", "exact"]
 
 #: A search mostly finds the index up to date.
 _INDEXING, _A_WHILE_S = "indexing (bytes)", 0.3
-#: Characters of the longest bar of a chart.
-_BAR = 40
+#: What is counted in all.
+_COUNTS = ("conversations", "damaged", "archived", "messages", "words", "bytes")
 
 
 @commands.command("search")
@@ -109,24 +108,18 @@ def search(
             _draw(found, list(store.ids()))
 
 
+def _row(hit: Hit) -> tuple[str, ...]:
+    return (hit.id, hit.message or "", hit.time, hit.role or "", hit.title, hit.snippet.text)
+
+
 def _draw(found: Found, ids: list[str]) -> None:
     """The hits in a terminal, under each what was looked for, marked."""
-    table(
-        ("id", "at", "time", "role", "title"),
-        [
-            (
-                hit.id,
-                "" if hit.at is None else f"@{hit.at}",
-                hit.time,
-                (hit.role or "title") + ("" if hit.active else ", other branch"),
-                hit.title,
-            )
-            for hit in found.hits
-        ],
-        empty="nothing was found",
-        ids=ids,
-        below=["  " + _marked(hit) for hit in found.hits],
-    )
+    rows = []
+    for hit in found.hits:
+        role = (hit.role or "title") + ("" if hit.active else ", other branch")
+        rows.append((hit.id, "" if hit.at is None else f"@{hit.at}", hit.time, role, hit.title))
+    below = ["  " + _marked(hit) for hit in found.hits]
+    table(("id", "at", "time", "role", "title"), rows, empty="nothing was found", ids=ids, below=below)
     for hit in found.hits:
         if hit.at is not None:
             out(styled(f"open one: capsule show {short_ids([*ids, hit.id])[hit.id]} --around @{hit.at}", 2))
@@ -150,37 +143,21 @@ def stats() -> None:
     """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
     with store_of() as store, progress(_INDEXING) as told:
         counted = store.stats(progress=told)
-    if asked.json or not in_terminal():
-        listing(counted.as_json(), (), _stat_rows(counted), "")
-    else:
-        _chart(counted)
-
-
-def _stat_rows(counted: Stats) -> Iterator[tuple[str, ...]]:
-    yield from ((name, str(getattr(counted, name))) for name in _COUNTS)
-    for what, named in (("role", counted.by_role), ("month", counted.by_month)):
-        yield from ((what, name, str(tally.messages), str(tally.words)) for name, tally in named.items())
-    for one in counted.largest:
-        yield ("largest", one.id, str(one.messages), str(one.words), str(one.bytes), one.title)
-
-
-_COUNTS = ("conversations", "damaged", "archived", "messages", "words", "bytes")
-
-
-def _chart(counted: Stats) -> None:
-    """The counts in a terminal, with bars for the months and the roles."""
-    out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
-    for title, named in (("month", counted.by_month), ("role", counted.by_role)):
-        most = max((tally.messages for tally in named.values()), default=0)
-        if most:
-            out("")
-            bars = {name: "█" * max(1, round(_BAR * tally.messages / most)) for name, tally in named.items()}
-            rows = [(name, f"{tally.messages:,}", f"{tally.words:,}", bars[name]) for name, tally in named.items()]
-            table((title, "messages", "words", ""), rows, last="")
-    if counted.largest:
-        out("")
+    named = {"role": counted.by_role, "month": counted.by_month}
+    if in_terminal() and not asked.json:
+        out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
+        for what, tallies in named.items():
+            rows = [(name, f"{one.messages:,}", f"{one.words:,}") for name, one in tallies.items()]
+            table((what, "messages", "words"), rows, last=what, empty=f"no message, so no {what}")
         largest = [(one.id, f"{one.messages:,}", f"{one.words:,}", one.title) for one in counted.largest]
-        table(("id", "messages", "words", "title"), largest)
+        table(("id", "messages", "words", "title"), largest, empty="there is no conversation yet")
+        return
+    lines: list[tuple[str, ...]] = [(name, str(getattr(counted, name))) for name in _COUNTS]
+    for what, tallies in named.items():
+        lines += [(what, name, str(one.messages), str(one.words)) for name, one in tallies.items()]
+    for top in counted.largest:
+        lines.append(("largest", top.id, str(top.messages), str(top.words), str(top.bytes), top.title))
+    listing(counted.as_json(), (), lines, "")
 
 
 @commands.command("reindex")

@@ -6,15 +6,29 @@ none. How far the conversation went is noted before that text is waited for.
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsule.errors import InvalidInput
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import decoded, message_text
 from capsule_cli.shared.opening import conversation
 from capsule_cli.shared.options import File, Id, argument, flag, option, refuse
-from capsule_cli.shared.output import answer, in_terminal, one_line, out_bytes, out_json, say, shown
+from capsule_cli.shared.output import (
+    Stopped,
+    answer,
+    how_it_ended,
+    in_terminal,
+    one_line,
+    out_bytes,
+    out_json,
+    say,
+    shown,
+)
+from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +93,6 @@ def summarize(
 
 def _by_program(store: Store, id: str, command: str, title: str | None, budget: int | None, *, context: bool) -> Head:
     from capsule.store.freshness import Mark
-    from capsule_cli.shared.programs import written_by
 
     refuse(not command.strip(), "the command line is empty", "--command")
     document = store.document(id)
@@ -87,9 +100,40 @@ def _by_program(store: Store, id: str, command: str, title: str | None, budget: 
     if read.left_out:
         say(f"the {read.left_out} oldest messages don't fit into the budget, and are left out of what it reads")
     given = shown(read.text).encode("utf-8", "backslashreplace")
-    text = decoded(written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
+    text = decoded(_written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
     refuse(not text.strip(), "it wrote nothing, and ended as if all were well; nothing was made", "--command")
     return store.summarize(id, text, title=title, of=Mark.of(document))
+
+
+def _written_by(command: str, given: bytes, limit: int) -> bytes:
+    """What a command line writes to its standard output, where it finds `given` on its standard input.
+
+    The shell runs it in the same group of processes as this one, so that Ctrl-C ends both; what it says on stderr, and
+    asks on the terminal, reaches the person. What it writes counts only when it ended well.
+
+    Raises:
+        Stopped: It failed.
+        InvalidInput: It wrote more than `limit` bytes.
+    """
+    with tempfile.TemporaryFile() as source, Ending():
+        source.write(given)
+        source.seek(0)
+        with subprocess.Popen(command, shell=True, stdin=source, stdout=subprocess.PIPE) as program:
+            try:
+                assert program.stdout is not None
+                written = program.stdout.read(limit + 1)
+                if len(written) > limit:
+                    raise InvalidInput(
+                        f"--command wrote more than {limit:,} bytes, the largest message that the store takes "
+                        "(limits.message_bytes in capsule.toml); nothing was made"
+                    )
+                code = program.wait()
+            except BaseException:
+                program.terminate()
+                raise
+    if code:
+        raise Stopped(f"--command failed with {how_it_ended(code)}; nothing was made. It was: {command}")
+    return written
 
 
 @commands.command("transcript")
