@@ -29,15 +29,12 @@ class Ending:
         self._careful = False
 
     def __enter__(self) -> Self:
-        for name in ("SIGINT", "SIGTERM", "SIGALRM"):
-            if hasattr(signal, name):
-                number = getattr(signal, name)
-                self._before[number] = signal.signal(number, self._hear)
+        numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
+        self._before = {number: signal.signal(number, self._hear) for number in numbers}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        _alarm(0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None or (self._asked and issubclass(kind, Exception)):
@@ -46,11 +43,9 @@ class Ending:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         again = self._asked != 0
-        if not again:
-            self._asked = number
+        self._asked = self._asked or number
         if again or not self._careful:
-            if hasattr(signal, "setitimer"):
-                signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+            _alarm(_AGAIN_S)
             self._end_if_asked()
 
     def _end_if_asked(self) -> None:
@@ -72,14 +67,18 @@ class Ending:
 
     def finish(self) -> None:
         """It was asked to end, and has something left to do that only a second signal stops."""
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        _alarm(0)
         self._careful = True
 
     def rest(self) -> None:
         """The steps are done."""
         self._careful = False
         self._end_if_asked()
+
+
+def _alarm(after_s: float) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, after_s)
 
 
 def end_at_once() -> None:

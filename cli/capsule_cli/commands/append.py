@@ -16,7 +16,7 @@ import typer
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.shared.inputs import STDIN, message_text
 from capsule_cli.shared.opening import conversation, store_of
-from capsule_cli.shared.options import File, From, Id, Role, argument, flag, option, usage
+from capsule_cli.shared.options import File, From, Id, Role, argument, flag, option, refuse
 from capsule_cli.shared.output import answer, out_bytes
 from capsule_cli.signals import Ending
 
@@ -51,8 +51,8 @@ def append(
     """Add a message to a conversation and print its id. When the id is printed, the message is on the disk."""
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
     if jsonl:
-        if text is not None or file is not None or parent is not None:
-            raise usage("the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
+        other = text is not None or file is not None or parent is not None
+        refuse(other, "the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
         with store_of(keep_locks=True) as store, Ending():
             for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
                 out_bytes(batch)
@@ -60,14 +60,11 @@ def append(
     content = message_text(text, file)
     with conversation(id) as (store, id):
         if parent is not None:
-            defaults["parent"] = None if parent == "none" else _parent(store, id, parent)
+            # A full id is left to the append to look for.
+            known = len(parent) == 36
+            defaults["parent"] = parent if known else None if parent == "none" else store.find_message(id, parent).id
         at, (message,) = store.append_entries(id, [{**defaults, "content": content}])
     answer({"id": message["id"], "at": at}, message["id"], line=True)
-
-
-def _parent(store: Store, id: str, wanted: str) -> str:
-    """The id of the message that is to be answered; a full one is left to the append to look for."""
-    return wanted if len(wanted) == 36 else str(store.find_message(id, wanted).id)
 
 
 def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
@@ -94,17 +91,15 @@ def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryI
 def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[bytes]:
     try:
         at, entries = store.append_entries(id, [message for _, message in messages])
-        yield b"".join(
-            orjson.dumps({"id": entry["id"], "at": at + i}, option=orjson.OPT_APPEND_NEWLINE)
-            for i, entry in enumerate(entries)
-        )
-        return
     except InvalidInput as error:
         if len(messages) == 1:
             raise _at_line(messages[0][0], error.message) from error
-    # One of them can't be accepted, so none was appended: one by one, those before it are.
-    for line in messages:
-        yield from _append(store, id, [line])
+        # One of them can't be accepted, so none was appended: one by one, those before it are.
+        for line in messages:
+            yield from _append(store, id, [line])
+        return
+    answers = ({"id": entry["id"], "at": place} for place, entry in enumerate(entries, at))
+    yield b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in answers)
 
 
 def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:

@@ -9,9 +9,10 @@ import typer
 
 from capsule.errors import Refused
 from capsule_cli.completion import complete_tag
+from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import Id, Yes, argument, flag, option, refuse
-from capsule_cli.shared.output import Stopped, answer, one_line
+from capsule_cli.shared.output import answer, one_line
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -47,23 +48,17 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
         Refused: A person gave the title that stands there, and nobody can be asked.
         Stopped: They want to keep it.
     """
-    if title is None:
-        title = store.title_by_rule(id)
-        refuse(not title, "no user message says what it is about; give a title", "TITLE")
+    title = store.title_by_rule(id) if title is None else title
+    refuse(not title, "no user message says what it is about; give a title", "TITLE")
     head = store.suggest_title(id, title)
     while head is None:
         there = store.head(id)
         if there.title == title.strip(" \t"):
             return there
-        if not yes:
-            if not sys.stdin.isatty():
-                raise Refused(
-                    f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
-                    "say so with --yes",
-                    path=there.path,
-                )
-            if not typer.confirm(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", err=True):
-                raise Stopped("nothing was changed")
+        if not yes and not sys.stdin.isatty():
+            what = f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
+            raise Refused(what + "say so with --yes", path=there.path)
+        ensure_agreed(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", yes=yes)
         head = store.suggest_title(id, title, instead_of=there.title)  # None: it was renamed while the person thought.
     return head
 

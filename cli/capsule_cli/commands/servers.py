@@ -21,14 +21,8 @@ commands = typer.Typer()
 #: What stands for the next new conversation where a conversation is named; it can be nobody's id.
 NEXT = "@next"
 
-Which = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID",
-        autocompletion=complete_id_or_next,
-        help="The conversation: its id, a unique beginning of it, @last; or @next, the next one that is made.",
-    ),
-]
+_WHICH = "The conversation: its id, a unique beginning of it, @last; or @next, the next one that is made."
+Which = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_id_or_next, help=_WHICH)]
 Server = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server, by its name.")]
 Names = Annotated[list[str], typer.Argument(metavar="SERVER", help="MCP servers, by their names.")]
 Switch = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="Whether the server is on there.")]

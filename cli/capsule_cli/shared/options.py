@@ -46,23 +46,10 @@ Role = Literal["user", "assistant", "system", "tool"]
 Mode = Literal["api", "toolbox"]
 Type = Literal["chat", "direct", "group", "channel"]
 
-Id = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID",
-        autocompletion=complete_id,
-        help="The conversation: its id, a unique beginning of it (4 characters or more), or @last.",
-    ),
-]
-Tags = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tag",
-        metavar="TAG",
-        autocompletion=complete_tag,
-        help="Take only conversations with this tag. Repeated: with all of these tags.",
-    ),
-]
+_ID = "The conversation: its id, a unique beginning of it (4 characters or more), or @last."
+Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_id, help=_ID)]
+_TAGS = "Take only conversations with this tag. Repeated: with all of these tags."
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help=_TAGS)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 File = Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Read the text from a file.")]
@@ -77,25 +64,16 @@ def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     return value
 
 
+_SHARED: dict[str, Any] = {"callback": _ask, "expose_value": False, "is_eager": True}
+_STORE = "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store."
+_INSTANCE = "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE."
+
+
 def _everywhere(
-    json: bool = flag("--json", "Print JSON, errors too.", callback=_ask, expose_value=False, is_eager=True),
-    store: str | None = option(
-        "--store DIR",
-        "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store.",
-        callback=_ask,
-        expose_value=False,
-        is_eager=True,
-    ),
-    instance: str | None = option(
-        "--instance NAME",
-        "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE.",
-        callback=_ask,
-        expose_value=False,
-        is_eager=True,
-    ),
-    no_pager: bool = flag(
-        "--no-pager", "Don't show long output in $PAGER.", callback=_ask, expose_value=False, is_eager=True
-    ),
+    json: bool = flag("--json", "Print JSON, errors too.", **_SHARED),
+    store: str | None = option("--store DIR", _STORE, **_SHARED),
+    instance: str | None = option("--instance NAME", _INSTANCE, **_SHARED),
+    no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER.", **_SHARED),
 ) -> None:
     """What every command takes."""
 
