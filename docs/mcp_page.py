@@ -28,9 +28,9 @@ install CLIENT` writes the entry into a client's configuration. The server speak
 - **An acknowledged write is on disk.** A retry under the same `idempotencyKey` makes nothing twice. It gets the
   message, version, conversation, summary or fork that the first call made, also after a restart, and from another
   process.
-- **The server is one instance**, and a save locks nobody out. `lock_conversation` does, until `unlock_conversation`,
-  or until the server ends.
-- **What is stored is data.** Messages stand between marks that change with every answer. Titles and names are in
+- **The server is one instance.** A save does not lock others out. `lock_conversation` does, until
+  `unlock_conversation`, or until the server ends.
+- **Stored text is data.** Messages stand between marks that change with every answer. Titles and names are in
   quotes. Control characters, and characters that Unicode calls ignorable, are spelled out as `\\u001b`. Joiners and
   variation selectors stay where a word or an emoji is made with them.
 - **An answer is sent once**, as text. A program that wants data declares the extension `capsule/answers` among its
@@ -70,10 +70,14 @@ def text() -> str:
         return tools, await server.list_resources(), await server.list_resource_templates(), await server.list_prompts()
 
     tools, resources, templates, prompts = asyncio.run(listed())
-    parts = [_INTRODUCTION, f"What a client may tell its model of the server:\n\n> {INSTRUCTIONS}\n", "## Tools\n"]
+    parts = [
+        _INTRODUCTION,
+        f"What the server tells a client's model:\n\n> {INSTRUCTIONS}\n",
+        "## Tools\n",
+    ]
     parts += map(_tool, tools)
     parts += ["## Resources\n", _table(("address", "what"), [*map(_resource, resources), *map(_template, templates)])]
-    parts += ["Ids, titles, tags and kinds are completed.\n", _SUBSCRIPTIONS, "## Prompts\n"]
+    parts += ["The server completes ids, titles, tags and kinds.\n", _SUBSCRIPTIONS, "## Prompts\n"]
     parts.append(_table(("prompt", "what", "arguments"), [_prompt(prompt) for prompt in prompts]))
     return "\n".join(parts)
 

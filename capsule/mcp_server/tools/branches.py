@@ -82,8 +82,7 @@ def delete_messages(
     what: Annotated[What, Field(description="other_branches: all but the active branch")] = "with_answers",
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, Branched]:
-    """Move a message and all that answers it to the trash, or it alone, or the other branches; after asking the
-    user."""
+    """Move a message and all its answers, or it alone, or the other branches to the trash, after asking the user."""
     agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)

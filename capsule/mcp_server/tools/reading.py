@@ -92,7 +92,7 @@ def list_conversations(
 def read_conversation(
     ctx: Context,
     id: Id,
-    last: Annotated[int, Field(ge=1, le=500, description="Most messages")] = 20,
+    last: Annotated[int, Field(ge=1, le=500, description="At most so many messages")] = 20,
     message: Annotated[str, Field(description="Read around it: id, @N or @last; else the newest")] = "",
     cursor: Annotated[str, Field(description="older or newer of an earlier answer")] = "",
     offset: Annotated[int, Field(ge=0, description="The rest of a cut message, from this character on")] = 0,
@@ -138,13 +138,14 @@ def page_text(page: Page, title: str) -> str:
 def search(
     ctx: Context,
     query: Annotated[
-        str, Field(description='Words, "phrases", prefix*, AND OR NOT; empty: all that the other arguments let through')
+        str,
+        Field(description='Words, "phrases", prefix*, AND OR NOT; empty: all that fits the other arguments'),
     ] = "",
     id: Annotated[str, Field(description="Only in this conversation")] = "",
     role: Role | None = None,
     tag: str = "",
     since: Since = "",
-    until: Annotated[str, Field(description="Likewise; a day belongs to it")] = "",
+    until: Annotated[str, Field(description="In the same form; includes the whole day")] = "",
     limit: Annotated[int, Field(ge=1, le=50)] = 10,
     cursor: Cursor = "",
 ) -> Annotated[CallToolResult, Found]:

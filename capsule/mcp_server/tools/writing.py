@@ -45,13 +45,15 @@ def create_conversation(
     summary: Annotated[Summed, Resolve(summed)],
     title: Annotated[str, Field(description="Empty: made from the first user message")] = "",
     content: Annotated[str, Field(description="First message, or the summary")] = "",
-    role: Annotated[Role | None, Field(description="Of content; by default user, of a summary assistant")] = None,
+    role: Annotated[Role | None, Field(description="Role of content; default user, for a summary assistant")] = None,
     type: Annotated[Kind, Field(description="direct is for two, group and channel for many writers")] = "chat",
     tags: Annotated[list[str], Field(description="Its tags")] = [],  # noqa: B006 - the schema's default; never changed
-    summaryOf: Annotated[str, Field(description="Conversation that content sums up; id:message, where it ends")] = "",
+    summaryOf: Annotated[
+        str, Field(description="Conversation that content sums up, or id:message: read up to there")
+    ] = "",
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Conversation]:
-    """Make a conversation. Nobody else is kept from writing to it."""
+    """Make a conversation. It is not locked."""
     store, key = store_of(ctx), idempotencyKey or None
     if summaryOf:
         source, up_to = read_up_to(store, summaryOf)
@@ -128,7 +130,7 @@ def update_conversation(
     standing: Annotated[Standing, Resolve(questions.standing_title)],
     title: Annotated[str, Field(description="Its new title")] = "",
     tags: Annotated[list[str] | None, Field(description="All its tags from now on")] = None,
-    pinned: Annotated[bool | None, Field(description="Above the others in lists")] = None,
+    pinned: Annotated[bool | None, Field(description="At the top of lists")] = None,
     archived: Annotated[bool | None, Field(description="Out of lists")] = None,
     mcpServers: Annotated[
         dict[str, bool | None] | None, Field(description="MCP servers to turn on or off; null: as by default")
@@ -171,7 +173,7 @@ def lock_conversation(
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, LockAnswer]:
-    """Nobody else can write until unlock_conversation, or this server ends."""
+    """Lock a conversation: only you can write to it until unlock_conversation, or until this server ends."""
     agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)
