@@ -31,17 +31,18 @@ class Change:
         kind: One of `KINDS`.
         id: The conversation.
         at: When it was noticed, as the format writes times.
-        cursor: To go on behind this change.
-        messages: Ids of the messages that came or changed; one without an id has the one that the next write gives it.
-        removed: Ids of the messages that went (kind `edited`).
+        cursor: The place behind this change, to go on from.
+        messages: The ids of the messages that are new or changed. A message without an id is named by the id that the
+            next write gives it.
+        removed: The ids of the messages that are gone (kind `edited`).
         fields: Names of the head's fields that changed (kind `head`), as `Head` has them.
         source: "store" when a store wrote this version; "outside": an editor, git, another program.
-        own: Whether the very store that tells of it wrote it.
+        own: Whether the store that reports the change made it.
         lock: The lock as it stands now (kind `locked`), or as it stood (kind `unlocked`).
         damaged: What is wrong with the file (kind `damaged`).
         count: How many messages the conversation has now.
-        tag, was: The tags of the version that was read and of the one before (`Known.tag`), when a store wrote them: by
-            them `own` is found out. They are told to nobody.
+        tag, was: The tags of the version that was read and of the one before (`Known.tag`), if a store wrote them. They
+            decide `own`, and are not part of the output.
         before: The cursor from which this change comes next, so that a part of it can have a cursor of its own.
     """
 
@@ -62,7 +63,7 @@ class Change:
     before: str = field(default="", repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints: what is empty is left out, but for what every change has."""
+        """The change as `--json` prints it. The fields that only some changes have are left out if empty."""
         told: dict[str, Any] = {"kind": self.kind, "id": self.id, "at": self.at, "cursor": self.cursor}
         told |= {"source": self.source, "own": self.own, "count": self.count}
         for name in ("messages", "removed", "fields"):
@@ -80,7 +81,7 @@ class Changes:
     """What changed since a cursor, oldest first.
 
     Attributes:
-        cursor: To go on behind all of them.
+        cursor: The place behind all of them, to go on from.
     """
 
     changes: list[Change] = field(default_factory=list)

@@ -41,42 +41,42 @@ class Lock20(_Part):
 class Lock(Lock20):
     """The instance lock: who may write the conversation just now."""
 
-    pid: int | None = Field(default=None, description="The instance's process; for the reader's eye only.")
+    pid: int | None = Field(default=None, description="The instance's process, for people to read.")
     name: str | None = Field(default=None, description="The name of the instance, when a person named it.")
     client: str | None = Field(default=None, description="The program that it was taken for, as people know it.")
     agent: str | None = Field(default=None, description="The agent that it was taken for.")
 
 
 class McpServer(_Part):
-    """What the conversation has of one MCP server, other than by default."""
+    """How a conversation differs from the default for one MCP server."""
 
     enabled: bool = Field(description="Whether the conversation has it.")
 
 
 class NextOverrides(_Part):
-    """What the next new conversation is to begin with; it stands in a store as `overrides/next.json`."""
+    """The switches that the next new conversation begins with: `overrides/next.json` of a store."""
 
     version: str = Field(default="2.1", description="The version of the format.", pattern=r"^2\.[0-9]+$")
     mcp_servers: dict[str, McpServer] | list[str] = Field(
         default_factory=dict,
-        description="MCP servers that are to be on or off in it, by name; absent: as by default. A list of names: "
+        description="MCP servers that are switched on or off for it, by name; absent: the default. A list of names: "
         "these are on.",
     )
 
 
 class SummaryOf(_Part):
-    """How far the conversation went that was summed up."""
+    """How far the source of a summary had got."""
 
     message: str | None = Field(default=None, description="The id of the last message that was summed up.")
-    messages: int = Field(default=0, description="How many messages led there, itself included.")
+    messages: int = Field(default=0, description="How many messages lead there, that one included.")
     updated_at: Time | None = Field(default=None, description="The `updatedAt` of that conversation then.")
 
 
 class Metadata20(_Part):
-    """What is known of a conversation besides its text."""
+    """The properties of a conversation, besides its messages."""
 
     mode: str = Field(
-        default="api", description="How the conversation is held.", json_schema_extra={"enum": list(MODES)}
+        default="api", description="The mode of the conversation.", json_schema_extra={"enum": list(MODES)}
     )
     tags: list[str] = Field(default_factory=list, description="The user's tags.")
     is_summary: bool = Field(default=False, description="Whether it sums up another conversation.")
@@ -85,25 +85,27 @@ class Metadata20(_Part):
 
 
 class Metadata(Metadata20):
-    """What is known of a conversation besides its text."""
+    """The properties of a conversation, besides its messages."""
 
     lock: Lock = Field(default_factory=Lock, description="The instance lock.")
     type: str = Field(
-        default="chat", description="Who talks: one with an agent, or many.", json_schema_extra={"enum": list(TYPES)}
+        default="chat",
+        description="Who takes part: one person with an agent, or many.",
+        json_schema_extra={"enum": list(TYPES)},
     )
     current_node: str | None = Field(
         default=None, description="A message of the active branch; absent: the last entry of history."
     )
     current_wanted: dict[str, Any] | None = Field(
         default=None,
-        description="What a merge noted: the `message` that a version made active and another one deleted, and what "
+        description="A note of a merge: the `message` that one version made active and the other one deleted, and what "
         "`currentNode` is `instead`.",
     )
     participants: list[str] | None = Field(default=None, description="The agents that take part, by id.")
     created_by: str | None = Field(default=None, description="The agent or user that made the conversation.")
     description: str | None = Field(default=None, description="What the conversation is for.")
-    archived: bool = Field(default=False, description="Whether it is put away.")
-    pinned: bool = Field(default=False, description="Whether it stands above the others in a list.")
+    archived: bool = Field(default=False, description="Whether it is archived: lists leave it out.")
+    pinned: bool = Field(default=False, description="Whether it is at the top of lists.")
     forked_from: str | None = Field(default=None, description="The conversation this one was split off from.")
     title_set_by: str | None = Field(
         default=None,
@@ -115,7 +117,7 @@ class Metadata(Metadata20):
     )
     mcp_servers: dict[str, McpServer] | list[str] | None = Field(
         default=None,
-        description="MCP servers that are on or off here, by name; absent: as by default. A list of names (drafts of "
+        description="MCP servers that are switched on or off, by name; absent: the default. A list of names (drafts of "
         "2.1): these are on.",
     )
     summary_of: SummaryOf = Field(
@@ -123,13 +125,13 @@ class Metadata(Metadata20):
     )
     conflicts: list[dict[str, Any]] | None = Field(
         default=None,
-        description="What two versions that were merged had changed differently, and a person has yet to settle: "
+        description="The fields that two merged versions changed differently and that a person has to settle: "
         "`field`, and `values`, each with `value` and perhaps `at`.",
     )
 
 
 class ContextFile(_Part):
-    """One file of the context, so that it can be said which file drifted."""
+    """One file of the context, so that a changed file can be named."""
 
     path: str = Field(default="", description="The file, below the project's path.")
     sha256: str | None = Field(default=None, description="The digest of its content, in hexadecimal.")
@@ -143,7 +145,9 @@ class ContextMetadata20(_Part):
     project_path: str | None = Field(default=None, description="The project the context was taken from.")
     files_included: int = Field(default=0, description="How many files it holds.")
     estimated_tokens: int = Field(default=0, description="How many tokens it takes, estimated.")
-    context_hash: str | None = Field(default=None, description="Its digest, the algorithm in front: sha256:...")
+    context_hash: str | None = Field(
+        default=None, description="Its digest, after the name of the algorithm: sha256:..."
+    )
 
 
 class ContextMetadata(ContextMetadata20):
@@ -151,23 +155,23 @@ class ContextMetadata(ContextMetadata20):
 
     files: list[ContextFile] = Field(default_factory=list, description="The files it was made from.")
     selection: dict[str, Any] | None = Field(
-        default=None, description="What was chosen of the project, so that it can be told which files are new."
+        default=None, description="Which files of the project were chosen, so that new ones can be found."
     )
     captured_at: Time | None = Field(default=None, description="When it was captured.")
     other_hashes: list[str] | None = Field(
-        default=None, description="The digests of captures that gave way to this one in a merge."
+        default=None, description="The digests of captures that this one replaced in a merge."
     )
 
 
 class Context20(_Part):
-    """The project context the conversation was given."""
+    """The project context of a conversation."""
 
     full_context: str = Field(default="", description="The context as text, usually Markdown.")
     metadata: ContextMetadata20 = Field(default_factory=ContextMetadata20, description="Where it comes from.")
 
 
 class Context(Context20):
-    """The project context the conversation was given."""
+    """The project context of a conversation."""
 
     metadata: ContextMetadata = Field(default_factory=ContextMetadata, description="Where it comes from.")
 
@@ -175,9 +179,9 @@ class Context(Context20):
 class Message20(_Part):
     """One entry of the history."""
 
-    role: str = Field(description="Who says it.", json_schema_extra={"enum": ["user", "assistant"]})
-    content: str = Field(description="What is said, usually Markdown.")
-    timestamp: Time | None = Field(default=None, description="When it was said; ISO 8601, UTC.")
+    role: str = Field(description="The role of its writer.", json_schema_extra={"enum": ["user", "assistant"]})
+    content: str = Field(description="The text, usually Markdown.")
+    timestamp: Time | None = Field(default=None, description="When it was written; ISO 8601, UTC.")
 
 
 class Message(Message20):
@@ -186,7 +190,7 @@ class Message(Message20):
     # A slot, and no private attribute of pydantic's: those cost a Python call for every message loaded.
     __slots__ = ("_at",)
 
-    role: str = Field(description="Who says it.", json_schema_extra={"enum": list(ROLES)})
+    role: str = Field(description="The role of its writer.", json_schema_extra={"enum": list(ROLES)})
     id: str | None = Field(default=None, description="A UUIDv7; a message without one gets one at the next write.")
     # Absent (`"parent" not in message.model_fields_set`) and None say different things.
     parent: str | None = Field(
@@ -194,15 +198,15 @@ class Message(Message20):
     )
     # Not `alias`: type checkers would take that for the argument's name, and `from` can't be one.
     from_: str | None = Field(
-        default=None, validation_alias="from", serialization_alias="from", description="The agent that says it, by id."
+        default=None, validation_alias="from", serialization_alias="from", description="The agent that wrote it, by id."
     )
     edited_at: Time | None = Field(default=None, description="When it was last changed.")
     model: str | None = Field(default=None, description="The model that wrote it.")
     tool_calls: list[dict[str, Any]] | None = Field(default=None, description="The tools it calls.")
     tool_call_id: str | None = Field(default=None, description="The call it answers, of role tool.")
     reasoning: str | None = Field(default=None, description="The model's reasoning.")
-    attachments: list[dict[str, Any]] | None = Field(default=None, description="What came with it.")
-    metadata: dict[str, Any] | None = Field(default=None, description="Whatever else is known of it.")
+    attachments: list[dict[str, Any]] | None = Field(default=None, description="What is attached to it.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Further properties.")
 
     @property
     def at(self) -> int | None:
@@ -213,7 +217,7 @@ class Message(Message20):
             return None
 
     def placed(self, at: int) -> Message:
-        """This very message, knowing that it stands at place `at` of its history."""
+        """The same message, which now knows its place in the history."""
         _at.__set__(self, at)
         return self
 
@@ -232,8 +236,8 @@ class Capsule20(_Part):
     version: str = Field(description="The version of the format.", json_schema_extra={"const": "2.0"})
     created_at: Time = Field(description="When the conversation was made; ISO 8601, UTC.")
     updated_at: Time = Field(description="When it was last changed; ISO 8601, UTC.")
-    metadata: Metadata20 = Field(default_factory=Metadata20, description="What is known of it besides its text.")
-    context: Context20 = Field(default_factory=Context20, description="The project context it was given.")
+    metadata: Metadata20 = Field(default_factory=Metadata20, description="Its properties.")
+    context: Context20 = Field(default_factory=Context20, description="Its project context.")
     history: list[Message20] = Field(description="The messages, oldest first.")
 
 
@@ -241,8 +245,8 @@ class Capsule(Capsule20):
     """A conversation, version 2.1 of the format: 2.0 and optional fields."""
 
     version: str = Field(description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"})
-    metadata: Metadata = Field(default_factory=Metadata, description="What is known of it besides its text.")
-    context: Context = Field(default_factory=Context, description="The project context it was given.")
+    metadata: Metadata = Field(default_factory=Metadata, description="Its properties.")
+    context: Context = Field(default_factory=Context, description="Its project context.")
     # A list is invariant for type checkers; nothing takes a Capsule for a Capsule20 to put messages in.
     history: list[Message] = Field(description="The messages, oldest first.")  # type: ignore[assignment]
 

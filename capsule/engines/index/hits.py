@@ -17,12 +17,12 @@ class Hit:
         title: Its title.
         message: The message's id; None: the title or a tag was found.
         at: The message's place in the history, from 0.
-        role, sender: Who says it; `sender` is the field `from`.
-        time: When it was said; of a title, when the conversation was changed last. As the format writes times.
+        role, sender: The message's role, and the agent that wrote it (its field `from`).
+        time: When the message was written; for a title, when the conversation last changed. As the format writes times.
         where: What was found: `content`, `tools` (tool calls and reasoning) or `title` (tags too).
-        snippet: The piece of it that was found.
+        snippet: The piece of text that was found.
         active: Whether the message is on the active branch.
-        score: How well it fits, by the ranking profile; to be compared within one search only.
+        score: How well it fits, by the ranking profile. Compare scores within one search only.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Hit:
     active: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """It as JSON."""
+        """What `--json` prints."""
         named = {("from" if one.name == "sender" else one.name): getattr(self, one.name) for one in fields(self)}
         return named | {"snippet": self.snippet.as_json()}
 
@@ -48,10 +48,10 @@ class Found:
     """The hits of one search, or a page of them, best first.
 
     Attributes:
-        cursor: To be given to the same search for what comes next; None: that was all.
-        total: How many hits there are in all; None when they are too many to have been counted.
-        having, words: Nothing has all the words of the query, of which there are `words`: the hits have `having` of
-            them. Both 0: the hits have all.
+        cursor: The cursor of the next page of the same search; None: there is no next page.
+        total: How many hits there are in all; None: too many to count.
+        having, words: If nothing has all the words of the query: how many of them the hits have, and how many there
+            are. Both 0: the hits have all words.
     """
 
     hits: list[Hit]
@@ -61,7 +61,7 @@ class Found:
     words: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """It as JSON."""
+        """What `--json` prints."""
         hits = [hit.as_json() for hit in self.hits]
         weaker = {"having": self.having, "words": self.words} if self.having else {}
         return {"hits": hits, "cursor": self.cursor, "total": self.total, **weaker}

@@ -38,13 +38,13 @@ class Stats:
     """What is in a store.
 
     Attributes:
-        conversations: All of them, damaged ones too.
-        damaged: Those of them whose file can't be read; nothing below counts them.
-        archived: Those that are put away.
-        messages, words: On all branches. A character of a script without spaces counts as a word.
+        conversations: How many there are, with the damaged ones.
+        damaged: How many of them have a file that can't be read. No number below counts these.
+        archived: How many are archived.
+        messages, words: How many there are on all branches. A character of a script without spaces counts as a word.
         bytes: The size of the files.
         by_role: By role, the most frequent first.
-        by_month: By month (UTC, like 2025-01), the first to the last with any; a message is where its time is.
+        by_month: By month (UTC, like 2025-01), from the first month with a message to the last.
         largest: The conversations with the most words, ten at most.
     """
 

@@ -21,13 +21,13 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """A message and those that answer the same one.
+    """A message, and the others that answer the same message.
 
     Attributes:
         message: The id of the message.
-        index: Which of them it is, from 0.
-        ids: All of them, in the order of the history.
-        leaves: For each, the id of the message at which a branch ends that is switched to it.
+        index: The position of the message among them, from 0.
+        ids: The ids of all of them, in the order of the history.
+        leaves: For each of them, the id of the message at which its branch ends.
     """
 
     message: str
@@ -73,10 +73,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Messages that went, or would go.
+    """Messages that were removed, or would be removed.
 
     Attributes:
-        ids: Theirs, in the order of the history.
+        ids: Their ids, in the order of the history.
         roles: How many there are of each role.
         leaf: The id of the message at which the active branch ends without them; None: no message is left.
     """
