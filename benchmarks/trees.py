@@ -60,11 +60,11 @@ def _draw(bench: Bench, report: Report) -> None:
     write_tree(root, "c", _MESSAGES // scale, _BRANCHES // scale)
     rounds = bench.rounds(30, 10)
     with Store.open(root) as store, bench.progress("drawing a tree", rounds) as step:
-        shown = len(store.path_entries("c"))
+        shown = len(store.page("c", _MESSAGES).entries)
         samples = interleave(
             [
                 Contestant("capsule show, drawn", lambda: _drawn(store)),
-                Contestant("Store.path_entries", lambda: store.path_entries("c")),
+                Contestant("Store.page, all of it", lambda: store.page("c", _MESSAGES)),
                 Contestant("Store.load", lambda: store.load("c")),
             ],
             rounds,

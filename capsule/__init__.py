@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from capsule.locks.policy import LockState
     from capsule.store.freshness import Mark, Standing, Summary
     from capsule.store.lists import Filter
+    from capsule.store.pages import Page
     from capsule.store.store import Store
     from capsule.store.versions import Restored
 
@@ -65,6 +66,7 @@ _HOMES = {
     "Mark": "capsule.store.freshness",
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
+    "Page": "capsule.store.pages",
     "Problem": "capsule.errors",
     "Refused": "capsule.errors",
     "Remedy": "capsule.errors",
@@ -102,6 +104,7 @@ __all__ = [
     "Mark",
     "Message",
     "NotFound",
+    "Page",
     "Problem",
     "Refused",
     "Remedy",

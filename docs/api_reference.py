@@ -44,6 +44,7 @@ _TITLES = {
     "titles": "Suggested titles",
     "edits": "Edit",
     "lists": "List",
+    "pages": "Pages of a conversation",
     "search": "Search",
     "listeners": "Follow changes",
     "branches": "Branches",

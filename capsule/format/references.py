@@ -41,14 +41,20 @@ def one_of(fitting: list[str], prefix: str, what: str = "conversation", remedy: 
     return fitting[0]
 
 
+def place_in(wanted: str, count: int) -> int | None:
+    """The place that `@N` or `@last` means among so many messages; None: there is no such place."""
+    place = count - 1 if wanted == "@last" else int(wanted[1:]) if _PLACE.fullmatch(wanted) else -1
+    return place if 0 <= place < count else None
+
+
 def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
     """The position of one message: by its id, a unique prefix of it, `@N` or `@last`. Raises as `one_of`."""
     if wanted.startswith("@"):
-        place = len(history) - 1 if wanted == "@last" else int(wanted[1:]) if _PLACE.fullmatch(wanted) else -1
-        if not 0 <= place < len(history):
+        place = place_in(wanted, len(history))
+        if place is None:
             raise NotFound(f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted)
         return place
     places: dict[str, int] = {}
-    for place, message in enumerate(history):
-        places.setdefault(str(message.get("id")), place)  # Of two of one id the first is meant, as in the tree.
+    for at, message in enumerate(history):
+        places.setdefault(str(message.get("id")), at)  # Of two of one id the first is meant, as in the tree.
     return places[one_of(list(places), wanted, f"message in conversation {id}:", Remedy("messages", id))]

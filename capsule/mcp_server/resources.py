@@ -17,12 +17,12 @@ from mcp_types import Resource
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import Stores, server_store
 from capsule.mcp_server.tools.fence import escaped, visible
-from capsule.mcp_server.tools.pages import Branch, End
 from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.mcp_server.server import CapsuleServer
+    from capsule.store.pages import Page
     from capsule.store.store import Store
 
 CONVERSATIONS = "capsule://conversations"
@@ -64,36 +64,34 @@ def conversation(ctx: Context, id: str) -> str:
     standing = store.standing(head.id) if head.is_summary else None
     if standing is not None:
         told["source"] = standing.as_json()
-    end = End(store, head.id, _PAGE)
-    while end.first and len(orjson.dumps(end.entries)) < _MOST_BYTES // 4:
-        end.reach(end.total - 4 * len(end.entries))
-    branch = Branch(store, head.id, end, None, 0)
+    page = store.page(head.id, _PAGE)
+    while page.older() and len(orjson.dumps(page.entries)) < _MOST_BYTES // 4:
+        page = store.page(head.id, 4 * len(page.entries))
     history: list[dict[str, Any]] = []
     left = _MOST_BYTES
-    for position in reversed(range(branch.begin, branch.total)):
-        left -= len(orjson.dumps(branch.entry(position)))
+    for _, entry in reversed(page.entries):
+        left -= len(orjson.dumps(entry))
         if left <= 0 and history:
             break
-        history.append(_placed(branch, position))
-    omitted = branch.total - len(history)
-    return _json({**told, "messages": branch.of, "omitted": omitted, "history": history[::-1]})
+        history.append(_placed(page, -1 - len(history)))
+    omitted = page.on_branch - len(history)
+    return _json({**told, "messages": page.total, "omitted": omitted, "history": history[::-1]})
 
 
-def _placed(branch: Branch, position: int) -> dict[str, Any]:
+def _placed(page: Page, index: int) -> dict[str, Any]:
     """A message with its place in the file (`at`), and which it is of several in one place (`sibling`, as 2/3)."""
-    place: dict[str, Any] = {"at": branch.place(position)}
-    if sibling := branch.sibling(position):
+    at, entry = page.entries[index]
+    place: dict[str, Any] = {"at": at}
+    if sibling := page.sibling(at):
         place["sibling"] = sibling
-    return place | branch.entry(position) | place
+    return place | entry | place
 
 
 def message(ctx: Context, id: str, message: str) -> str:
     """One message, all of it; by its id, a prefix of it, @N or @last."""
     store = server_store(ctx)
     id = store.resolve(id)
-    end = End(store, id, 1)
-    branch = Branch(store, id, end, end.find(message), 0)
-    return _json(_placed(branch, branch.start))
+    return _json(_placed(store.page(id, 1, around=message), 0))
 
 
 def schema(ctx: Context, kind: str) -> str:

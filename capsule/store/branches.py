@@ -55,59 +55,6 @@ class Branching(Changing):
         document = self.engine.parsed(id, parse)
         return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
 
-    def path_entries(self, id: str, message_id: str | None = None) -> list[tuple[int, Entry]]:
-        """Read the messages of `path` as they stand in the file, each with its place. Raises and costs as `path`.
-
-        Args:
-            id: The conversation.
-            message_id: As `path` takes it.
-        """
-        history, tree, current = self.branches(id)
-        if message_id is None:
-            path = tree.path(current)
-        else:
-            path = tree.path_to(tree.leaf_at(find_message(history, message_id, id)))
-        return [(place, history[place]) for place in path]
-
-    def tail_of_path(self, id: str, n: int) -> tuple[list[tuple[int, Entry]], Tree | None]:
-        """Read the last messages of the active branch, oldest first, as they stand in the file, each with its place.
-
-        Args:
-            id: The conversation.
-            n: How many.
-
-        Returns:
-            The messages, and the tree of all messages. The tree is None if none of them has another one beside it.
-
-        Raises as `load`. Costs reading these messages if the file ends in them, as it does unless somebody branched
-        off; else reading the file.
-        """
-        first, entries = self.tail_entries(id, n)
-        if self.is_line(id, entries):
-            return list(enumerate(entries, first)), None
-        from capsule.format.tree.tree import Tree
-
-        document = self.document(id)
-        history = document["history"]
-        tree = Tree(history)
-        path = tree.path(document["metadata"].get("currentNode"))
-        return [(place, history[place]) for place in path[-n:]], tree
-
-    def is_line(self, id: str, entries: list[Entry]) -> bool:
-        """Say whether the last messages of a file end the active branch, and none has another one beside it.
-
-        Args:
-            id: The conversation.
-            entries: The last messages, as `tail_entries` gives them.
-
-        Raises as `head`. Cost: none beyond the note, unless the file was edited by hand.
-        """
-        return not any("parent" in entry for entry in entries) and self._current_node(id) is None
-
-    def _current_node(self, id: str) -> str | None:
-        """The `currentNode` in the head of a file."""
-        return self.engine.head(id)[0]["metadata"].get("currentNode")  # type: ignore[no-any-return]
-
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
         """Read the messages of the active branch, from the first to the last, each answering the one before.
 

@@ -31,6 +31,7 @@ from capsule.store.idempotency import appended, keyed_message
 from capsule.store.incoming import Receiving
 from capsule.store.listeners import Watching
 from capsule.store.lists import Listing
+from capsule.store.pages import Paging
 from capsule.store.search import Searching
 from capsule.store.summaries import Summarizing
 from capsule.store.versions import Restoring
@@ -47,6 +48,7 @@ class Store(
     Creating,
     Watching,
     Listing,
+    Paging,
     Searching,
     Contexts,
     Branching,

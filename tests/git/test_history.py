@@ -291,7 +291,7 @@ def test_a_past_version_is_read_as_the_store_reads_its_own(dated: tuple[Clone, l
     past = version(clone, ID, hashes[1])
     assert [message["content"] for message in past.document["history"]] == ["zero", "2026-01-10", "2026-01-11"]
     assert past.store.head(ID).title == "Plan" and past.store.read(ID) == clone.at(hashes[1], ID)
-    assert past.store.tail_of_path(ID, 1)[0][0][0] == 2
+    assert past.store.page(ID, 1).entries[0][0] == 2
 
 
 def test_a_commit_without_it_names_the_first_that_has_it(repo: Clone) -> None:

@@ -460,18 +460,6 @@ def test_a_switch_in_whatever_a_hand_made_of_the_tree_leads_where_the_tree_says(
     store.delete(id)
 
 
-def test_the_last_messages_of_a_branch_are_read_from_the_end_where_that_is_it(store: Store) -> None:
-    id = talk(store, *"abcdef")
-    found, tree = store.tail_of_path(id, 2)
-    assert [(at, entry["content"]) for at, entry in found] == [(4, "e"), (5, "f")] and tree is None
-    store.regenerate(id, "g", "@5")
-    found, tree = store.tail_of_path(id, 2)
-    assert [(at, entry["content"]) for at, entry in found] == [(4, "e"), (6, "g")] and tree is not None
-    store.switch(id, "@5")
-    found, tree = store.tail_of_path(id, 2)
-    assert [(at, entry["content"]) for at, entry in found] == [(4, "e"), (5, "f")] and tree is not None
-
-
 APPENDER = """
 with Store.open(sys.argv[1]) as store:
     say("ready")

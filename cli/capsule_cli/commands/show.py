@@ -1,7 +1,6 @@
 """`show`: a conversation for a person, or for a program.
 
-What must stay true: `--last` asks the store for the end alone, and `--around` for the rest only when it must; a text
-that stands in a file can't command the terminal it is shown in.
+What must stay true: a text that stands in a file can't command the terminal it is shown in.
 """
 
 from __future__ import annotations
@@ -42,9 +41,6 @@ Placed = tuple[int, dict[str, Any]]
 #: What stands beside the messages, by place: `2/3`.
 Marks = Mapping[int, str]
 
-#: How many messages stand about the one that is wanted, and among how many of the last it is looked for.
-SPAN, TAIL = 3, 256
-
 #: The colours of ANSI: cyan, green, yellow, magenta.
 _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
 
@@ -56,7 +52,7 @@ def show(
     id: Id,
     last: int | None = option("--last -n N", "Print only the last N messages.", min=1),
     around: str | None = option("--around MESSAGE", "Print this message and those around it: its id, @N or @last."),
-    span: int = option("--span -C N", "With --around: print N messages on either side.", SPAN, min=0),
+    span: int = option("--span -C N", "With --around: print N messages on either side.", 3, min=0),
     raw: bool = flag("--raw", "Print the file's bytes as they are."),
     markdown: bool = flag("--markdown", "Print a Markdown document."),
     rendered: bool = flag("--rendered", "Draw the Markdown of the messages; HTML stays text."),
@@ -100,10 +96,12 @@ def show(
 
             out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
         else:
-            if around is not None:
-                messages, tree_of = about(source, id, around, span)
+            if some:
+                page = source.page(id, last or 2 * span + 1, around=around)
+                near = slice(max(page.at - span, 0), page.at + span + 1) if around else slice(None)
+                messages, tree_of = page.entries[near], page.tree
             else:
-                messages, tree_of = source.tail_of_path(id, last) if last else whole(source, id, all_=all_)
+                messages, tree_of = whole(source, id, all_=all_)
             if asked.json:
                 out_json_bytes(encoded([message for _, message in messages]))
                 return
@@ -123,31 +121,6 @@ def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
     return marks_of(tree, answers=answers)
 
 
-def about(source: Store, id: str, wanted: str, span: int) -> tuple[list[Placed], Tree | None]:
-    """The message that is wanted, and so many before and behind it on its branch; and the tree, where there is one."""
-    from capsule.format.references import find_message
-
-    # Mostly it is one of the last; a beginning of an id may be that of another one anywhere.
-    first, messages = source.tail_entries(id, TAIL)
-    count = first + len(messages)
-    place = next((first + i for i, message in enumerate(messages) if message.get("id") == wanted), -1)
-    if wanted == "@last" or (wanted.startswith("@") and wanted[1:].isdecimal() and int(wanted[1:]) < count):
-        place = count - 1 if wanted == "@last" else int(wanted[1:])
-    if (first and max(0, place - span) < first) or not source.is_line(id, messages):
-        from capsule.format.tree.tree import Tree
-
-        messages = source.document(id)["history"]
-        place = place if place >= 0 else find_message(messages, wanted, id)
-        tree = Tree(messages)
-        path = tree.path_to(tree.leaf_at(place))
-        at = path.index(place)
-        return [(on, messages[on]) for on in path[max(0, at - span) : at + span + 1]], tree
-    if place < 0:
-        place = find_message(messages, wanted, id)
-    begin = max(0, place - span)
-    return list(enumerate(messages[begin - first : place + span + 1 - first], begin)), None
-
-
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     """A JSON array of messages, in the layout of the store's files and with their very digits."""
     from capsule.format.codec import encode_entry
@@ -158,7 +131,7 @@ def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     return b"[\n" + block + b"\n]\n"
 
 
-def whole(source: Store, id: str, *, all_: bool) -> tuple[list[Placed], Tree]:
+def whole(source: Store, id: str, *, all_: bool) -> tuple[list[Placed], Tree | None]:
     """All messages of the active branch, or of every one, and the tree."""
     history, tree, current = source.branches(id)
     places: Iterable[int] = range(len(history)) if all_ else tree.path(current)

@@ -1,0 +1,170 @@
+"""The messages of one branch of a conversation in pages: the newest, those around one, and on from there.
+
+What must stay true: a cursor stands at a message, and not at a number, so that whoever follows cursors meets each
+message of the branch once, whatever others write; and where nobody branched off, a page costs reading from its
+messages to the end, not the conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from capsule.errors import InvalidInput
+from capsule.format.references import find_message, place_in
+from capsule.format.tree.tree import Tree
+from capsule.store.reading import Reading
+
+Entry = dict[str, Any]
+#: A message's place in the history, and the message as it stands in the file.
+Placed = tuple[int, Entry]
+#: A message that is named by its id is looked for among so many of the last ones before the whole is read.
+_LAST = 256
+_CURSOR = re.compile("(older|newer):([0-9]{1,12}):(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Messages of one branch that follow each other.
+
+    Attributes:
+        entries: The messages as they stand in the file, oldest first, each with its place there.
+        at: Which of them was asked for, from 0: the one that was named, the one at which the cursor stands, or the
+            newest; -1: the conversation is empty.
+        total: How many messages the conversation has, in all its branches.
+        on_branch: How many the branch has; `total` as long as no other branch was met.
+        is_active: Whether the branch is the active one.
+        tree: The tree of all messages, if the whole file was read; else no other branch was met.
+    """
+
+    entries: list[tuple[int, Entry]]
+    at: int
+    total: int
+    on_branch: int
+    is_active: bool
+    tree: Tree | None
+    _before: Placed | None = field(repr=False)
+    _after: Placed | None = field(repr=False)
+
+    def older(self, begin: int = 0) -> str | None:
+        """The cursor to the messages before `entries[begin]`, or before the page; None: there are none."""
+        return _cursor("older", [self._before, *self.entries][begin])
+
+    def newer(self, end: int | None = None) -> str | None:
+        """The cursor to the messages from `entries[end]` on, or behind the page; None: there are none."""
+        return _cursor("newer", [*self.entries, self._after][len(self.entries) if end is None else end])
+
+    def sibling(self, place: int) -> str | None:
+        """Which it is of those that answer the same message, as `2/3`; None: it is alone."""
+        number = self.tree.forks.get(place) if self.tree else None
+        return f"{number[0]}/{number[1]}" if number else None
+
+
+class Paging(Reading):
+    """What an open store shows of a conversation at a time. A base of `Store`."""
+
+    def page(self, id: str, limit: int = 20, *, around: str | None = None, cursor: str | None = None) -> Page:
+        """Read a page of the active branch: its newest messages, those around one, or on from another page.
+
+        `Page.older` and `Page.newer` are cursors. Whoever follows one of them from page to page meets each message that
+        stays on the branch once, and none twice, whatever is appended, edited, deleted or brought back between them. A
+        cursor stands at the next message. If another branch is made the active one, older pages stay where they were,
+        and newer ones follow it only if it leads through that message. If the message is deleted, the cursor is
+        refused; go on `around` the last one that was shown.
+
+        Args:
+            id: The conversation.
+            limit: The most messages.
+            around: A message, as `find_message` takes it, to be shown with those before and after it. If it is not on
+                the active branch: those of the branch through it, and on to the newest answers.
+            cursor: `Page.older` or `Page.newer` of an earlier page.
+
+        Raises as `load`; also
+            NotFound: There is no such message.
+            InvalidInput: Several messages are meant; or the cursor is none, or its message is gone.
+
+        Cost: reading from the page to the end of the file. Reading the whole file if somebody branched off there, or
+            `around` names a message, by its id, that is not among the last 256.
+        """
+        asked = _Asked(limit, around, cursor)
+        first, entries = self.tail_entries(id, max(limit + 1, _LAST if around else 0))
+        at = asked.place(first, entries)
+        while at is not None and first > max(at - limit, 0):
+            first, entries = self.tail_entries(id, first + len(entries) - at + limit)
+            at = asked.place(first, entries)
+        is_line = not any("parent" in entry for entry in entries)
+        if at is None or not is_line or self.engine.head(id)[0]["metadata"].get("currentNode") is not None:
+            return asked.page_of(self.document(id))
+        return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
+
+
+class _Asked:
+    """Which page is asked for; the arguments are those of `Paging.page`."""
+
+    def __init__(self, limit: int, around: str | None, cursor: str | None) -> None:
+        if limit < 1 or (around is not None and cursor is not None):
+            raise InvalidInput("ask for one message or more, and give `around` or a cursor")
+        self._limit, self._way, self._wanted, self._near = limit, "older" if around is None else "around", around, -1
+        if cursor is not None:
+            found = _CURSOR.fullmatch(cursor)
+            if found is None:
+                raise InvalidInput("that is no cursor; take `older` or `newer` of a page of the same conversation")
+            self._way, near, self._wanted = found.groups()
+            self._near = int(near)
+
+    def place(self, first: int, entries: list[Entry]) -> int | None:
+        """The place of the message, or a place before `entries` at which it may be; None: it is not known.
+
+        Args:
+            first: The place of the first of `entries`.
+            entries: The last messages.
+        """
+        count = first + len(entries)
+        if self._wanted is None:
+            return count - 1
+        if self._way == "around" and self._wanted.startswith("@"):
+            return place_in(self._wanted, count)
+        places = (place for place, entry in enumerate(entries, first) if entry.get("id") == self._wanted)
+        return next(places, self._near if 0 <= self._near < first else None)
+
+    def page_of(self, document: dict[str, Any]) -> Page:
+        """The page of a whole conversation."""
+        history = document["history"]
+        tree = Tree(history)
+        path, is_active = tree.path(document["metadata"].get("currentNode")), True
+        if self._wanted is None:
+            at = path[-1] if path else -1
+        elif self._way == "around":
+            at = find_message(history, self._wanted, document["id"])
+        elif self._wanted in tree.places:
+            at = tree.places[self._wanted]
+        else:
+            raise InvalidInput("the cursor's message is gone; read around the last one that you have, or the newest")
+        if path and at not in path:
+            path, is_active = tree.path_to(tree.leaf_at(at)), False
+        return self.page(path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree)
+
+    def page(
+        self,
+        path: Sequence[int],
+        place: int,
+        placed: Callable[[int], Placed],
+        *,
+        is_active: bool = True,
+        tree: Tree | None = None,
+    ) -> Page:
+        """The page at a place of a branch whose messages stand at the places `path`."""
+        at, limit, count = path.index(place) if path else -1, self._limit, len(path)
+        around = max(0, min(at - limit // 2, count - limit))
+        low = {"older": at + 1 - limit, "newer": at, "around": around}[self._way]
+        low, high = max(low, 0), low + limit
+        before = placed(path[low - 1]) if low else None
+        after = placed(path[high]) if high < count else None
+        shown = list(map(placed, path[low:high]))
+        return Page(shown, at - low, len(tree) if tree else count, count, is_active, tree, before, after)
+
+
+def _cursor(way: str, placed: Placed | None) -> str | None:
+    return placed and f"{way}:{placed[0]}:{placed[1].get('id')}"
