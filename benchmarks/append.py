@@ -65,7 +65,7 @@ def _against_the_limit(bench: Bench, messages: int, context_bytes: int) -> dict[
             type: write_capsule(root, type, messages=messages, type=type, context_bytes=context_bytes)
             for type in ("group", "chat")
         }
-        store.lock("chat")
+        store.locks.take("chat")
         growth = _growth(store, "group", paths["group"], pool)
         _growth(store, "chat", paths["chat"], pool)
         limit = SplicedFile(paths["group"], where / "limit", growth)

@@ -80,7 +80,7 @@ def run(bench: Bench) -> Report:
 
     def fresh() -> None:
         store.delete("first")
-        store.purge()
+        store.trash.purge()
         store.create(id="first", title="Plan", type="group", messages=[{"role": "user", "content": "look at this"}])
 
     Store.init(bench.directory / "store")
@@ -91,19 +91,19 @@ def run(bench: Bench) -> Report:
         made = take()
         assert len(made.files) == files
         assert not made.findings
-        store.set_context("plan", made)
-        context = store.context("plan")
+        store.context.set("plan", made)
+        context = store.context.get("plan")
         assert check(context, around).is_current
         with bench.progress(f"capturing {files:,} files", rounds + 3) as step:
             samples = interleave(
                 [
-                    Contestant(_CAPTURE, lambda: store.set_context("first", take()), prepare=fresh),
-                    Contestant(_AGAIN, lambda: store.set_context("plan", take())),
+                    Contestant(_CAPTURE, lambda: store.context.set("first", take()), prepare=fresh),
+                    Contestant(_AGAIN, lambda: store.context.set("plan", take())),
                     Contestant(_READ, read),
                     Contestant(_LIST, lambda: candidates(Inside(str(project)), selection, around)),
                     Contestant(_TAKE, take),
                     Contestant(_ENCODE, lambda: sum(map(len, made.encoded()))),
-                    Contestant(_WRITE, lambda: store.set_context("plan", made)),
+                    Contestant(_WRITE, lambda: store.context.set("plan", made)),
                     Contestant(_CHECK, lambda: check(context, around)),
                 ],
                 rounds,

@@ -212,7 +212,7 @@ def _check(corpus: Corpus, sample: int = 20) -> None:
     """
     with Store.open(corpus.root) as store:
         for name in sorted(os.listdir(corpus.root / "conversations"))[:: corpus.conversations // sample]:
-            changes = store.migrate(name.removesuffix(".json"), check=True)
+            changes = store.edits.migrate(name.removesuffix(".json"), check=True)
             assert not changes, f"{name}: {changes}"
 
 

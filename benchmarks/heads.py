@@ -113,8 +113,10 @@ def _small(bench: Bench, report: Report) -> None:
             [
                 Contestant("rename: Store.rename", lambda: store.rename("c", f"Title {next(numbers)}")),
                 Contestant("rename: sqlite3 UPDATE", lambda: database.rename("c", f"Title {next(numbers)}")),
-                Contestant("lock: Store.lock", lambda: store.lock("c"), prepare=lambda: store.unlock("c")),
-                Contestant("unlock: Store.unlock", lambda: store.unlock("c"), prepare=lambda: store.lock("c")),
+                Contestant("lock: Store.lock", lambda: store.locks.take("c"), prepare=lambda: store.locks.release("c")),
+                Contestant(
+                    "unlock: Store.unlock", lambda: store.locks.release("c"), prepare=lambda: store.locks.take("c")
+                ),
                 Contestant("create: Store.create", create),
                 Contestant("create: new file, fsync, rename, fsync", write_new),
                 Contestant("create: sqlite3, two INSERTs", insert),

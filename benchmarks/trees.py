@@ -94,7 +94,7 @@ def _switch(bench: Bench, report: Report) -> None:
     path, copy = root / "conversations" / "c.json", root / "copy"
     with Store.open(root) as store:
         store.append("c", content="settled")
-        _, tree, _ = store.branches("c")
+        _, tree, _ = store.branches.tree("c")
     forks = sorted(places for places in tree.children.values() if len(places) > 1)
     places = {"near the end": -1, "halfway": len(forks) // 2, "at the beginning": 0}
     pairs = {name: itertools.cycle([str(tree.ids[place]) for place in forks[at][:2]]) for name, at in places.items()}
@@ -112,11 +112,11 @@ def _switch(bench: Bench, report: Report) -> None:
 
     def contestants(store: Store | None) -> list[Contestant]:
         def away() -> None:
-            once(lambda store: store.switch("c", elsewhere), store)
+            once(lambda store: store.branches.switch("c", elsewhere), store)
             os.sync()
 
         def ahead() -> None:
-            once(lambda store: store.switch("c", beside, step=1), store)
+            once(lambda store: store.branches.switch("c", beside, step=1), store)
             os.sync()
 
         def clear() -> None:
@@ -124,12 +124,12 @@ def _switch(bench: Bench, report: Report) -> None:
             os.sync()
 
         def to(name: str) -> Contestant:
-            act = lambda store: store.switch("c", next(pairs[name]))  # noqa: E731
+            act = lambda store: store.branches.switch("c", next(pairs[name]))  # noqa: E731
             return Contestant(f"Store.switch, to a message {name}", lambda: once(act, store), prepare=away)
 
         rename = lambda store: store.rename("c", f"Title {next(numbers)}")  # noqa: E731
-        step = lambda store: store.switch("c", beside, step=1)  # noqa: E731
-        back = lambda store: store.switch("c", step=-1)  # noqa: E731
+        step = lambda store: store.branches.switch("c", beside, step=1)  # noqa: E731
+        back = lambda store: store.branches.switch("c", step=-1)  # noqa: E731
         return [
             *map(to, pairs),
             Contestant("Store.switch, to the next beside a message", lambda: once(step, store), prepare=away),
@@ -182,7 +182,7 @@ def _append(bench: Bench, report: Report) -> None:
     path = root / "conversations" / "c.json"
     rounds = bench.rounds(600, 150)
     with Store.open(root) as store, bench.progress("append to a branch", rounds) as step:
-        store.switch("c", ids[5000])
+        store.branches.switch("c", ids[5000])
         store.append("c", content=next(pool))
         before = path.stat().st_size
         store.append("c", content=next(pool))
@@ -197,7 +197,7 @@ def _append(bench: Bench, report: Report) -> None:
                 other.append("line", content=next(pool))
 
         write_tree(root, "line", 10_000, 0)
-        store.switch("other", others[5000])
+        store.branches.switch("other", others[5000])
         plain()
         samples = interleave(
             [

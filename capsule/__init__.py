@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
     from capsule.locks.holder import HeldLock
     from capsule.locks.policy import LockState
-    from capsule.store.freshness import Mark, Standing, Summary
     from capsule.store.lists import Filter
     from capsule.store.pages import Page
     from capsule.store.store import Store
+    from capsule.store.summaries import Mark, Standing, Summary
     from capsule.store.versions import Restored
 
 __version__ = "0.1.0"
@@ -63,7 +63,7 @@ _HOMES = {
     "LockLost": "capsule.errors",
     "LockState": "capsule.locks.policy",
     "Locked": "capsule.errors",
-    "Mark": "capsule.store.freshness",
+    "Mark": "capsule.store.summaries",
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
     "Page": "capsule.store.pages",
@@ -73,12 +73,12 @@ _HOMES = {
     "Removal": "capsule.format.tree.branches",
     "Restored": "capsule.store.versions",
     "Slot": "capsule.format.tree.branches",
-    "Standing": "capsule.store.freshness",
+    "Standing": "capsule.store.summaries",
     "Stats": "capsule.engines.index.stats",
     "StorageFailed": "capsule.errors",
     "Store": "capsule.store.store",
     "StoreBusy": "capsule.errors",
-    "Summary": "capsule.store.freshness",
+    "Summary": "capsule.store.summaries",
     "Switched": "capsule.format.tree.branches",
     "Trashed": "capsule.engines.files.protocols",
 }

@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import capsule
+from capsule import Store
 from capsule.errors import CapsuleError
 
 __all__ = ["text"]
@@ -35,27 +36,14 @@ the kernel, without reading it: 50 MB took about 35 ms. To "bring the index up t
 and to read what is new in files that changed.
 """
 
-#: The subjects of the store in the order of the page, by the module that has their methods. Others follow them.
+#: What the methods are for that the store has itself, by the class that has them.
 _TITLES = {
-    "store": "Open, append and lock",
-    "reading": "Read",
-    "creation": "Make a conversation",
-    "attributes": "Title, tags, and the place in lists",
-    "titles": "Suggested titles",
-    "edits": "Edit",
-    "lists": "List",
-    "pages": "Pages of a conversation",
-    "search": "Search",
-    "listeners": "Follow changes",
-    "branches": "Branches",
-    "forks": "Forks",
-    "trash": "The trash",
-    "versions": "Earlier versions",
-    "incoming": "Versions from other clones",
-    "conflicts": "Conflicts of merges",
-    "summaries": "Summaries",
-    "contexts": "Project context",
-    "servers": "MCP servers",
+    "Store": "Open, delete and follow changes",
+    "Writing": "Make a conversation, append, and change its head",
+    "Listing": "List",
+    "Paging": "Read a page of messages",
+    "Searching": "Search and count",
+    "Reading": "Read",
 }
 _HEADING = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Cost):(?:\s+(\S.*))?")
 _ITEM = re.compile(r" {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):\s+(.*)")
@@ -64,15 +52,15 @@ _ITEM = re.compile(r" {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):\s+(.*)")
 def text() -> str:
     """The whole page."""
     public = {name: getattr(capsule, name) for name in capsule.__all__}
-    store = public.pop("Store")
+    del public["Store"]
     errors = [thing for thing in public.values() if issubclass(thing, CapsuleError)]
     others = [thing for thing in public.values() if not issubclass(thing, CapsuleError)]
-    parts = [_INTRODUCTION, "## Store\n", *_described(inspect.getdoc(store) or "")]
-    for title, owner, names, prefix in _subjects(store):
+    parts = [_INTRODUCTION, "## Store\n", *_described(inspect.getdoc(Store) or "")]
+    for title, owner, prefix in _subjects():
         parts.append(f"## {title}\n")
-        if owner is not store and (about := _about(owner)):
-            parts.append(f"{about}\n")
-        for name in names:
+        if prefix != "store.":
+            parts += _described(inspect.getdoc(owner) or "")
+        for name in _members(owner):
             parts += _method(owner, name, prefix)
     parts += ["## Objects\n", "What the methods return and take.\n"]
     for thing in sorted(others, key=lambda thing: thing.__name__):
@@ -86,25 +74,16 @@ def text() -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _subjects(store: type) -> Iterator[tuple[str, type, list[str], str]]:
-    """The subjects of the store, each with the class that has its methods, their names, and what a call begins with."""
-    seen: set[str] = set()
-    order = list(_TITLES)
-    subjects = []
-    for owner in store.__mro__:
-        names = [name for name in _members(owner) if name not in seen]
-        seen.update(names)
-        methods = [name for name in names if _offered(owner, name) is None]
-        if methods and owner.__module__.startswith("capsule"):
-            module = owner.__module__.rpartition(".")[2]
-            place = order.index(module) if module in order else len(order)
-            subjects.append((place, _TITLES.get(module, module.capitalize()), owner, methods))
-    for _, title, owner, methods in sorted(subjects, key=lambda subject: subject[0]):
-        yield title, owner, methods, "store."
-    for owner in store.__mro__:
-        for name in _members(owner):
-            if (offered := _offered(owner, name)) is not None:
-                yield f"store.{name}", offered, _members(offered), f"store.{name}."
+def _subjects() -> Iterator[tuple[str, type, str]]:
+    """The subjects of the store: each with its title, the class that has its methods, and what a call begins with."""
+    for owner in Store.__mro__:
+        if owner.__module__.startswith("capsule."):
+            yield _TITLES.get(owner.__name__, owner.__name__), owner, "store."
+    with Store.in_memory() as store:
+        offered = vars(store)
+    for name, part in offered.items():
+        if not name.startswith("_") and type(part).__module__.startswith("capsule.store."):
+            yield f"store.{name}", type(part), f"store.{name}."
 
 
 def _members(owner: type) -> list[str]:
@@ -129,22 +108,6 @@ def _function(member: Any) -> Any:
 def _is_property(owner: type, name: str) -> bool:
     member = vars(owner)[name]
     return isinstance(member, property) or hasattr(member, "func")
-
-
-def _offered(owner: type, name: str) -> type | None:
-    """The class of the small object that a property of the store gives, when it is one of ours with methods."""
-    if not _is_property(owner, name):
-        return None
-    annotation = _function(vars(owner)[name]).__annotations__.get("return", "")
-    found = vars(inspect.getmodule(owner)).get(annotation) if isinstance(annotation, str) else annotation
-    is_ours = isinstance(found, type) and found.__module__.startswith("capsule.store.store.")
-    return found if is_ours else None
-
-
-def _about(owner: type) -> str:
-    """The first line of a class's docstring, without what it says of its place in the code."""
-    line = (inspect.getdoc(owner) or "").partition("\n\n")[0]
-    return re.sub(r"\s*(A|The) base of `Store`.*", "", line, flags=re.S)
 
 
 def _method(owner: type, name: str, prefix: str) -> list[str]:
@@ -195,7 +158,7 @@ def _object(thing: type) -> list[str]:
     if hasattr(thing, "model_fields"):
         described = {name: field.description or "" for name, field in thing.model_fields.items()}
     elif is_dataclass(thing):
-        described = {field.name: described.get(field.name, "") for field in fields(thing) if field.name[0] != "_"}
+        described = {field.name: described.get(field.name, "") for field in fields(thing)}
     rows = [f"- `{name}: {typed.get(name, 'Any')}` {meaning}".rstrip() for name, meaning in described.items()]
     for name in _members(thing):
         function = _function(vars(thing)[name])

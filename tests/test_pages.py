@@ -155,21 +155,18 @@ def test_troubleshooting_has_a_part_for_every_error() -> None:
 
 
 def test_every_method_of_a_store_says_its_arguments_errors_and_cost() -> None:
-    methods = {
-        name: member
-        for owner in Store.__mro__
-        if owner.__module__.startswith("capsule.")
-        for name, member in vars(owner).items()
-        if not name.startswith("_") and not isinstance(member, property)
-    }
+    with Store.in_memory() as store:
+        parts = [type(part) for name, part in vars(store).items() if not name.startswith("_")]
+    owners = [owner for owner in (*Store.__mro__, *parts) if owner.__module__.startswith("capsule.store.")]
+    public = [(owner, name) for owner in owners for name in vars(owner) if not name.startswith("_")]
     missing = []
-    for name, member in methods.items():
-        function = getattr(member, "__func__", member)
-        text = inspect.getdoc(getattr(Store, name)) or ""
+    for owner, name in public:
+        function = getattr(vars(owner)[name], "__func__", vars(owner)[name])
+        text = inspect.getdoc(getattr(owner, name)) or ""
         if inspect.isfunction(function):
             wanted = [*inspect.signature(function).parameters, "(?i:raises)", "(?i:costs?)"]
             missing += [
-                f"{name}: {word}"
+                f"{owner.__name__}.{name}: {word}"
                 for word in wanted
                 if word not in ("self", "cls") and not re.search(rf"\b{word}\b", text)
             ]

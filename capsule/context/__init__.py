@@ -3,5 +3,5 @@
 from capsule.context.capture import capture
 from capsule.context.files import Selection, Surroundings
 
-store.set_context(id, capture("path/to/project", Selection(), Surroundings()))
+store.context.set(id, capture("path/to/project", Selection(), Surroundings()))
 """

@@ -59,7 +59,7 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class Capture:
-    """What was captured of a project; `Store.set_context` takes it.
+    """What was captured of a project; `Store.context.set` takes it.
 
     Attributes:
         root: The project's directory, absolute.
@@ -92,7 +92,7 @@ class Capture:
         return _HEADING_TOKENS + sum(file.tokens + file.overhead for file in self.files)
 
     def encoded(self) -> Iterator[bytes]:
-        """The context as `Store.set_context` wants it.
+        """The context as `Store.context.set` wants it.
 
         Raises:
             Refused: There are tokens in it, and they are not allowed.

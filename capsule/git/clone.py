@@ -71,7 +71,7 @@ class Clone:
 
         Cost: some ten starts of git, of which `git status` looks at every document, and a read of those that it names.
         """
-        return status.look(self.repository, self.program, self.store.conflicts())
+        return status.look(self.repository, self.program, self.store.conflicts.list())
 
     # -- Commits ----------------------------------------------------------------------------------------------------
 

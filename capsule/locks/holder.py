@@ -172,7 +172,7 @@ class Holder:
         self._leases.start()
 
     def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
-        """See `Store.lock`. Locks of one instance nest: the outermost `with` gives it back."""
+        """See `Store.locks.take`. Locks of one instance nest: the outermost `with` gives it back."""
 
         def act(conversation: Conversation) -> None:
             orphan = self._admitted(conversation)
@@ -204,7 +204,7 @@ class Holder:
             _log.warning("the lock on %s was taken by another meanwhile: %s", id, error)
 
     def unlock(self, id: str, *, force: bool = False) -> bool:
-        """See `Store.unlock`."""
+        """See `Store.locks.release`."""
 
         def act(conversation: Conversation) -> bool:
             lock = conversation.head.lock

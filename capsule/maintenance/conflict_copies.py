@@ -79,7 +79,7 @@ class Copy:
                 got = held.read()
                 if got is not None:
                     held.quarantine(got[0], "merged")
-        brought = store.bring_in(self._kind, self.id, base, theirs)
+        brought = store.incoming.bring_in(self._kind, self.id, base, theirs)
         if files_of(store.engine).read_stray(self._kind, self._name) != self._data:
             self.what += "; it was written to meanwhile, and stays until the next time"
             return None
@@ -102,7 +102,7 @@ class Copy:
 
     def _ours(self, store: Store) -> bytes | None:
         """The document in the clean form; None when there is none. Raises InvalidDocument when it does not parse."""
-        data = store.version(self._kind, self.id)
+        data = store.incoming.version(self._kind, self.id)
         return data and clean(data, store.engine.name(self._kind, self.id), self._kind)
 
     def _holder(self, store: Store) -> str:
@@ -110,7 +110,7 @@ class Copy:
         if self._kind != KIND:
             return ""
         head = store.head(self.id)
-        state = store.lock_state(head)
+        state = store.locks.state(head)
         if state is None or state.state == "orphaned" or state.instance == store.instance_id:
             return ""
         return describe(head.lock or {})

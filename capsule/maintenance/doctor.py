@@ -23,10 +23,10 @@ from capsule.format.text import places
 from capsule.ids import is_id
 from capsule.locks.policy import describe
 from capsule.maintenance.conflict_copies import Ancestor, Copy, copy_in
-from capsule.store.freshness import standing_of
 from capsule.store.reading import KIND
-from capsule.store.servers import pending_problems
+from capsule.store.servers import waiting_problems
 from capsule.store.store import Store
+from capsule.store.summaries import standing_of
 
 Progress = Callable[[int, int], None]
 
@@ -101,7 +101,7 @@ def examine(
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
             yield Finding(id, path, 0, 0, "twice", what)
-    for problem in pending_problems(store):
+    for problem in waiting_problems(store.engine):
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
         yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
     for leftover in files_of(store.engine).leftovers(KIND):
@@ -198,7 +198,7 @@ class _Examination:
 
     def _lock(self) -> str:
         """The state of the file's lock; empty when it has none."""
-        state = self._store.lock_state(self._head) if self._head else None
+        state = self._store.locks.state(self._head) if self._head else None
         return state.state if state else ""
 
     def lock(self) -> Iterator[Finding]:
@@ -207,7 +207,7 @@ class _Examination:
             return
         what = f"locked by {describe(self._head.lock)}, who is gone; the next write takes it over"
         finding = self._finding("lock", what)
-        if self._repair and self._head.id == self._found.id and self._store.unlock(self._found.id):
+        if self._repair and self._head.id == self._found.id and self._store.locks.release(self._found.id):
             finding = replace(finding, repaired="unlocked")
         yield finding
 

@@ -61,7 +61,7 @@ def conversation(ctx: Context, id: str) -> str:
     store = server_store(ctx)
     head = store.head(store.resolve(id))
     told = {name: value for name, value in head.as_json().items() if name != "path"}
-    standing = store.standing(head.id) if head.is_summary else None
+    standing = store.summaries.standing(head.id) if head.is_summary else None
     if standing is not None:
         told["source"] = standing.as_json()
     page = store.page(head.id, _PAGE)

@@ -1,7 +1,8 @@
-"""What stands in the head of a conversation, changed: its title, its tags, what it is marked as.
+"""Changes of what stands in the head of a conversation: its title, its tags, what it is marked as.
 
-What must stay true: a change of the head is one write, admitted as every other is, and no message is parsed for it;
-what isn't asked to change stays as it is. What a title or a tag may be is `capsule.format.text.titles`' to say.
+What must stay true: what isn't asked to change stays as it is. A title that a person gave is never replaced by a
+suggestion that they didn't agree to, however the two come together; and what they agreed to replace is what they were
+shown. What a title or a tag may be is `capsule.format.text.titles`' to say.
 """
 
 from __future__ import annotations
@@ -12,77 +13,61 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidInput
 from capsule.format.merge.conflicts import settled
 from capsule.format.servers import switched
-from capsule.format.text.titles import check_tags, check_title
-from capsule.store.change import Changing
+from capsule.format.text.titles import check_tags, check_title, title_by_rule
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
+    from capsule.store.store import Store
 
 
-class Updating(Changing):
-    """What an open store does with the heads of conversations. A base of `Store`."""
+class _NamedByAPerson(Exception):
+    """The title stays; it never leaves this module."""
 
-    def _change_head(self, id: str, change: Callable[[dict[str, Any]], None]) -> Head:
-        """Change the head of a conversation, under its mutex and admitted."""
 
-        return self._head_of(id, self._change(id, lambda conversation: conversation.change_head(change)))
+class Titles:
+    """Titles that are suggested, by a model or by rule."""
 
-    def update(self, id: str, **changes: Any) -> Head:
-        """Change several fields of a head in one write; raises and costs as `rename`.
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def by_rule(self, id: str) -> str:
+        """Make the title that the first user message with a word in it gives; else an empty text.
+
+        Raises and costs as `load`.
 
         Args:
             id: The conversation.
-            changes: `title` (`by`: as `rename`; `instead_of`: refused when somebody gave another title), `tags` (all of
-                them), `tagged` and `untagged` (some of them), `pinned`, `archived`, `mcp_servers` (as `set_mcp_servers`
-                takes them); what is None or left out stays as it is.
         """
-        return self._change_head(id, _head_change(**changes))
+        return title_by_rule(self._store.document(id)["history"])
 
-    def rename(self, id: str, title: str, *, by: str = "user") -> Head:
-        """Give a conversation a title. Raises as `append`. Cost: copying the file.
+    def suggest(self, id: str, title: str, *, instead_of: str = "") -> Head | None:
+        """Give a conversation a title, unless a person named it.
 
         Args:
             id: The conversation.
             title: The title.
-            by: `user`, or `auto` for a title made by rule, which a later rule may change.
+            instead_of: The title that a person gave and agreed to replace. It is replaced if it is still that one.
+
+        Returns:
+            The head. None: a person gave another title, and nothing was changed.
+
+        Raises and costs as `rename`.
         """
-        return self.update(id, title=title, by=by)
+        title = check_title(title)
 
-    def tag(self, id: str, *tags: str) -> Head:
-        """Add tags. A tag that is there already stays as it is. Raises and costs as `rename`.
+        def change(head: dict[str, Any]) -> None:
+            metadata, standing = head["metadata"], head["title"]
+            if standing and metadata.get("titleSetBy") != "auto":
+                if standing != instead_of:
+                    raise _NamedByAPerson
+                entitle(head, title, "user")
+            else:
+                entitle(head, title, "auto")
 
-        Args:
-            id: The conversation.
-            tags: The tags.
-        """
-        return self.update(id, tagged=tags)
-
-    def untag(self, id: str, *tags: str) -> Head:
-        """Remove tags. A tag that is not there is skipped. Raises and costs as `rename`.
-
-        Args:
-            id: The conversation.
-            tags: The tags.
-        """
-        return self.update(id, untagged=tags)
-
-    def pin(self, id: str, on: bool = True) -> Head:
-        """Pin a conversation to the top of the list, or unpin it. Raises and costs as `rename`.
-
-        Args:
-            id: The conversation.
-            on: False unpins it.
-        """
-        return self.update(id, pinned=on)
-
-    def archive(self, id: str, on: bool = True) -> Head:
-        """Archive a conversation, or bring it back into the list. Raises and costs as `rename`.
-
-        Args:
-            id: The conversation.
-            on: False brings it back.
-        """
-        return self.update(id, archived=on)
+        try:
+            return self._store._change_head(id, change)
+        except _NamedByAPerson:
+            return None
 
 
 def entitle(head: dict[str, Any], title: str, by: str) -> None:
@@ -102,61 +87,58 @@ def entitle(head: dict[str, Any], title: str, by: str) -> None:
         settled(metadata, "title")
 
 
-def _flag(metadata: dict[str, Any], name: str, on: bool) -> None:
-    """Set an optional flag; one that is off is left out, unless it is there already."""
-    if on or name in metadata:
-        metadata[name] = on
-
-
-def _head_change(
-    *,
-    title: str | None = None,
-    by: str = "user",
-    instead_of: str | None = None,
-    tags: Iterable[str] | None = None,
-    tagged: Iterable[str] = (),
-    untagged: Iterable[str] = (),
-    pinned: bool | None = None,
-    archived: bool | None = None,
-    mcp_servers: Mapping[str, bool | None] | None = None,
+def changed(
+    title: str | None,
+    by: str,
+    instead_of: str | None,
+    tags: Iterable[str] | None,
+    tagged: Iterable[str],
+    untagged: Iterable[str],
+    flags: Mapping[str, bool | None],
+    mcp_servers: Mapping[str, bool | None] | None,
 ) -> Callable[[dict[str, Any]], None]:
-    """What makes these changes to a head; what is None stays as it is.
+    """What makes these changes to a head; what is None stays as it is. `Store.update` says what they are.
 
     Raises:
         InvalidInput: One can't be accepted, or there is none.
     """
-    metadata: dict[str, Any] = {}
     if title is not None:
         title = check_title(title)
-    if tags is not None:
-        metadata["tags"] = check_tags(tags)
+    wanted = None if tags is None else check_tags(tags)
     added, removed = check_tags(tagged), frozenset(untagged)
     switched({}, mcp_servers or {})  # Checked before a file is asked for.
-    flags = {name: on for name, on in (("pinned", pinned), ("archived", archived)) if on is not None}
-    if title is None and not (metadata or added or removed or flags or mcp_servers):
+    flags = {name: on for name, on in flags.items() if on is not None}
+    if title is None and wanted is None and not (added or removed or flags or mcp_servers):
         raise InvalidInput("nothing to change was given: a title, tags, pinned, archived or mcpServers")
 
     def change(head: dict[str, Any]) -> None:
+        metadata = head["metadata"]
         if title is not None:
-            named = head["title"] and head["metadata"].get("titleSetBy") != "auto"
+            named = head["title"] and metadata.get("titleSetBy") != "auto"
             if instead_of is not None and named and head["title"] not in (instead_of, title):
                 raise InvalidInput(
                     f"nothing was changed: the title is {head['title']!r} by now, which somebody gave it meanwhile"
                 )
-            was_open = by == "user" and settled(head["metadata"], "title")
-            if was_open or (head["title"], head["metadata"].get("titleSetBy")) != (title, by):
+            was_open = by == "user" and settled(metadata, "title")
+            if was_open or (head["title"], metadata.get("titleSetBy")) != (title, by):
                 entitle(head, title, by)
-        head["metadata"].update(metadata)
-        there = head["metadata"].get("tags") or []
+        if wanted is not None:
+            metadata["tags"] = wanted
+        there = metadata.get("tags") or []
         if added or removed & set(there):
             kept = [tag for tag in there if tag not in removed]
-            head["metadata"]["tags"] = [*kept, *(tag for tag in added if tag not in kept)]
+            metadata["tags"] = [*kept, *(tag for tag in added if tag not in kept)]
         if mcp_servers:
-            overrides = switched(head["metadata"].get("mcpServers"), mcp_servers)
-            head["metadata"]["mcpServers"] = overrides
-            if not overrides:
-                del head["metadata"]["mcpServers"]
+            override(metadata, switched(metadata.get("mcpServers"), mcp_servers))
         for name, on in flags.items():
-            _flag(head["metadata"], name, on)
+            if on or name in metadata:  # A flag that is off is left out, unless it is there already.
+                metadata[name] = on
 
     return change
+
+
+def override(metadata: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Set the overrides of MCP servers in the metadata of a head; no overrides are left out."""
+    metadata["mcpServers"] = overrides
+    if not overrides:
+        del metadata["mcpServers"]

@@ -16,14 +16,15 @@ from capsule.format import codec, migrations
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
-from capsule.store.change import Changing, Conversation
-from capsule.store.idempotency import appended, check_key
+from capsule.store.appends import appended, check_key
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
     from capsule.format.tree.tree import Tree
+    from capsule.store.change import Conversation
+    from capsule.store.store import Store
 
 Entry = dict[str, Any]
 #: Chooses the places of the messages to take out, and says which of them was asked for, if one was.
@@ -32,12 +33,15 @@ Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | No
 _SAME_IN_A_BRANCH = ("from", "toolCallId", "attachments")
 
 
-class Branching(Changing):
-    """What an open store does with branches. A base of `Store`."""
+class Branches:
+    """The branches of the conversations of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     # -- Reading --------------------------------------------------------------------------------------------------
 
-    def branches(self, id: str) -> tuple[list[Entry], Tree, str | None]:
+    def tree(self, id: str) -> tuple[list[Entry], Tree, str | None]:
         """Read all messages, the tree of who answers whom, and `currentNode`. Raises as `load`, and costs less.
 
         The messages are for showing: a number in an unknown field is read as JSON libraries read it.
@@ -47,12 +51,12 @@ class Branching(Changing):
         """
         from capsule.format.tree.tree import Tree
 
-        name = self.engine.name(KIND, id)
+        name = self._store.engine.name(KIND, id)
 
         def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
             return orjson.loads(data) if is_canonical else migrations.current(codec.decode(data, name), name)[0]
 
-        document = self.engine.parsed(id, parse)
+        document = self._store.engine.parsed(id, parse)
         return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
@@ -69,7 +73,7 @@ class Branching(Changing):
         from capsule.format.models import messages_in
         from capsule.format.tree.tree import Tree
 
-        document = self.document(id)
+        document = self._store.document(id)
         history, tree = document["history"], Tree(document["history"])
         if message_id is None:
             path = tree.path(document["metadata"].get("currentNode"))
@@ -87,7 +91,7 @@ class Branching(Changing):
         """
         from capsule.format.tree.branches import Alternatives
 
-        history, tree, _ = self.branches(id)
+        history, tree, _ = self.tree(id)
         place = find_message(history, message_id, id)
         siblings = tree.siblings_at(place)
         return Alternatives(
@@ -106,7 +110,7 @@ class Branching(Changing):
             id: The conversation.
             message_id: The message, as `find_message` takes it.
         """
-        history, tree, _ = self.branches(id)
+        history, tree, _ = self.tree(id)
         return [history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))]
 
     def slot(self, id: str, message_id: str | None = None) -> Slot:
@@ -118,7 +122,7 @@ class Branching(Changing):
         """
         from capsule.format.tree.branches import Slot, answer_at, parent_id
 
-        history, tree, current = self.branches(id)
+        history, tree, current = self.tree(id)
         place = answer_at(id, history, tree, current, message_id)
         return Slot(history[place]["id"], parent_id(history, tree, place))
 
@@ -150,11 +154,11 @@ class Branching(Changing):
                 conversation.switch(done.leaf, is_last=done.is_last)
             return done
 
-        return self._change(id, act)
+        return self._store._change(id, act)
 
     # -- Branching off --------------------------------------------------------------------------------------------
 
-    def branch(self, id: str, message_id: str, content: str, *, key: str | None = None, **fields: Any) -> Message:
+    def revise(self, id: str, message_id: str, content: str, *, key: str | None = None, **fields: Any) -> Message:
         """Put a new version of a message beside it, and make it the end of the active branch.
 
         The new version answers what the old one answers, and has its role, its sender and its attachments. The answers
@@ -191,14 +195,14 @@ class Branching(Changing):
             id: The conversation.
             content: The text of the new answer.
             message_id: The answer that is there, of role `assistant`. None: the last one of the active branch.
-            key: As `branch` takes it.
+            key: As `revise` takes it.
             fields: Further fields of the new answer, as `append` takes them.
 
         Raises as `append_once`; also
             NotFound: There is no such message, or no answer at all.
             InvalidInput: The message is no answer.
 
-        Cost: as `branch`.
+        Cost: as `revise`.
         """
         message = {"role": "assistant", "content": content, **fields}
         check_message(message)
@@ -229,14 +233,14 @@ class Branching(Changing):
             at, entries = conversation.append([message], move=True)
             return at, entries[0]
 
-        at, entry = self._change(id, act)
+        at, entry = self._store._change(id, act)
         from capsule.format.models import Message
 
         return Message.model_validate(entry).placed(at)
 
     # -- Taking out -----------------------------------------------------------------------------------------------
 
-    def delete_message(
+    def remove(
         self,
         id: str,
         message_id: str,
@@ -271,14 +275,14 @@ class Branching(Changing):
 
         return self._remove(id, chosen, dry_run, expected, "deleted")
 
-    def prune(self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None) -> Removal:
+    def trim(self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None) -> Removal:
         """Move every message that is not on the active branch to the trash.
 
         Args:
             id: The conversation.
-            dry_run, expected: As `delete_message` takes them.
+            dry_run, expected: As `remove` takes them.
 
-        Raises and costs as `delete_message`.
+        Raises and costs as `remove`.
         """
 
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
@@ -290,7 +294,7 @@ class Branching(Changing):
         from capsule.format.tree.branches import Without
 
         if dry_run:
-            return Without(self.document(id), chosen).removal
+            return Without(self._store.document(id), chosen).removal
 
         def act(conversation: Conversation) -> Removal:
             planned = Without(conversation.document(), chosen)
@@ -303,4 +307,4 @@ class Branching(Changing):
                 conversation.rewrite(planned.applied, reason=reason)
             return planned.removal
 
-        return self._change(id, act)
+        return self._store._change(id, act)

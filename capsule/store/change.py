@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidDocument, InvalidInput, StoreBusy
+from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import canonical, codec, migrations
 from capsule.format.fields import names
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.pruning import removed
 from capsule.ids import new_message_id
-from capsule.store.reading import KIND, Reading
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.format.head import ParsedHead
-    from capsule.locks.holder import Holder
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
-
-T = TypeVar("T")
-_TRIES = 50
 
 Document = dict[str, Any]
 #: The kind of what the trash keeps of a conversation that is still there.
@@ -157,7 +152,7 @@ class Conversation:
         if is_plain:
             move = False
         else:
-            from capsule.store.placement import continued
+            from capsule.store.appends import continued
 
             entries, is_active = continued(self, entries)
             move = move and not is_active
@@ -300,56 +295,6 @@ class Conversation:
         """Overwrite the lock's time with now."""
         if (lock := self.refreshed_lock()) is not None:
             self.change_head(lambda head: head["metadata"].update(lock=lock))
-
-
-class Changing(Reading):
-    """What an open store changes. A base of `Store`.
-
-    Every change of a conversation is one `_change`: a transaction, the rule of who may write, the change, the lock that
-    is recorded with it; and again from the beginning when something else wrote in between.
-    """
-
-    settings: Settings
-    _holder: Holder
-    _own: Own | None = None
-
-    def _change(
-        self,
-        id: str,
-        edit: Callable[[Conversation], T],
-        admit: Callable[[Conversation], Document | None] | None = None,
-        *,
-        is_own: bool = True,
-    ) -> T:
-        """Change a conversation.
-
-        Args:
-            id: The conversation.
-            edit: Makes the change. It runs again when something else wrote in between, so what it makes up, as ids, it
-                must have made up before.
-            admit: Who may write, as `Conversation` takes it; None: as a save.
-            is_own: Whether the watchers of this store are told that it did it.
-        """
-        for tries in range(_TRIES):
-            try:
-                with self.engine.transaction(KIND, id) as transaction:
-                    own = self._own if is_own else None
-                    conversation = Conversation(transaction, self.settings, admit or self._holder.admit, own, tries)
-                    if own is None:
-                        done = edit(conversation)
-                    else:
-                        with own.writing(conversation):
-                            done = edit(conversation)
-                    if conversation.recorded is not None:
-                        self._holder.now_held(id, conversation.recorded)
-                    return done
-            except Interfered:
-                continue
-        raise StoreBusy(
-            f"conversation {id} keeps being rewritten by another program; try again when it is done",
-            id=id,
-            holder="another program",
-        )
 
 
 def unasked(conversation: Conversation) -> None:

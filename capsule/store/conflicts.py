@@ -7,7 +7,6 @@ costs what a list of conversations costs. How conflicts come about is `capsule.f
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,10 @@ from capsule.format import codec, validation
 from capsule.format.merge.conflicts import Recorded, field_path, settled
 from capsule.format.text.titles import check_title
 from capsule.store.attributes import entitle
-from capsule.store.titles import Naming
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
+    from capsule.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +46,14 @@ class Disputed:
         return {"id": self.id, "title": self.title, "field": self.field, "kept": self.kept, "values": values}
 
 
-class Conflicts(Naming, ABC):
-    """What an open store does with conflicts, and with titles. A base of `Store`, which knows how to write."""
+class Conflicts:
+    """What merges left to be decided in the conversations of a store."""
 
-    def conflicts(self, id: str | None = None) -> list[Disputed]:
-        """What awaits a decision, by conversation and field.
-
-        Args:
-            id: The conversation; None: all of them.
-
-        Raises as `load`. Cost: as `heads`, and reading the conversations that have some.
-        """
-        if id is not None:
-            return self._disputed(id)
-        ids = sorted(head.id for head in self.heads() if head.conflicts)
-        return [one for id in ids for one in self._disputed(id)]
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def _disputed(self, id: str) -> list[Disputed]:
-        document = self.document(id)
+        document = self._store.document(id)
         fields = Recorded.of(document["metadata"].get("conflicts")).fields
         return [
             Disputed(
@@ -77,12 +66,12 @@ class Conflicts(Naming, ABC):
             for field, values in sorted(fields.items())
         ]
 
-    def settle_conflict(self, id: str, field: str, value: Any) -> Head:
+    def settle(self, id: str, field: str, value: Any) -> Head:
         """Decide what a field is that two merged versions had changed differently.
 
         Args:
             id: The conversation.
-            field: The field, as `conflicts` names it.
+            field: The field, as `list` names it.
             value: What it is to be, one of those it could be or another; None: it is taken out.
 
         Returns:
@@ -112,9 +101,22 @@ class Conflicts(Naming, ABC):
             _check(document, field)
 
         if path[0] in ("title", "metadata"):
-            return self._change_head(id, change)
+            return self._store._change_head(id, change)
 
-        return self._head_of(id, self._change(id, lambda conversation: conversation.rewrite(change)))
+        return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.rewrite(change)))
+
+    def list(self, id: str | None = None) -> list[Disputed]:
+        """What awaits a decision, by conversation and field.
+
+        Args:
+            id: The conversation; None: all of them.
+
+        Raises as `load`. Cost: as `heads`, and reading the conversations that have some.
+        """
+        if id is not None:
+            return self._disputed(id)
+        ids = sorted(head.id for head in self._store.heads() if head.conflicts)
+        return [one for id in ids for one in self._disputed(id)]
 
 
 def _standing(document: Mapping[str, Any], field: str) -> Any:

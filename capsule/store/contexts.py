@@ -14,11 +14,11 @@ import orjson
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import anatomy, canonical, codec, migrations, new, validation
-from capsule.store.change import Changing
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
+    from capsule.store.store import Store
 
 
 @runtime_checkable
@@ -29,10 +29,13 @@ class Encoded(Protocol):
         """The context as a JSON object in the canonical layout, piece by piece; `anatomy.context_lines` says how."""
 
 
-class Contexts(Changing):
-    """What an open store does with contexts. A base of `Store`."""
+class Contexts:
+    """The project contexts of the conversations of a store."""
 
-    def context(self, id: str) -> dict[str, Any]:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, id: str) -> dict[str, Any]:
         """Read the project context of a conversation, as it stands in the file.
 
         Raises as `load`. Costs reading the file.
@@ -40,7 +43,7 @@ class Contexts(Changing):
         Args:
             id: The conversation.
         """
-        name = self.engine.name(KIND, id)
+        name = self._store.engine.name(KIND, id)
 
         def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
             span = anatomy.context_in(data) if is_canonical else None
@@ -49,9 +52,9 @@ class Contexts(Changing):
             context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0]["context"]
             return context
 
-        return self.engine.parsed(id, parse)
+        return self._store.engine.parsed(id, parse)
 
-    def set_context(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
+    def set(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
         """Give a conversation a project context, in place of the one that it has.
 
         Args:
@@ -64,21 +67,23 @@ class Contexts(Changing):
             encoded = context.encoded
         else:
             data = _encoded(id, context)
-            if data == codec.encode(canonical.in_order({"context": self.context(id)})["context"])[:-1]:
-                return self._head_of(id, self._change(id, lambda conversation: conversation.change_head(_nothing)))
+            if data == codec.encode(canonical.in_order({"context": self.get(id)})["context"])[:-1]:
+                return self._store._head_of(
+                    id, self._store._change(id, lambda conversation: conversation.change_head(_nothing))
+                )
 
             def encoded() -> Iterable[bytes]:
                 return (data,)
 
-        return self._head_of(id, self._change(id, lambda conversation: conversation.set_context(encoded)))
+        return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.set_context(encoded)))
 
-    def clear_context(self, id: str) -> Head:
-        """Remove the project context of a conversation. Raises and costs as `set_context`.
+    def clear(self, id: str) -> Head:
+        """Remove the project context of a conversation. Raises and costs as `set`.
 
         Args:
             id: The conversation.
         """
-        return self.set_context(id, new.new_capsule(id, "", timestamps.now())["context"])
+        return self.set(id, new.new_capsule(id, "", timestamps.now())["context"])
 
 
 _TEXT_FIRST = b'{\n    "fullContext": "'

@@ -8,27 +8,33 @@ summary knows what changed since.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.engines.files.external_edits import decoded
 from capsule.format import canonical, codec, migrations
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import retitle
-from capsule.store.change import Changing, encoded_within
+from capsule.store.change import encoded_within
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.format.models import Message
     from capsule.store.change import Conversation
+    from capsule.store.store import Store
+
+Whose = Literal["own", "agent", "person"]
 
 
-class Editing(Changing):
-    """What an open store does with what was written before. A base of `Store`."""
+class Edits:
+    """Changes of what was written before."""
 
-    def edit_message(self, id: str, message_id: str, content: str) -> Message:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def message(self, id: str, message_id: str, content: str) -> Message:
         """Change the text of one message in place. `editedAt` says when, and the former text goes to the trash.
 
         Args:
@@ -47,13 +53,13 @@ class Editing(Changing):
                 history = document["history"]
                 if history[place]["content"] != content:
                     history[place] |= {"content": content, "editedAt": document["updatedAt"]}
-                encoded_within(history[place], self.settings.message_bytes)
+                encoded_within(history[place], self._store.settings.message_bytes)
                 retitle(document, conversation.document()["history"], history)
 
             after = conversation.rewrite(change, reason="edited")
             return {"at": place, "entry": after["history"][place]}
 
-        done = self._change(id, act)
+        done = self._store._change(id, act)
         from capsule.format.models import Message
 
         return Message.model_validate(done["entry"]).placed(done["at"])
@@ -81,7 +87,7 @@ class Editing(Changing):
         def act(conversation: Conversation) -> dict[str, Any]:
             return conversation.rewrite(change, reason="edited")
 
-        return self._head_of(id, self._change(id, act))
+        return self._store._head_of(id, self._store._change(id, act))
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
         """Bring a file to the current version and to the canonical layout.
@@ -95,13 +101,13 @@ class Editing(Changing):
 
         Raises as `append`. Cost: reading the whole file, and writing it if it changes.
         """
-        path = self.engine.name(KIND, id)
-        data = self.read(id)
+        path = self._store.engine.name(KIND, id)
+        data = self._store.read(id)
         document, changes = migrations.current(codec.decode(data, path), path)
         if not changes and codec.encode(canonical.in_order(document)) != data:
             changes = ["brought into the canonical layout"]
         if changes and not check:
-            self._change(id, lambda conversation: conversation.rewrite(lambda document: None, stamp=None))
+            self._store._change(id, lambda conversation: conversation.rewrite(lambda document: None, stamp=None))
         return changes
 
 
@@ -140,3 +146,25 @@ def _dated(message: dict[str, Any], seen: dict[str, Any] | None, stamp: str) -> 
     if seen is None or message["content"] == seen["content"] or message.get("editedAt") != seen.get("editedAt"):
         return message
     return message | {"editedAt": stamp}
+
+
+def whose(message: Mapping[str, Any], me: str | None) -> Whose:
+    """Whose words a message is, for whoever wants to change or remove it. Every door that acts for an agent asks this.
+
+    What a person wrote is changed at that person's word alone, and what an agent wrote by that agent.
+
+    Args:
+        message: As it stands in the file.
+        me: The agent that asks; None: one that has no name, to which every agent's words may be its own.
+
+    Returns:
+        `own`; `agent`: another agent's; `person`: a person's, or of somebody who can't be told from one.
+    """
+    author = message.get("from")
+    if me is not None and author == me:
+        return "own"
+    if message.get("role") == "user":
+        return "person"
+    if me is None:
+        return "own"
+    return "agent" if author else "person"

@@ -7,7 +7,7 @@ deleting a conversation takes no fork with it unasked.
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
@@ -19,14 +19,15 @@ from capsule.format.references import find_message
 from capsule.format.text.titles import MAX, check_title, title_from
 from capsule.ids import check_id, message_ids_at, new_id
 from capsule.locks.policy import describe
-from capsule.store.idempotency import made_once
+from capsule.store.creation import made_once, write_new
 from capsule.store.reading import KIND
-from capsule.store.trash import Discarding
+from capsule.store.trash import discard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capsule.store.change import Conversation
+    from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
 _TITLE = "Fork of "
@@ -34,14 +35,13 @@ _TITLE = "Fork of "
 _COPIED = ("mcpServers", "participants", "description")
 
 
-class Forking(Discarding):
-    """What an open store does with forks. A base of `Store`, which knows how to make a conversation."""
+class Forks:
+    """The forks of the conversations of a store."""
 
-    @abstractmethod
-    def _make(self, document: dict[str, Any]) -> Head:
-        """Write a new conversation."""
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    def fork(
+    def create(
         self,
         id: str,
         *,
@@ -64,9 +64,9 @@ class Forking(Discarding):
             attachments: Whether the messages keep their attachments.
             new_id: The new conversation's id. None: a new one.
             created_by: The agent that makes it.
-            key: Instead of `new_id`; as `create` takes it.
+            key: Instead of `new_id`; as `store.create` takes it.
 
-        Raises as `load` and `create`; also
+        Raises as `load` and `store.create`; also
             NotFound: There is no such message.
 
         Cost: reading the source, and writing the new file.
@@ -75,7 +75,11 @@ class Forking(Discarding):
             if new_id is not None:
                 raise InvalidInput("give new_id or key, and not both: a key makes the id")
             return made_once(
-                self, "fork", check_id(id), key, lambda made: self._fork(id, at, title, attachments, made, created_by)
+                self._store,
+                "fork",
+                check_id(id),
+                key,
+                lambda made: self._fork(id, at, title, attachments, made, created_by),
             )
         return self._fork(id, at, title, attachments, _id_for(new_id), created_by)
 
@@ -84,7 +88,7 @@ class Forking(Discarding):
     ) -> Head:
         from capsule.format.tree.tree import Tree
 
-        source = self.document(check_id(id))
+        source = self._store.document(check_id(id))
         history, about = source["history"], source["metadata"]
         tree = Tree(history)
         place = tree.active_leaf(about.get("currentNode")) if at is None else find_message(history, at, id)
@@ -100,7 +104,7 @@ class Forking(Discarding):
             type,
             about.get("tags") or (),
             "auto" if title is None else "user",
-            self._holder.lock_for_new(type),
+            self._store._holder.lock_for_new(type),
             [
                 {key: value for key, value in entry.items() if key not in left_out} | {"id": message}
                 for entry, message in zip(path, ids, strict=True)
@@ -108,9 +112,45 @@ class Forking(Discarding):
             context=source.get("context"),
             metadata={name: about.get(name) for name in _COPIED} | {"forkedFrom": id, "createdBy": created_by},
         )
-        return self._make(document)
+        return write_new(self._store, document)
 
-    def forks(self, id: str, *, deep: bool = False) -> list[str]:
+    def delete(self, id: str) -> list[Trashed]:
+        """Move a conversation, its forks, and their forks to the trash; the conversation goes last.
+
+        Args:
+            id: The conversation.
+
+        Raises and costs as `store.delete` of each; if another instance holds one of them, nothing is deleted.
+        """
+        all_ = [id, *self.list(check_id(id), deep=True)]
+        for one in all_:
+            self._ensure_free(one)
+        gone = []
+        for one in reversed(all_):
+            try:
+                gone.append(discard(self._store, one))
+            except NotFound:
+                if one == id:
+                    raise
+        return gone
+
+    def _ensure_free(self, id: str) -> None:
+        try:
+            head = self._store.head(id)
+        except (InvalidDocument, NotFound):
+            return
+        lock = head.lock
+        if lock is None or lock.get("instanceId") == self._store._holder.me().instance:
+            return
+        if self._store._holder.state_of(head).state != "orphaned":
+            raise Locked(
+                f"conversation {id} is locked by {describe(lock)}; nothing was deleted",
+                remedy=Remedy("unlock", id),
+                id=id,
+                holder=lock,
+            )
+
+    def list(self, id: str, *, deep: bool = False) -> list[str]:
         """List the ids of the forks of a conversation, sorted; also if the conversation is gone.
 
         Args:
@@ -119,108 +159,56 @@ class Forking(Discarding):
 
         Raises as `heads`. Costs as `heads`.
         """
-        found = self.engine.index.forks_of(id)
+        found = self._store.engine.index.forks_of(id)
         if not deep:
             return found
         all_, at = dict.fromkeys(found), 0
         while at < len(all_):
-            all_ |= dict.fromkeys(self.engine.index.forks_of(list(all_)[at]))
+            all_ |= dict.fromkeys(self._store.engine.index.forks_of(list(all_)[at]))
             at += 1
         all_.pop(id, None)
         return list(all_)
 
-    def delete(self, id: str) -> Trashed:
-        """Move a conversation to the trash, also one whose file is damaged.
 
-        Its forks stay, and become forks of the conversation that it was a fork of. A fork that another instance
-        holds is left as it is, with a warning.
+def delete_alone(store: Store, id: str) -> Trashed:
+    """Move a conversation to the trash, and have its forks be forks of what it was a fork of. See `Store.delete`."""
+    # First the forks: so the index has heard of the conversation, and tells of one that comes back as restored.
+    forks: list[str] = []
+    above = None
+    try:
+        forks = store.forks.list(id) if store.engine.exists(KIND, check_id(id)) else []
+    except CapsuleError as error:
+        _log.warning("the forks of %s could not be looked for: %s", id, error.message)
+    if forks:
+        with suppress(CapsuleError):
+            above = store.head(id).forked_from
+    trashed = discard(store, id)
+    for fork in forks:
+        _point(store, fork, id, above)
+    return trashed
 
-        Args:
-            id: The conversation.
 
-        Raises:
-            NotFound: There is none.
-            Locked, LockLost: Another instance holds it, or took it.
+def _point(store: Store, fork: str, gone: str, above: str | None) -> None:
+    """Have a fork say that it is one of `above` (None: of none), where it says that it is one of `gone`."""
 
-        Cost: bringing the index up to date, to find the forks, and copying each fork.
-        """
-        # First the forks: so the index has heard of the conversation, and tells of one that comes back as restored.
-        check_id(id)
-        forks: list[str] = []
-        try:
-            if self.engine.exists(KIND, id):
-                forks = self.forks(id)
-        except CapsuleError as error:
-            _log.warning("the forks of %s could not be looked for: %s", id, error.message)
-        above = self._forked_from(id) if forks else None
-        trashed = super().delete(id)
-        for fork in forks:
-            self._point(fork, id, above)
-        return trashed
-
-    def delete_with_forks(self, id: str) -> list[Trashed]:
-        """Move a conversation, its forks, and their forks to the trash; the conversation goes last.
-
-        Args:
-            id: The conversation.
-
-        Raises as `delete`; if another instance holds one of them, nothing is deleted. Cost: as `delete`, for each.
-        """
-        all_ = [id, *self.forks(check_id(id), deep=True)]
-        for one in all_:
-            self._ensure_free(one)
-        gone = []
-        for one in reversed(all_):
-            try:
-                gone.append(super().delete(one))
-            except NotFound:
-                if one == id:
-                    raise
-        return gone
-
-    def _ensure_free(self, id: str) -> None:
-        try:
-            head = self.head(id)
-        except (InvalidDocument, NotFound):
+    def act(conversation: Conversation) -> None:
+        if conversation.head.metadata.get("forkedFrom") != gone:
             return
-        lock = head.lock
-        if lock is None or lock.get("instanceId") == self._holder.me().instance:
-            return
-        if self._holder.state_of(head).state != "orphaned":
-            raise Locked(
-                f"conversation {id} is locked by {describe(lock)}; nothing was deleted",
-                remedy=Remedy("unlock", id),
-                id=id,
-                holder=lock,
-            )
 
-    def _forked_from(self, id: str) -> str | None:
-        try:
-            return self.head(id).forked_from
-        except CapsuleError:
-            return None
+        def change(head: dict[str, Any]) -> None:
+            if above is None or above == fork:
+                head["metadata"].pop("forkedFrom", None)
+            else:
+                head["metadata"]["forkedFrom"] = above
 
-    def _point(self, fork: str, gone: str, above: str | None) -> None:
-        """Have a fork say that it is one of `above` (None: of none), where it says that it is one of `gone`."""
+        conversation.change_head(change)
 
-        def act(conversation: Conversation) -> None:
-            if conversation.head.metadata.get("forkedFrom") != gone:
-                return
-
-            def change(head: dict[str, Any]) -> None:
-                if above is None or above == fork:
-                    head["metadata"].pop("forkedFrom", None)
-                else:
-                    head["metadata"]["forkedFrom"] = above
-
-            conversation.change_head(change)
-
-        try:
-            self._change(fork, act, self._holder.admit_once)
-        except NotFound:
-            pass
-        except CapsuleError as error:
-            _log.warning("conversation %s still says that it is a fork of %s, which is gone: %s", fork, gone, error)
+    try:
+        store._change(fork, act, store._holder.admit_once)
+    except NotFound:
+        pass
+    except CapsuleError as error:
+        _log.warning("conversation %s still says that it is a fork of %s, which is gone: %s", fork, gone, error)
 
 
 def _ms(entry: Mapping[str, Any]) -> int:

@@ -10,25 +10,26 @@ It knows no git: versions are bytes in the clean form (`format/cleaning.py`), wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.files.engine import files_of
+from capsule.engines.files.engine import again, files_of
 from capsule.engines.files.external_edits import settle
 from capsule.engines.files.protocols import Interfered
-from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound, StoreBusy
+from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound
 from capsule.format import anatomy, codec, migrations
 from capsule.format.merge.clean_form import AGENTS, clean, cleaned
 from capsule.ids import check_id
 from capsule.locks.policy import describe
 from capsule.store.change import unasked
 from capsule.store.reading import KIND
-from capsule.store.trash import Discarding
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.format.merge.conflicts import Conflict
     from capsule.store.change import Conversation
+    from capsule.store.store import Store
 
 T = TypeVar("T")
 _TRIES = 50
@@ -53,8 +54,11 @@ class Brought:
     notes: tuple[str, ...] = field(default=())
 
 
-class Receiving(Discarding):
-    """What an open store does with versions from other clones. A base of `Store`. It needs files."""
+class Incoming:
+    """Versions of documents that come from other clones. It needs a store of files."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def version(self, kind: str, id: str) -> bytes | None:
         """Read a document as it is between two writes: under its mutex, and checked.
@@ -92,7 +96,7 @@ class Receiving(Discarding):
 
         data = self._under_mutex(kind, id, look)
         if data is not None and kind != KIND:
-            clean(data, self.engine.name(kind, id), kind)
+            clean(data, self._store.engine.name(kind, id), kind)
         return data
 
     def bring_in(self, kind: str, id: str, base: bytes | None, theirs: bytes | None) -> Brought:
@@ -115,13 +119,15 @@ class Receiving(Discarding):
             return self._under_mutex(kind, id, lambda held: _agent(held, base, theirs))
         if theirs is None:
             return self._take_away(id, base)
-        for _ in range(_TRIES):
+
+        def once() -> Brought:
             try:
                 return self._write_theirs(id, base, theirs)
             except NotFound:
-                if self._create_theirs(id, theirs):
-                    return Brought("created")
-        raise _busy(id)
+                self._create_theirs(id, theirs)
+                return Brought("created")
+
+        return again(once, id, id, _TRIES)
 
     def _write_theirs(self, id: str, base: bytes | None, theirs: bytes) -> Brought:
         if _is_newer(theirs):
@@ -148,27 +154,18 @@ class Receiving(Discarding):
             conversation.rewrite(lambda _: after, stamp=None)
             return brought
 
-        return self._change(id, act, unasked)
+        return self._store._change(id, act, unasked)
 
-    def _create_theirs(self, id: str, theirs: bytes) -> bool:
-        """Make the file, as it comes; False when there is one by now."""
+    def _create_theirs(self, id: str, theirs: bytes) -> None:
+        """Make the file, as it comes. Raises Interfered when there is one by now."""
         data = clean(theirs, f"{id}.json", KIND)
         known = None if _is_newer(data) else anatomy.survey(data)
-
-        def make(held: HeldDocument) -> bool:
-            own = self._own
-            try:
-                if own is None:
-                    held.replace(None, data, known, [])
-                else:
-                    with own.under_way(id):
-                        own.wrote(id, "created", held.replace(None, data, known, []).tag)
-                        own.appended(id, codec.decode(data, id).get("history", []))
-            except Interfered:
-                return False
-            return True
-
-        return self._under_mutex(KIND, id, make)
+        own = self._store._own
+        with files_of(self._store.engine).mutex(KIND, id) as held, own.under_way(id) if own else nullcontext():
+            written = held.replace(None, data, known, [])
+            if own is not None:
+                own.wrote(id, "created", written.tag)
+                own.appended(id, codec.decode(data, id).get("history", []))
 
     def _take_away(self, id: str, base: bytes | None) -> Brought:
         """Move the conversation to the trash, when it is as it was there before it was deleted, and nobody holds it."""
@@ -176,13 +173,12 @@ class Receiving(Discarding):
         def act(conversation: Conversation) -> Brought:
             if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
                 return Brought("kept", "it was written to here")
-            self._holder.discard(conversation)
-            if self._own is not None:
-                self._own.wrote(id, "deleted")
+            self._store._holder.discard(conversation)
+            self._store._wrote(id, "deleted")
             return Brought("deleted")
 
         try:
-            return self._change(id, act, unasked)
+            return self._store._change(id, act, unasked)
         except NotFound:
             return Brought("same")
         except Locked as error:
@@ -192,18 +188,12 @@ class Receiving(Discarding):
 
     def _under_mutex(self, kind: str, id: str, act: Callable[[HeldDocument], T]) -> T:
         """What `act` gives under the mutex; again when another program writes meanwhile."""
-        for _ in range(_TRIES):
-            try:
-                with files_of(self.engine, "merging a version from elsewhere").mutex(kind, id) as held:
-                    return act(held)
-            except Interfered:
-                continue
-        raise _busy(id)
 
+        def once() -> T:
+            with files_of(self._store.engine, "merging a version from elsewhere").mutex(kind, id) as held:
+                return act(held)
 
-def _busy(id: str) -> StoreBusy:
-    what = f"{id} keeps being rewritten by another program; try again when it is done"
-    return StoreBusy(what, id=id, holder="another program")
+        return again(once, id, id, _TRIES)
 
 
 def _is_newer(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Following an open store: what `Store` has for those who wait for changes.
+"""Those who wait for the changes of an open store, and what wakes them.
 
 What must stay true: from one cursor to the next nothing is left out and nothing comes twice; the journal is the only
 buffer, so that who is slow costs no memory; and a store that nobody watches imports and runs nothing for it.
@@ -10,93 +10,57 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.format.new import inactive_lock
 from capsule.ids import check_id
-from capsule.store.change import Changing, unasked
-from capsule.store.reading import Reading
+from capsule.store.change import unasked
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.store.change import Conversation
+    from capsule.store.store import Store
     from capsule.watch.hub import Hub, Waiter
     from capsule.watch.stream import Event, Watch
 
 #: The most changes that are read at once.
 _MOST = 500
 
-
-T = TypeVar("T")
 _log = logging.getLogger("capsule")
 
 
-class Watching(Changing):
-    """What an open store tells of changes as they come. A base of `Store`."""
+class Listeners:
+    """What wakes those who watch a store. They start nothing before the first one watches."""
 
-    root: str
-    _hub: Hub | None = None
-    _main_store: Watching | None = None
-    #: The active locks, as far as the hub has heard of them; only its thread uses them.
-    _locks: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - replaced, never changed, before it is used
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._guard = threading.Lock()
+        #: None until somebody watches. Stores that are open beside each other have one together.
+        self.hub: Hub | None = None
+        #: The active locks, as far as the hub has heard of them; only its thread uses them.
+        self._locks: dict[str, dict[str, Any]] = {}
 
-    def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
-        found = super().changes(since, ids=ids, limit=limit)
-        if self._own is None or not found.changes:
-            return found
-        from capsule.engines.changes import Changes
-
-        return Changes(self._own.marked(found.changes), found.cursor)
-
-    changes.__doc__ = Reading.changes.__doc__
-
-    def watch(self, since: str | None = None, *, ids: Iterable[str] | None = None, stop: Event | None = None) -> Watch:
-        """Changes as they come, by any process and any editor: `async for change in store.watch()`.
-
-        Any number of loops may watch, in any number of threads and event loops of asyncio (and so of anyio on it);
-        each has its own cursor, and one that is slow holds up no other. It ends with `aclose`, with `stop`, and when
-        the store is closed. `Change.own` tells what this very store wrote, of the newest thousands of its writes
-        since it was first watched.
-
-        Args:
-            since: A cursor: what changed after it comes first. None: from this call on; that costs as `changes`, so
-                in an event loop make the call in a thread when the index may have to be built.
-            ids: These conversations only.
-            stop: An event of the loop that ends it.
-
-        Raises:
-            InvalidInput: `since` is no cursor, or an id is none.
-        """
+    def watch(self, since: str | None, ids: Iterable[str] | None, stop: Event | None) -> Watch:
+        """See `Store.watch`."""
         from capsule.engines.index.journal import Cursor
         from capsule.watch.stream import Watch
 
         wanted = _wanted(ids)
         if since is not None:
             Cursor.of(since)
-        hub = self._watched()
-        return Watch(hub, self._read, self.changes().cursor if since is None else since, wanted, stop)
+        hub = self.ensure_hub()
+        return Watch(hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop)
 
-    def wait_for_changes(
-        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
-    ) -> Changes:
-        """Wait for changes after a cursor, and return them; at once if something changed meanwhile.
-
-        Args:
-            since: The cursor. None: now.
-            ids: Only these conversations.
-            timeout_s: Seconds after which it returns no changes, and a cursor to go on from. None: it waits on. It also
-                returns when the store is closed.
-
-        Raises as `changes`. Cost: as `changes` for each change; waiting costs next to nothing.
-        """
+    def wait(self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None) -> Changes:
+        """See `Store.wait_for_changes`."""
         wanted = _wanted(ids)
-        hub = self._watched()
+        hub = self.ensure_hub()
         until = None if timeout_s is None else time.monotonic() + timeout_s
         woken = threading.Event()
         waiter = hub.waiter(wanted, woken.set)
         try:
-            found = self._read(waiter, self.changes().cursor if since is None else since)
+            found = self._read(waiter, self._store.changes().cursor if since is None else since)
             with hub.listening():
                 while not found.changes and not hub.closed:
                     if not woken.wait(None if until is None else until - time.monotonic()) or hub.closed:
@@ -107,54 +71,47 @@ class Watching(Changing):
         finally:
             hub.remove(waiter)
 
-    async def await_changes(
-        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
-    ) -> Changes:
-        """Wait for changes as `wait_for_changes` does, in an event loop. It takes no thread while it waits.
-
-        Args:
-            since, ids, timeout_s: As `wait_for_changes` takes them.
-
-        Raises and costs as `wait_for_changes`.
-        """
+    async def wait_in_loop(self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None) -> Changes:
+        """See `Store.await_changes`."""
         if since is None:
             import asyncio
 
-            since = (await asyncio.get_running_loop().run_in_executor(self._watched().pool, self.changes)).cursor
-        async with self.watch(since, ids=ids) as watch:
+            loop, pool = asyncio.get_running_loop(), self.ensure_hub().pool
+            since = (await loop.run_in_executor(pool, self._store.changes)).cursor
+        async with self.watch(since, ids, None) as watch:
             return await watch.batch(timeout_s)
 
     def remember_own(self) -> None:
-        """Remember from now on what this store writes (the newest 20,000 writes), for `Change.own`.
-
-        A store does so by itself as soon as it is watched. Raises nothing. Cost: a little memory.
-        """
+        """See `Store.remember_own`."""
         from capsule.watch.own_writes import Own
 
         with self._guard:
-            if self._own is None:
-                self._own = Own()
+            if self._store._own is None:
+                self._store._own = Own()
 
-    def _watched(self) -> Hub:
+    def ensure_hub(self) -> Hub:
         """The hub. From now on the store remembers what it writes itself."""
-        if self._hub is None:
+        if self.hub is None:
+            self.remember_own()
+            if (main := self._store._main_store) is not None:
+                self.hub = main._listeners.ensure_hub()
+                return self.hub
             from capsule.watch.hub import Hub
 
-            self.remember_own()
             with self._guard:
-                if self._hub is None:
-                    main = self._main_store
-                    self._hub = (
-                        Hub(self.engine.tracker, self._look, self._free_the_dead, _MOST)
-                        if main is None
-                        else main._watched()
-                    )
-        return self._hub
+                if self.hub is None:
+                    self.hub = Hub(self._store.engine.tracker, self._look, self._free_the_dead, _MOST)
+        return self.hub
+
+    def close(self) -> None:
+        """Tell everybody who watches the end."""
+        if self.hub is not None and self._store._main_store is None:
+            self.hub.close()
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:
-        found, cursor = self.index.changes(since, _MOST)
+        found, cursor = self._store.index.changes(since, _MOST)
         if since is None:
-            self._locks = self.index.locks()
+            self._locks = self._store.index.locks()
         for change in found:
             if change.kind == "locked" and change.lock is not None:
                 self._locks[change.id] = change.lock
@@ -167,12 +124,12 @@ class Watching(Changing):
 
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
-            if lock is not None and self._holder.is_dead(lock):
+            if lock is not None and self._store._holder.is_dead(lock):
                 conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
 
-        for id in [id for id, lock in self._locks.items() if self._holder.is_dead(lock)]:
+        for id in [id for id, lock in self._locks.items() if self._store._holder.is_dead(lock)]:
             try:
-                self._change(id, act, unasked, is_own=False)  # Nobody here did it: it is news to all.
+                self._store._change(id, act, unasked, is_own=False)  # Nobody here did it: it is news to all.
             except CapsuleError as error:
                 _log.debug("the lock on %s, whose holder is gone, could not be released: %s", id, error)
             else:
@@ -182,18 +139,11 @@ class Watching(Changing):
         """What changed since; brought up to date, unless the hub has just done so."""
         refresh, waiter.unsure = waiter.unsure, False
         while True:
-            found, cursor = self.index.changes(since, _MOST, refresh=refresh)
+            found, cursor = self._store.index.changes(since, _MOST, refresh=refresh)
             told = [change for change in found if waiter.wants((change.id,))]
             if told or len(found) < _MOST:
-                from capsule.engines.changes import Changes
-
-                return Changes(self._own.marked(told) if self._own is not None else told, cursor)
+                return self._store._told(told, cursor)
             since = cursor
-
-    def _end_watching(self) -> None:
-        """Tell everybody who watches the end."""
-        if self._hub is not None and self._main_store is None:
-            self._hub.close()
 
 
 def _wanted(ids: Iterable[str] | None) -> frozenset[str] | None:

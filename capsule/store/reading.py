@@ -5,7 +5,6 @@ What must stay true: reading waits for no writer, and changes nothing.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,10 +18,11 @@ from capsule.ids import check_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capsule.engines.changes import Changes
+    from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
     from capsule.engines.interface import Engine
     from capsule.format.models import Capsule, Message
+    from capsule.watch.own_writes import Own
 
 T = TypeVar("T")
 
@@ -38,7 +38,8 @@ class Reading:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._guard = threading.Lock()
+        #: What this store wrote itself, as far as somebody watches it.
+        self._own: Own | None = None
 
     def read(self, id: str) -> bytes:
         """Read a conversation as it is stored, validated. Raises as `load`. Costs reading the file.
@@ -154,11 +155,14 @@ class Reading:
         Raises:
             InvalidInput: `since` is no cursor.
         """
-        from capsule.engines.changes import Changes
-
         found, cursor = self.index.changes(since, limit)
         wanted = None if ids is None else set(ids)
-        return Changes([change for change in found if wanted is None or change.id in wanted], cursor)
+        return self._told([change for change in found if wanted is None or change.id in wanted], cursor)
+
+    def _told(self, changes: list[Change], cursor: str) -> Changes:
+        from capsule.engines.changes import Changes
+
+        return Changes(changes if self._own is None else self._own.marked(changes), cursor)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
         """Build the index anew from the files, and count what is in it. Raises as `heads`. Costs reading every file.

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.files.protocols import Interfered
-from capsule.errors import CapsuleError, InvalidDocument, Problem, StoreBusy
+from capsule.engines.files.engine import again
+from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import codec, migrations, new
 from capsule.format.fields import PARTS
 from capsule.format.servers import check_server, overrides_in, switched, switches_in
 from capsule.format.text import places
 from capsule.format.values import fault, kind_of
-from capsule.store.attributes import Updating
+from capsule.store.attributes import override
 
 if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
     from capsule.format.head import Head
-    from capsule.store.reading import Reading
+    from capsule.store.store import Store
 
 KIND_OF_OVERRIDES = "overrides"
 _NEXT = "next"
@@ -34,29 +34,26 @@ _log = logging.getLogger("capsule")
 Overrides = dict[str, Any]
 
 
-class Overriding(Updating):
-    """What an open store does with overrides of MCP servers. A base of `Store`, which knows how to write.
+class Servers:
+    """The MCP servers that are switched on or off for the conversations of a store.
 
     Where an `id` is None, the overrides are meant that wait for the next new conversation.
     """
 
-    def mcp_servers(self, id: str | None) -> dict[str, bool]:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, id: str | None) -> dict[str, bool]:
         """Say which MCP servers are switched on (True) or off (False) for a conversation. Raises and costs as `head`.
 
         Args:
             id: The conversation. None: the next one that is made.
         """
         if id is not None:
-            return self.head(id).mcp_servers
-        return switches_in(self._pending())
+            return self._store.head(id).mcp_servers
+        return switches_in(_waiting(self._store.engine))
 
-    def _pending(self) -> Any:
-        """The overrides that wait; costs a look for the document when there is none."""
-        if not self.engine.exists(KIND_OF_OVERRIDES, _NEXT):
-            return {}
-        return _decoded(self.engine.read(KIND_OF_OVERRIDES, _NEXT), self._pending_path)["mcpServers"]
-
-    def set_mcp_servers(self, id: str | None, switches: Mapping[str, bool | None]) -> dict[str, bool]:
+    def set(self, id: str | None, switches: Mapping[str, bool | None]) -> dict[str, bool]:
         """Switch MCP servers on or off for a conversation. Servers that are not named stay as they are.
 
         Args:
@@ -73,115 +70,97 @@ class Overriding(Updating):
         """
         return self._override(id, lambda there: switched(there, switches))
 
-    def toggle_mcp_server(self, id: str | None, name: str) -> dict[str, bool]:
+    def toggle(self, id: str | None, name: str) -> dict[str, bool]:
         """Switch an MCP server off if it is on, and on if it is off. A server without a switch counts as on.
 
         Args:
             id: The conversation. None: the next one that is made.
             name: The server.
 
-        Returns, raises and costs as `set_mcp_servers`.
+        Returns, raises and costs as `set`.
         """
         check_server(name)
         return self._override(id, lambda there: switched(there, {name: not switches_in(there).get(name, True)}))
 
     def _override(self, id: str | None, change: Callable[[Any], Overrides]) -> dict[str, bool]:
         if id is None:
-            return switches_in(self._change_pending(change))
-        after: Overrides = {}
+            return switches_in(_change_waiting(self._store.engine, change))
 
         def act(head: dict[str, Any]) -> None:
-            after.clear()
-            after.update(change(head["metadata"].get("mcpServers")))
-            head["metadata"]["mcpServers"] = dict(after)
-            if not after:
-                del head["metadata"]["mcpServers"]
+            override(head["metadata"], change(head["metadata"].get("mcpServers")))
 
-        self._change_head(id, act)
-        return switches_in(after)
+        return self._store._change_head(id, act).mcp_servers
 
-    # -- What waits for the next new conversation --------------------------------------------------------------------
 
-    @property
-    def _pending_path(self) -> str:
-        return self.engine.name(KIND_OF_OVERRIDES, _NEXT)
+def _path(engine: Engine) -> str:
+    return engine.name(KIND_OF_OVERRIDES, _NEXT)
 
-    def _change_pending(self, change: Callable[[Any], Overrides]) -> Overrides:
-        after: Overrides = {}
 
-        def edit(data: bytes | None) -> bytes | None:
-            nonlocal after
-            document = _decoded(data, self._pending_path) if data is not None else _nothing()
-            after = change(document["mcpServers"])
-            if data is None and not after:
-                return None
-            return codec.encode(document | {"mcpServers": after})
+def _waiting(engine: Engine) -> Overrides:
+    """The overrides that wait; costs a look for the document when there is none."""
+    if not engine.exists(KIND_OF_OVERRIDES, _NEXT):
+        return {}
+    return overrides_in(_decoded(engine.read(KIND_OF_OVERRIDES, _NEXT), _path(engine))["mcpServers"])
 
-        for _ in range(_TRIES):
-            with suppress(Interfered):
-                self.engine.edit(KIND_OF_OVERRIDES, _NEXT, edit)
-                return after
-        raise StoreBusy(
-            f"{self._pending_path} keeps being rewritten by another program; try again when it is done",
-            id=_NEXT,
-            holder="another program",
-        )
 
-    def _with_pending(self, make: Callable[[Overrides | None], Head]) -> Head:
-        """Make a conversation that begins with the overrides that wait, which are then gone.
+def _change_waiting(engine: Engine, change: Callable[[Overrides], Overrides]) -> Overrides:
+    """What the overrides that wait became; `change` runs again when another program wrote them meanwhile."""
+    after: Overrides = {}
 
-        Costs a look for the document when none waits. The document is held meanwhile when one does.
-        """
-        if not self._pending():
-            return make(None)
-        made: list[Head] = []
-        pending: Overrides = {}
+    def edit(data: bytes | None) -> bytes | None:
+        nonlocal after
+        document = _nothing() if data is None else _decoded(data, _path(engine))
+        there = overrides_in(document["mcpServers"])
+        after = change(there)
+        return None if after == there else codec.encode(document | {"mcpServers": after})
 
-        def edit(data: bytes | None) -> bytes | None:
-            nonlocal pending
-            document = _decoded(data, self._pending_path) if data is not None else _nothing()
-            there = overrides_in(document["mcpServers"])
-            if not made:  # Else something else wrote the document meanwhile: what it put there stays.
-                pending = there
-                made.append(make(pending or None))
-            left = {name: override for name, override in there.items() if pending.get(name) != override}
-            return None if left == there else codec.encode(document | {"mcpServers": left})
+    again(lambda: engine.edit(KIND_OF_OVERRIDES, _NEXT, edit), _path(engine), _NEXT, _TRIES)
+    return after
 
-        error: Exception = StoreBusy(f"{self._pending_path} keeps being rewritten", id=_NEXT, holder="another program")
-        for _ in range(_TRIES):
-            try:
-                self.engine.edit(KIND_OF_OVERRIDES, _NEXT, edit)
-                return made[0]
-            except Interfered:
-                continue
-            except CapsuleError as failed:
-                if not made:
-                    raise
-                error = failed
-                break
+
+def with_waiting(engine: Engine, make: Callable[[Overrides | None], Head]) -> Head:
+    """Make a conversation that begins with the overrides that wait, which are then gone.
+
+    Costs a look for the document when none waits. The document is held meanwhile when one does.
+    """
+    if not _waiting(engine):
+        return make(None)
+    made: list[Head] = []
+    taken: Overrides = {}
+
+    def take(there: Overrides) -> Overrides:
+        nonlocal taken
+        if not made:  # Else something else wrote the document meanwhile: what it put there stays.
+            taken = there
+            made.append(make(taken or None))
+        return {name: one for name, one in there.items() if taken.get(name) != one}
+
+    try:
+        _change_waiting(engine, take)
+    except CapsuleError as error:
         if not made:
-            raise error
+            raise
         # The conversation is there: an error would have it made again.
         _log.warning(
             "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the next one "
             "gets them too: %s",
-            self._pending_path,
+            _path(engine),
             error,
         )
-        return made[0]
+    return made[0]
 
 
 def _nothing() -> dict[str, Any]:
     return {"version": new.CURRENT, "mcpServers": {}}
 
 
-def pending_problems(reading: Reading) -> list[Problem]:
+def waiting_problems(engine: Engine) -> list[Problem]:
     """What is wrong with the document of the overrides that wait; nothing, when there is none."""
-    path = reading.engine.name(KIND_OF_OVERRIDES, _NEXT)
+    path = _path(engine)
     try:
-        if not reading.engine.exists(KIND_OF_OVERRIDES, _NEXT):
+        if not engine.exists(KIND_OF_OVERRIDES, _NEXT):
             return []
-        return problems_of(reading.engine.read(KIND_OF_OVERRIDES, _NEXT), path)
+        return problems_of(engine.read(KIND_OF_OVERRIDES, _NEXT), path)
     except InvalidDocument as error:
         return list(error.problems)
     except CapsuleError as error:

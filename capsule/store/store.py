@@ -8,65 +8,62 @@ the storage engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from capsule import locate
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.format.head import Head
-from capsule.format.message import check_message
-from capsule.ids import check_id
-from capsule.locks.holder import HeldLock, Holder
-from capsule.locks.policy import LockState
-from capsule.store.branches import Branching
-from capsule.store.change import Conversation, unasked
+from capsule.errors import CapsuleError, NotFound
+from capsule.locks.holder import Holder
+from capsule.store.attributes import Titles
+from capsule.store.branches import Branches
 from capsule.store.conflicts import Conflicts
 from capsule.store.contexts import Contexts
-from capsule.store.creation import Creating
-from capsule.store.edits import Editing
-from capsule.store.forks import Forking
-from capsule.store.idempotency import appended, keyed_message
-from capsule.store.incoming import Receiving
-from capsule.store.listeners import Watching
+from capsule.store.edits import Edits
+from capsule.store.forks import Forks, delete_alone
+from capsule.store.incoming import Incoming
+from capsule.store.listeners import Listeners
 from capsule.store.lists import Listing
+from capsule.store.locks import Locks
 from capsule.store.pages import Paging
 from capsule.store.search import Searching
-from capsule.store.summaries import Summarizing
-from capsule.store.versions import Restoring
+from capsule.store.servers import Servers
+from capsule.store.summaries import Summaries
+from capsule.store.trash import Trash, discard
+from capsule.store.versions import Versions
+from capsule.store.writing import Writing
 
 if TYPE_CHECKING:
+    from capsule.engines.changes import Changes
+    from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
-    from capsule.format.models import Message
     from capsule.settings import Settings
+    from capsule.watch.stream import Event, Watch
 
-T = TypeVar("T")
 
-
-class Store(
-    Creating,
-    Watching,
-    Listing,
-    Paging,
-    Searching,
-    Contexts,
-    Branching,
-    Forking,
-    Receiving,
-    Restoring,
-    Editing,
-    Conflicts,
-    Summarizing,
-):
+class Store(Writing, Listing, Paging, Searching):
     """An open store: one instance, which several threads may use.
 
-    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `unlock`, the end of
-    `with store.lock(id)`, or `close`; conversations of other types have many writers.
+    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `locks.release`, the end
+    of `with store.locks.take(id)`, or `close`; conversations of other types have many writers.
 
     Attributes:
         root: The store's directory.
         settings: What its `capsule.toml` says.
+        locks: Locks on conversations.
+        branches: The branches of conversations.
+        forks: Conversations that were split off from others.
+        summaries: Conversations that sum up others.
+        edits: Changes of what was written before.
+        titles: Titles that are suggested.
+        context: Project contexts.
+        servers: MCP servers that are switched on or off.
+        trash: What was deleted.
+        versions: Earlier versions.
+        conflicts: What merges left to be decided.
+        incoming: Versions from other clones.
     """
 
     def __init__(
@@ -79,10 +76,24 @@ class Store(
         instance: str | None = None,
         user: str | None = None,
     ) -> None:
+        super().__init__(engine)
         self.root = root
         self.settings = settings
-        super().__init__(engine)
         self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
+        self._listeners = Listeners(self)
+        self._main_store: Store | None = None
+        self.locks = Locks(self)
+        self.branches = Branches(self)
+        self.forks = Forks(self)
+        self.summaries = Summaries(self)
+        self.edits = Edits(self)
+        self.titles = Titles(self)
+        self.context = Contexts(self)
+        self.servers = Servers(self)
+        self.trash = Trash(self)
+        self.versions = Versions(self)
+        self.conflicts = Conflicts(self)
+        self.incoming = Incoming(self)
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
@@ -184,7 +195,7 @@ class Store(
 
         Raises as `release`. Costs as `release`.
         """
-        self._end_watching()
+        self._listeners.close()
         self._holder.close()
         if self._main_store is not None:
             self.engine.withdraw(self.instance_id)
@@ -197,151 +208,90 @@ class Store(
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    # -- Writing -------------------------------------------------------------------------------------------------
+    def delete(self, id: str) -> Trashed:
+        """Move a conversation to the trash, also one whose file is damaged.
 
-    def _change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
-        return self._change(id, action, unasked)
-
-    def append(self, id: str, *, role: str = "user", content: str, **fields: Any) -> Message:
-        """Append one message; it is durable when this returns.
+        Its forks stay, and become forks of the conversation that it was a fork of. A fork that another instance
+        holds is left as it is, with a warning.
 
         Args:
             id: The conversation.
-            role: `user`, `assistant`, `system` or `tool`.
-            content: The text.
-            fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`). `parent` is
-                the id of the message it answers (None: it answers none); without it, the end of the active branch.
-
-        Returns:
-            The message as written, with its id, its time, and `at`, its position.
 
         Raises:
-            NotFound: There is no such conversation.
-            InvalidInput: The message can't be accepted, or its parent is no message there.
-            Locked, LockLost: Another instance holds the conversation, or took it.
-            InvalidDocument: The file does not parse; it is left as it is.
-            StoreBusy, Refused, StorageFailed: The system did not let it.
+            NotFound: There is none.
+            Locked, LockLost: Another instance holds it, or took it.
 
-        Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile. Where somebody
-            switched to another branch, also a look back to where its own messages begin, once for each open store.
+        Cost: bringing the index up to date, to find the forks, and copying each fork.
         """
-        checked = [check_message({"role": role, "content": content, **fields})]
-        at, entries = self._change(id, lambda conversation: conversation.append(checked))
-        from capsule.format.models import Message
+        return delete_alone(self, id)
 
-        return Message.model_validate(entries[0]).placed(at)
+    def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
+        """Move every conversation to the trash, one for each step of the iteration.
 
-    def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
-        """Append messages in one write: all are durable when this returns, or none is there.
+        Each step gives the id, and what went to the trash or the error. A conversation that another instance holds
+        stays, and the others go on. Forks are not made forks of something else, because they go too.
+
+        Raises as `ids`. Cost: as `delete` for each, without a look for forks.
+        """
+        for id in self.ids():
+            became: Trashed | CapsuleError
+            try:
+                became = discard(self, id)
+            except NotFound:
+                continue  # Somebody else was faster.
+            except CapsuleError as error:
+                became = error
+            yield id, became
+
+    def watch(self, since: str | None = None, *, ids: Iterable[str] | None = None, stop: Event | None = None) -> Watch:
+        """Changes as they come, by any process and any editor: `async for change in store.watch()`.
+
+        Any number of loops may watch, in any number of threads and event loops of asyncio (and so of anyio on it);
+        each has its own cursor, and one that is slow holds up no other. It ends with `aclose`, with `stop`, and when
+        the store is closed. `Change.own` tells what this very store wrote, of the newest thousands of its writes
+        since it was first watched.
 
         Args:
-            id: The conversation.
-            messages: Mappings or `Message` models. If there are none, nothing happens.
-
-        Returns and raises as `append`. Cost: one fdatasync.
-        """
-        at, entries = self.append_entries(id, messages)
-        if not entries:
-            return []
-        from capsule.format.models import Message
-
-        return [Message.model_validate(entry).placed(at + i) for i, entry in enumerate(entries)]
-
-    def append_entries(
-        self, id: str, messages: Iterable[Mapping[str, Any] | Message]
-    ) -> tuple[int, list[dict[str, Any]]]:
-        """Append as `append_many` does, without making models of the messages.
-
-        To make models, pydantic is imported, which takes longer than a command's whole append.
-
-        Args:
-            id: The conversation.
-            messages: As `append_many` takes them.
-
-        Returns:
-            The place of the first message, and the messages as they stand in the file.
-
-        Raises and costs as `append_many`.
-        """
-        checked = [check_message(message) for message in messages]
-        if not checked:
-            return 0, []
-        return self._change(id, lambda conversation: conversation.append(checked))
-
-    def append_once(
-        self, id: str, key: str, *, role: str = "user", content: str, **fields: Any
-    ) -> tuple[Message, bool]:
-        """Append one message, unless it was appended under this key before, by any process, however long ago.
-
-        Args:
-            id: The conversation.
-            key: Chosen by the caller for this one message; a retry gives it again, with the same message.
-            role, content, fields: As `append`.
-
-        Returns:
-            The message as written, and whether it was there already.
-
-        Raises as `append`; also
-            InvalidInput: The key was used for another message.
-
-        Cost: as `append`, and once per process and version of the file's head a look through its bytes; a retry
-            costs reading the file.
-        """
-        message = keyed_message(check_id(id), key, {"role": role, "content": content, **fields})
-
-        def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
-            before = appended(conversation, message)
-            if before is not None:
-                return *before, True
-            at, entries = conversation.append([message])
-            return at, entries[0], False
-
-        at, entry, repeated = self._change(id, act)
-        from capsule.format.models import Message
-
-        return Message.model_validate(entry).placed(at), repeated
-
-    # -- Locks ---------------------------------------------------------------------------------------------------
-
-    def lock(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
-        """Lock a conversation for this instance, now; the lock ends with a `with` block, `unlock` or `close`.
-
-        Args:
-            id: The conversation.
-            client, agent: The program and the agent that it is for, which the lock then names.
-
-        Raises as `append`. Cost: copying the file, in the kernel.
-        """
-        return self._holder.lock(check_id(id), client, agent)
-
-    def unlock(self, id: str, *, force: bool = False) -> bool:
-        """Release a conversation's lock, without changing the conversation.
-
-        Args:
-            id: The conversation.
-            force: Release it also if another instance holds it.
-
-        Returns:
-            False if there was no lock.
+            since: A cursor: what changed after it comes first. None: from this call on; that costs as `changes`, so
+                in an event loop make the call in a thread when the index may have to be built.
+            ids: These conversations only.
+            stop: An event of the loop that ends it.
 
         Raises:
-            Locked: Another instance holds it, and `force` is not given.
-            NotFound, InvalidDocument, StoreBusy, Refused, StorageFailed: As `append`.
-
-        Cost: copying the file.
+            InvalidInput: `since` is no cursor, or an id is none.
         """
-        return self._holder.unlock(check_id(id), force=force)
+        return self._listeners.watch(since, ids, stop)
 
-    def locks(self) -> Iterator[LockState]:
-        """List every active lock of the store, with the state of its holder. Raises and costs as `heads`."""
-        return (state for state in map(self.lock_state, self.heads()) if state is not None)
-
-    def lock_state(self, head: Head) -> LockState | None:
-        """Say whether the holder of the lock in a head is alive. None: the head has no active lock.
+    def wait_for_changes(
+        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
+    ) -> Changes:
+        """Wait for changes after a cursor, and return them; at once if something changed meanwhile.
 
         Args:
-            head: A head, as `head` or `heads` gives it.
+            since: The cursor. None: now.
+            ids: Only these conversations.
+            timeout_s: Seconds after which it returns no changes, and a cursor to go on from. None: it waits on. It also
+                returns when the store is closed.
 
-        Raises nothing. Cost: one test of a kernel lock.
+        Raises as `changes`. Cost: as `changes` for each change; waiting costs next to nothing.
         """
-        return self._holder.state_of(head) if head.lock else None
+        return self._listeners.wait(since, ids, timeout_s)
+
+    async def await_changes(
+        self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
+    ) -> Changes:
+        """Wait for changes as `wait_for_changes` does, in an event loop. It takes no thread while it waits.
+
+        Args:
+            since, ids, timeout_s: As `wait_for_changes` takes them.
+
+        Raises and costs as `wait_for_changes`.
+        """
+        return await self._listeners.wait_in_loop(since, ids, timeout_s)
+
+    def remember_own(self) -> None:
+        """Remember from now on what this store writes (the newest 20,000 writes), for `Change.own`.
+
+        A store does so by itself as soon as it is watched. Raises nothing. Cost: a little memory.
+        """
+        self._listeners.remember_own()

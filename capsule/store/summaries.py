@@ -6,49 +6,151 @@ was when it was read, not when the summary was done, so that what came in betwee
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.format import new
 from capsule.format.message import check_message
+from capsule.format.paths import active_path
+from capsule.format.references import find_message
 from capsule.format.text.titles import MAX, check_tags, check_title, title_from
 from capsule.ids import new_id
 from capsule.store.change import complete
-from capsule.store.idempotency import made_once
-from capsule.store.reading import Reading
+from capsule.store.creation import made_once, write_new
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
-    from capsule.locks.holder import Holder
-    from capsule.store.freshness import Mark, Standing, Summary
+    from capsule.store.store import Store
 
 _TITLE = "Summary: "
 
 
-class Summarizing(Reading, ABC):
-    """What an open store does with summaries. A base of `Store`, which knows how to make a conversation."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a conversation went at a time.
 
-    _holder: Holder
+    Attributes:
+        message: The id of the last message of its active branch, or of the one up to which it was summed up; None
+            when it had none.
+        messages: How many messages lead there, itself included.
+        updated_at: The conversation's `updatedAt` then.
+    """
 
-    @abstractmethod
-    def _make(self, document: dict[str, Any]) -> Head:
-        """Write a new conversation."""
+    message: str | None
+    messages: int
+    updated_at: str
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any], up_to: str | None = None) -> Mark:
+        """The mark of a conversation as `Store.document` gives it.
+
+        Args:
+            document: The conversation.
+            up_to: A message of its active branch, as `Store.find_message` takes it; None: its end.
+
+        Raises:
+            NotFound, InvalidInput: `up_to` is no message there.
+        """
+        path = active_path(document)
+        if up_to is not None:
+            history = document["history"]
+            wanted = history[find_message(history, up_to, document["id"])]["id"]
+            place = next((place for place, entry in enumerate(path) if entry["id"] == wanted), -1)
+            if place < 0:
+                raise InvalidInput(f"message {up_to} of conversation {document['id']} is not on its active branch")
+            path = path[: place + 1]
+        return cls(path[-1]["id"] if path else None, len(path), document["updatedAt"])
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in `metadata.summaryOf`."""
+        return {"message": self.message, "messages": self.messages, "updatedAt": self.updated_at}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What became of a summary's source since.
+
+    Attributes:
+        state: `current`; `behind`: it went on; `elsewhere`: its active branch is another one, or lost messages;
+            `gone`: it can't be read; `unknown`: the summary doesn't say what it was made of.
+        added: Messages that came since, on the active branch.
+        edited: Messages that were summed up, and changed since.
+    """
+
+    state: str
+    added: int = 0
+    edited: int = 0
+
+    def __str__(self) -> str:
+        if self.state == "behind":
+            parts = [(self.added, "new", "message"), (self.edited, "edited", "")]
+            said = ", ".join(
+                f"{many} {what}{' ' + noun + ('s' if many > 1 else '') if noun else ''}"
+                for many, what, noun in parts
+                if many
+            )
+            return f"its source has moved on since: {said}"
+        return {
+            "current": "its source is as it was",
+            "elsewhere": "its source has moved on since: what was summed up is no longer all on its active branch",
+            "gone": "its source is gone, or can't be read",
+            "unknown": "it doesn't say how far its source went",
+        }[self.state]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {"state": self.state, "added": self.added, "edited": self.edited}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A summary, and what became of its source since."""
+
+    head: Head
+    standing: Standing
+
+
+def standing_of(summary: Mapping[str, Any], source: Mapping[str, Any] | None) -> Standing:
+    """What became of the source of a summary.
+
+    Args:
+        summary: The summary, as `Store.document` gives it.
+        source: Its source likewise; None: it is gone.
+    """
+    if source is None:
+        return Standing("gone")
+    summed_up = summary["metadata"].get("summaryOf")
+    if not summed_up:
+        return Standing("unknown")
+    path = active_path(source)
+    last, since = summed_up.get("message"), timestamps.sortable(summed_up.get("updatedAt") or "")
+    place = next((place for place, entry in enumerate(path) if entry["id"] == last), -1)
+    if last is not None and (place < 0 or place + 1 != summed_up.get("messages", place + 1)):
+        return Standing("elsewhere")
+    edited = sum(timestamps.sortable(entry.get("editedAt") or "") > since for entry in path[: place + 1])
+    added = len(path) - place - 1
+    return Standing("behind" if added or edited else "current", added, edited)
+
+
+class Summaries:
+    """The summaries of the conversations of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def mark(self, id: str, up_to: str | None = None) -> Mark:
-        """Note how far a conversation goes now, for `summarize`. Raises and costs as `document`.
+        """Note how far a conversation goes now, for `add`. Raises and costs as `document`.
 
         Args:
             id: The conversation.
             up_to: A message of its active branch, as `find_message` takes it. None: the end of the branch.
         """
-        from capsule.store.freshness import Mark
+        return Mark.of(self._store.document(id), up_to)
 
-        return Mark.of(self.document(id), up_to)
-
-    def summarize(
+    def add(
         self,
         id: str,
         text: str,
@@ -72,7 +174,7 @@ class Summarizing(Reading, ABC):
             type: The new conversation's type.
             role: The role of its message, which is the summary.
             created_by: The agent that wrote the summary.
-            key: As `create` takes it.
+            key: As `store.create` takes it.
 
         Raises:
             NotFound: There is no such conversation.
@@ -86,9 +188,11 @@ class Summarizing(Reading, ABC):
         message = check_message({"role": role, "content": text, "from": created_by})
 
         def make(made: str) -> Head:
-            return self._make(self._summary(made, self.head(id), message, title, tags, of or self.mark(id), type))
+            return write_new(
+                self._store, self._summary(made, self._store.head(id), message, title, tags, of or self.mark(id), type)
+            )
 
-        return make(new_id()) if key is None else made_once(self, "summarize", id, key, make, title, message)
+        return make(new_id()) if key is None else made_once(self._store, "summarize", id, key, make, title, message)
 
     def _summary(
         self,
@@ -109,27 +213,12 @@ class Summarizing(Reading, ABC):
             type,
             tags=dict.fromkeys([*source.tags, *check_tags(tags)]),
             title_set_by="auto" if title is None else "user",
-            lock=self._holder.lock_for_new(type),
+            lock=self._store._holder.lock_for_new(type),
             messages=[complete(message, stamp)],
             is_summary=True,
             source_conversation_id=source.id,
             metadata={"createdBy": message.get("from"), "summaryOf": of.as_json()},
         )
-
-    def summaries_of(self, id: str) -> list[Summary]:
-        """List the summaries of a conversation, the newest first; also if the conversation is gone.
-
-        Args:
-            id: The conversation.
-
-        Raises as `heads`. Costs as `heads`, and reading the conversation and its summaries.
-        """
-        from capsule.store.freshness import Summary, standing_of
-
-        heads = [head for head in self.heads() if head.is_summary and head.source_conversation_id == id]
-        heads.sort(key=lambda head: (timestamps.sortable(head.created_at), head.id), reverse=True)
-        source = self._source(id) if heads else None
-        return [Summary(head, standing_of(self.document(head.id), source)) for head in heads]
 
     def standing(self, id: str) -> Standing | None:
         """Say what became of the source of a summary. None: the conversation is no summary.
@@ -139,9 +228,7 @@ class Summarizing(Reading, ABC):
 
         Raises as `document`. Costs reading both files.
         """
-        from capsule.store.freshness import Standing, standing_of
-
-        document = self.document(id)
+        document = self._store.document(id)
         metadata = document["metadata"]
         if metadata.get("isSummary") is not True:
             return None
@@ -150,9 +237,22 @@ class Summarizing(Reading, ABC):
 
     def _source(self, id: str) -> dict[str, Any] | None:
         try:
-            return self.document(id)
+            return self._store.document(id)
         except CapsuleError:
             return None
+
+    def list(self, id: str) -> list[Summary]:
+        """List the summaries of a conversation, the newest first; also if the conversation is gone.
+
+        Args:
+            id: The conversation.
+
+        Raises as `heads`. Costs as `heads`, and reading the conversation and its summaries.
+        """
+        heads = [head for head in self._store.heads() if head.is_summary and head.source_conversation_id == id]
+        heads.sort(key=lambda head: (timestamps.sortable(head.created_at), head.id), reverse=True)
+        source = self._source(id) if heads else None
+        return [Summary(head, standing_of(self._store.document(head.id), source)) for head in heads]
 
 
 def _title(source: str, text: str) -> str:

@@ -6,20 +6,22 @@ and only what has been there for long enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.protocols import Trashed
-from capsule.errors import CapsuleError, InvalidDocument, NotFound, Remedy
+from capsule.errors import CapsuleError, InvalidDocument, Remedy
 from capsule.format import codec, migrations
 from capsule.format.head import Head
 from capsule.format.references import one_of
 from capsule.format.tree.pruning import put_back
 from capsule.ids import check_id
-from capsule.store.change import REMOVED, Changing, Conversation, unasked
+from capsule.store.change import REMOVED, Conversation, unasked
 from capsule.store.reading import KIND
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,72 +41,23 @@ class Removed:
     messages: list[dict[str, Any]]
 
 
-class Discarding(Changing):
-    """What an open store does with its trash. A base of `Store`."""
+class Trash:
+    """What was deleted from a store."""
 
-    def delete(self, id: str) -> Trashed:
-        """Move a conversation to the trash; a damaged file too.
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-        Raises:
-            NotFound: There is none.
-            Locked, LockLost: Another instance holds it, or took it.
-        """
-        check_id(id)
-
-        def discard(conversation: Conversation) -> Trashed:
-            trashed = self._holder.discard(conversation)
-            if self._own is not None:
-                self._own.wrote(id, "deleted")
-            return trashed
-
-        try:
-            return self._change(id, discard, unasked)
-        except InvalidDocument:
-            with files_of(self.engine).mutex(KIND, id) as held:
-                trashed = self._holder.discard_damaged(held)
-                if self._own is not None:
-                    self._own.wrote(id, "deleted")
-                return trashed
-
-    def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
-        """Move every conversation to the trash, one for each step of the iteration.
-
-        Each step gives the id, and what went to the trash or the error. A conversation that another instance holds
-        stays, and the others go on. Forks are not made forks of something else, because they go too.
-
-        Raises as `ids`. Cost: as `delete` for each, without a look for forks.
-        """
-        for id in self.ids():
-            became: Trashed | CapsuleError
-            try:
-                became = Discarding.delete(self, id)
-            except NotFound:
-                continue  # Somebody else was faster.
-            except CapsuleError as error:
-                became = error
-            yield id, became
-
-    def trash(self) -> list[Trashed]:
-        """List the deleted conversations, the newest first.
-
-        Raises:
-            Refused, StorageFailed: The system did not permit it.
-
-        Cost: listing a directory.
-        """
-        return self.engine.trash(KIND)
-
-    def trashed_head(self, trashed: Trashed) -> Head:
+    def head(self, trashed: Trashed) -> Head:
         """Read the head of a deleted conversation, as far as it can be read.
 
         Args:
-            trashed: The conversation, as `trash` gives it.
+            trashed: The conversation, as `list` gives it.
 
-        Raises as `trash`. Cost: reading the beginning of the file.
+        Raises as `list`. Cost: reading the beginning of the file.
         """
         data = b""
         try:
-            data = self.engine.trashed(trashed.token)
+            data = self._store.engine.trashed(trashed.token)
             document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
             head = Head.of(document, trashed.path, len(data))
         except CapsuleError as error:
@@ -116,7 +69,7 @@ class Discarding(Changing):
 
         Args:
             id: Its id, or a unique beginning of it.
-            trashed: Which one of those that were deleted under this id, as `trash` gives it. None: the last one.
+            trashed: Which one of those that were deleted under this id, as `list` gives it. None: the last one.
 
         Raises:
             NotFound: There is none in the trash.
@@ -124,16 +77,15 @@ class Discarding(Changing):
 
         Cost: a link and two flushes of a directory.
         """
-        deleted = self.trash()
+        deleted = self.list()
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash"))
         latest = trashed or next(one for one in deleted if one.id == wanted)
-        if self._own is not None:
-            self._own.wrote(wanted, "restored")
-        self.engine.restore(KIND, wanted, latest.token)
+        self._store._wrote(wanted, "restored")
+        self._store.engine.restore(KIND, wanted, latest.token)
         try:
-            return self.head(wanted)
+            return self._store.head(wanted)
         except InvalidDocument as error:
-            return Head(wanted, path=self.engine.name(KIND, wanted), damaged=error.message)
+            return Head(wanted, path=self._store.engine.name(KIND, wanted), damaged=error.message)
 
     def removed(self, id: str | None = None) -> list[Removed]:
         """List the messages in the trash, those that were removed last first.
@@ -141,12 +93,12 @@ class Discarding(Changing):
         Args:
             id: Only of this conversation. None: of all.
 
-        Raises as `trash`. Costs reading the messages that it lists.
+        Raises as `list`. Costs reading the messages that it lists.
         """
         found = []
-        for trashed in self.engine.trash(REMOVED):
+        for trashed in self._store.engine.trash(REMOVED):
             if id is None or trashed.id == id:
-                kept = codec.decode(self.engine.trashed(trashed.token), trashed.path)
+                kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
                 found.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
         return found
 
@@ -162,10 +114,10 @@ class Discarding(Changing):
         Returns:
             The ids of the messages that came back or changed.
 
-        Raises as `append`, and costs as `edit_message`; also
+        Raises as `append`, and costs as `edits.message`; also
             NotFound: They are no longer in the trash, or the conversation is gone.
         """
-        kept = codec.decode(self.engine.trashed(trashed.token), trashed.path)
+        kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
 
         def act(conversation: Conversation) -> list[str]:
             before = conversation.document()
@@ -179,15 +131,14 @@ class Discarding(Changing):
                 if entry["id"] in wanted and there.get(entry["id"]) != entry["content"]
             ]
 
-        return self._change(trashed.id, act)
+        return self._store._change(trashed.id, act)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
         """Remove for good what is in the trash and the quarantine, and every other trace of it.
 
         Afterwards no file in `.capsule/` has a text that was removed from a conversation, unless it came to the
-        trash or
-        the quarantine since. What a conversation has now stays in it. If a document does not parse, what the store
-        remembers of it is kept, because a repair may need it.
+        trash or the quarantine since. What a conversation has now stays in it. If a document does not parse, what the
+        store remembers of it is kept, because a repair may need it.
 
         Args:
             older_than_s: Only what has been there for more than so many seconds; 0: everything.
@@ -200,4 +151,31 @@ class Discarding(Changing):
 
         Cost: reading every conversation that was written here. The next question builds the index anew.
         """
-        return self.engine.purge(older_than_s)
+        return self._store.engine.purge(older_than_s)
+
+    def list(self) -> list[Trashed]:
+        """List the deleted conversations, the newest first.
+
+        Raises:
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: listing a directory.
+        """
+        return self._store.engine.trash(KIND)
+
+
+def discard(store: Store, id: str) -> Trashed:
+    """Move a conversation to the trash, whatever forks it has; a damaged file too. Raises as `Store.delete`."""
+
+    def act(conversation: Conversation) -> Trashed:
+        trashed = store._holder.discard(conversation)
+        store._wrote(id, "deleted")
+        return trashed
+
+    try:
+        return store._change(check_id(id), act, unasked)
+    except InvalidDocument:
+        with files_of(store.engine).mutex(KIND, id) as held:
+            trashed = store._holder.discard_damaged(held)
+            store._wrote(id, "deleted")
+            return trashed

@@ -6,10 +6,9 @@ as for every save; and the messages keep their ids, so that a merge knows them a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.files.engine import again, files_of
@@ -22,8 +21,12 @@ from capsule.format.merge.reconcile import reconcile
 from capsule.format.merge.records import head_record
 from capsule.format.new import inactive_lock
 from capsule.ids import check_id
-from capsule.store.change import Changing, Conversation
+from capsule.store.creation import write_new
 from capsule.store.reading import KIND
+
+if TYPE_CHECKING:
+    from capsule.store.change import Conversation
+    from capsule.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,13 @@ class Restored:
     kept: str | None
 
 
-class Restoring(Changing, ABC):
-    """How an open store writes an earlier version. A base of `Store`, which knows how to make a conversation."""
+class Versions:
+    """Earlier versions of the conversations of a store."""
 
-    @abstractmethod
-    def _make(self, document: dict[str, Any]) -> Head:
-        """Write a new conversation."""
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    def restore_version(self, id: str, document: Mapping[str, Any]) -> Restored:
+    def restore(self, id: str, document: Mapping[str, Any]) -> Restored:
         """Write an earlier version of a conversation anew, `updatedAt` apart, which is now.
 
         What is there now is kept in the quarantine first; also a file that does not parse. A conversation that is gone
@@ -67,10 +69,9 @@ class Restoring(Changing, ABC):
         check_id(id)
         wanted = _without_lock(migrations.current(dict(document), f"{id}.json")[0])
         wanted = decoded(codec.encode(wanted), f"{id}.json", id)  # It must still be a capsule, and this one.
-        if self._own is not None:
-            self._own.wrote(id, "restored")  # It is so when it was deleted once, and the watchers heard of that.
+        self._store._wrote(id, "restored")  # It is so when it was deleted once, and the watchers heard of that.
         try:
-            return self._change(id, lambda conversation: self._in_its_place(conversation, wanted))
+            return self._store._change(id, lambda conversation: self._in_its_place(conversation, wanted))
         except NotFound:
             return self._anew(wanted)
         except InvalidDocument:
@@ -85,19 +86,21 @@ class Restoring(Changing, ABC):
             return wanted | {"metadata": wanted["metadata"] | {"lock": now["metadata"]["lock"]}}
 
         after = conversation.rewrite(change)
-        return Restored(self._head_of(conversation.id, after), kept)
+        return Restored(self._store._head_of(conversation.id, after), kept)
 
     def _anew(self, wanted: dict[str, Any]) -> Restored:
         """A conversation that is gone."""
         kind = str(wanted["metadata"].get("type", "chat"))
-        lock = self._holder.lock_for_new(kind) or inactive_lock()
+        lock = self._store._holder.lock_for_new(kind) or inactive_lock()
         stamp = timestamps.now(wanted["updatedAt"])
         metadata = wanted["metadata"] | {"lock": lock}
-        return Restored(self._make(canonical.in_order(wanted | {"updatedAt": stamp, "metadata": metadata})), None)
+        return Restored(
+            write_new(self._store, canonical.in_order(wanted | {"updatedAt": stamp, "metadata": metadata})), None
+        )
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """In the place of a file that does not parse, of which nobody can say who holds it."""
-        with files_of(self.engine).mutex(KIND, id) as held:
+        with files_of(self._store.engine).mutex(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
                 raise Interfered
@@ -108,9 +111,8 @@ class Restoring(Changing, ABC):
             data = codec.encode(document)
             records = [taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
             known = held.replace(got[1], data, anatomy.survey(data), records)
-            if self._own is not None:
-                self._own.wrote(id, known.tag)
-        return Restored(self._head_of(id, document), kept)
+            self._store._wrote(id, known.tag)
+        return Restored(self._store._head_of(id, document), kept)
 
 
 def _without_lock(document: dict[str, Any]) -> dict[str, Any]:

@@ -62,5 +62,5 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
     """The ids in the trash that begin with `incomplete`."""
-    items = _of_store(lambda store: [*store.trash(), *(removed.trashed for removed in store.removed())])
+    items = _of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])
     return [(item.id, f"deleted {item.deleted_at}") for item in items if item.id.startswith(incomplete)]

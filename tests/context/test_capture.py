@@ -69,9 +69,9 @@ def test_it_stands_in_the_file_as_the_encoder_would_write_it(tmp_path: Path) -> 
     with Store.open(tmp_path / "store") as store:
         store.create(id="plan", messages=[{"role": "user", "content": "one"}])
         made = captured(tmp_path / "project")
-        store.set_context("plan", made)
+        store.context.set("plan", made)
         assert codec.encode(store.document("plan")) == store.read("plan")
-        assert store.context("plan") == context_of(made)
+        assert store.context.get("plan") == context_of(made)
         assert store.load("plan").context.metadata.files_included == 30
 
 
@@ -166,13 +166,13 @@ def test_a_document_that_is_flushed_while_it_is_made_is_whole_and_durable_before
         for _ in range(2):
             made = captured(tmp_path / "project")
             calls.clear()
-            store.set_context("plan", made)
+            store.context.set("plan", made)
             assert calls.count("begin") >= 2
             named = calls.index("name")
             flushed = calls.index("flush")
             assert flushed < named and not {"write", "begin"} & set(calls[flushed:named])
         assert codec.encode(store.document("plan")) == store.read("plan")
-        assert store.context("plan") == context_of(made)
+        assert store.context.get("plan") == context_of(made)
 
 
 def test_a_file_that_looks_like_a_secret_is_taken_when_it_is_named(tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ def test_a_token_refuses_the_whole_until_it_is_allowed(tmp_path: Path) -> None:
         store.create(id="plan")
         before = store.read("plan")
         with pytest.raises(Refused, match=r"a\.py:2: GitHub Token") as refused:
-            store.set_context("plan", made)
+            store.context.set("plan", made)
         assert token not in str(refused.value) and "--allow-secrets" in str(refused.value)
         assert store.read("plan") == before
         assert not [name for name in os.listdir(tmp_path / "store" / "conversations") if name.endswith(".tmp")]
         made.secrets_allowed = True
-        store.set_context("plan", made)
-        assert token in store.context("plan")["fullContext"]
+        store.context.set("plan", made)
+        assert token in store.context.get("plan")["fullContext"]
 
 
 @given(st.integers(100, 3000))

@@ -61,6 +61,6 @@ def test_an_append_passes_few_functions_on_its_way_to_the_disk(tmp_path: Path) -
         ways, called = paths_of_an_append(store, "plan")
     assert {"pwrite", "fdatasync"} <= set(ways)
     for call, way in ways.items():
-        assert way[0] == "Store.append", call
+        assert way[0] == "Writing.append", call
         assert len(way) <= DEEPEST, (call, way)
     assert len(set(called)) <= DISTINCT, sorted(set(called))

@@ -276,7 +276,7 @@ def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
 def test_a_lock_keeps_another_instance_out_until_it_ends(store: Store) -> None:
     id = store.create(type="chat").id
     other = store.beside()
-    with store.lock(id):
+    with store.locks.take(id):
         with pytest.raises(Locked):
             other.append(id, content="mine")
         store.append(id, content="held")
@@ -291,14 +291,14 @@ def test_branches_edits_and_keys_work_on_any_engine(store: Store) -> None:
     again, was_there = store.append_once(id, "key", content="one")
     assert (repeated, was_there, again.id) == (False, True, first.id)
     store.append(id, role="assistant", content="answer")
-    store.regenerate(id, "another answer")
-    store.switch(id, "@1")
+    store.branches.regenerate(id, "another answer")
+    store.branches.switch(id, "@1")
     store.append(id, content="and more")
-    assert [message.content for message in store.path(id)] == ["one", "answer", "and more"]
-    store.edit_message(id, first.id, "two")
-    assert store.removed()[0].messages[0]["content"] == "one"
-    store.restore_messages(store.removed()[0].trashed)
-    assert store.path(id)[0].content == "one"
-    fork = store.fork(id)
+    assert [message.content for message in store.branches.path(id)] == ["one", "answer", "and more"]
+    store.edits.message(id, first.id, "two")
+    assert store.trash.removed()[0].messages[0]["content"] == "one"
+    store.trash.restore_messages(store.trash.removed()[0].trashed)
+    assert store.branches.path(id)[0].content == "one"
+    fork = store.forks.create(id)
     assert [message.content for message in store.tail(fork.id, 9)] == ["one", "answer", "and more"]
-    assert store.forks(id) == [fork.id]
+    assert store.forks.list(id) == [fork.id]

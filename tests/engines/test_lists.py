@@ -36,7 +36,7 @@ def test_a_list_has_what_fits_in_every_respect(store: Store) -> None:
     second = make(store, "Travel PLAN", type="chat", mode="toolbox")
     store.update(first, tagged=["x", "y"], pinned=True)
     store.update(second, tagged=["x"], archived=True)
-    summary = store.summarize(first, "short").id
+    summary = store.summaries.add(first, "short").id
     for filter, found in (
         (Filter(), {first, summary}),
         (Filter(archived=None), {first, second, summary}),
@@ -54,7 +54,7 @@ def test_a_list_has_what_fits_in_every_respect(store: Store) -> None:
     ):
         page = store.list(filter)
         assert ({head.id for head in page.heads}, page.total) == (found, len(found)), filter
-    with store.lock(second):
+    with store.locks.take(second):
         assert titles(store, Filter(archived=None, locked=True)) == ["Travel PLAN"]
         assert second not in {head.id for head in store.list(Filter(archived=None, locked=False)).heads}
     assert store.list(Filter()).messages == {first: 0, summary: 1}
@@ -89,7 +89,7 @@ def test_pages_repeat_none_and_miss_none_whatever_is_written_between_them(
             left.remove(gone)
             store.delete(gone)
             if gone in met:  # What comes back is the same conversation still.
-                store.restore(gone)
+                store.trash.restore(gone)
                 left.append(gone)
         cursor = page.cursor()
     assert len(met) == len(set(met)) and set(left) <= set(met)

@@ -71,7 +71,7 @@ def test_a_page_may_be_left_in_its_middle(store: Store, way: str) -> None:
 def test_another_branch_is_paged_around_a_message_of_it(store: Store) -> None:
     id = talk(store, 6)
     store.append(id, content="beside", parent=store.find_message(id, "@2").id)
-    store.switch(id, "@6")
+    store.branches.switch(id, "@6")
     page = store.page(id, 2)
     assert (texts(page), page.total, page.on_branch, page.is_active) == (["2", "beside"], 7, 4, True)
     assert (page.sibling(6), page.sibling(2)) == ("2/2", None)
@@ -79,7 +79,7 @@ def test_another_branch_is_paged_around_a_message_of_it(store: Store) -> None:
     assert (texts(page), page.on_branch, page.is_active) == (["2", "3", "4", "5"], 6, False)
     assert texts(store.page(id, cursor=page.older())) == ["0", "1"]
     assert texts(store.page(id, 3, around="@1")) == ["0", "1", "2"]
-    store.switch(id, "@5")
+    store.branches.switch(id, "@5")
     page = store.page(id, 3)
     assert (texts(page), page.is_active, page.sibling(3)) == (["3", "4", "5"], True, "1/2")
 
@@ -96,21 +96,21 @@ def test_cursors_meet_each_message_that_stays_once_whatever_is_written_between_t
 
     def remove() -> None:
         text = rng.choice(sorted(stays - {next_text}))
-        store.delete_message(id, ids[text], keep_children=True)
+        store.branches.remove(id, ids[text], keep_children=True)
         stays.remove(text)
 
     def switch() -> None:
         # Newer pages follow the active branch where it leads through the next message; this one leaves it before.
         beside = store.append(id, content="beside", parent=ids[rng.choice(sorted(stays & set(met)))]).id
-        store.switch(id, str(beside))
+        store.branches.switch(id, str(beside))
 
     writes: list[Callable[[], object]] = [
         lambda: store.append(id, content="later", parent=ids[max(stays, key=int)]),
-        lambda: store.edit_message(id, ids[rng.choice(sorted(stays))], "edited"),
+        lambda: store.edits.message(id, ids[rng.choice(sorted(stays))], "edited"),
         lambda: store.rename(id, rng.choice("abc")),
         remove,
         switch,
-        lambda: store.switch(id, ids[max(stays, key=int)]),
+        lambda: store.branches.switch(id, ids[max(stays, key=int)]),
     ]
     known = {message: text for text, message in ids.items()}
     while True:
@@ -131,9 +131,9 @@ def test_a_cursor_whose_message_is_gone_is_refused(store: Store) -> None:
     id = talk(store, 9)
     page = store.page(id, 3, around="@4")
     ids = [str(entry["id"]) for _, entry in store.page(id, 9).entries]
-    store.delete_message(id, ids[3], keep_children=True)  # Shown, and not where the next page begins.
+    store.branches.remove(id, ids[3], keep_children=True)  # Shown, and not where the next page begins.
     assert texts(store.page(id, 9, cursor=page.older())) == ["0", "1", "2"]
-    store.delete_message(id, ids[2], keep_children=True)
+    store.branches.remove(id, ids[2], keep_children=True)
     with pytest.raises(InvalidInput):
         store.page(id, cursor=page.older())
     assert texts(store.page(id, 2, around=ids[4])) == ["1", "4"]

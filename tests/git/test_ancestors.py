@@ -63,7 +63,7 @@ def test_one_that_only_one_side_has_read_is_none_and_an_earlier_one_is_taken(rep
 def test_one_whose_edit_the_other_side_has_not_is_none(repo: Clone) -> None:
     base = made(repo)
     with repo.store() as store:
-        store.edit_message(ID, "@0", content="one, said better")
+        store.edits.message(ID, "@0", content="one, said better")
     repo.commit()
     edited = version(repo)
     theirs = json.loads(base)
@@ -94,7 +94,7 @@ def test_without_a_version_that_both_show_there_is_none(repo: Clone) -> None:
 def test_the_doctor_uses_it(repo: Clone) -> None:
     base = made(repo)
     with repo.store() as store:
-        store.delete_message(ID, "@0", keep_children=True)
+        store.branches.remove(ID, "@0", keep_children=True)
     without = version(repo)
     theirs = after(repo, base, "there")
     put(repo, without)

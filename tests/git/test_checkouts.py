@@ -119,7 +119,7 @@ def test_a_checkout_back_and_forth_brings_each_version_as_it_is(clone: Clone, id
 
 
 def test_a_held_lock_does_not_make_a_checkout_an_editors_save(clone: Clone, id: str) -> None:
-    with clone.store() as store, store.lock(id):
+    with clone.store() as store, store.locks.take(id):
         clone.git("checkout", "-q", "-f", "old")
         assert contents(store, id) == ["one"]
 

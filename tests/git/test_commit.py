@@ -128,8 +128,8 @@ def test_a_locked_conversation_is_committed_unlocked_and_leaves_the_tree_clean(r
         assert codec.decode(repo.at("HEAD", id), "")["metadata"]["lock"]["active"] is False
         assert repo.at("HEAD", id) == clean(store.read(id), id, "conversations")
         assert status(repo) == []
-        store.unlock(id)
-        with store.lock(id):
+        store.locks.release(id)
+        with store.locks.take(id):
             assert committed(store).commit is None
         assert committed(store).commit is None and status(repo) == []
 
@@ -247,7 +247,7 @@ def test_files_that_are_no_documents_stay_out_and_every_kind_of_document_goes_in
     (repo.root / "conversations" / "notes.txt").write_text("x")
     (repo.root / "notes.txt").write_text("x")
     with repo.store() as store:
-        store.set_mcp_servers(None, {"git": False})
+        store.servers.set(None, {"git": False})
         assert committed(store).commit is None
         (repo.root / "agents").mkdir()
         repo.file("anna", "agents").write_text('{"name": "Anna", "cursors": {}}')

@@ -43,7 +43,7 @@ def test_a_hunk_is_headed_by_the_message_it_is_in(repo: Clone) -> None:
     repo.commit()
     with repo.store() as store:
         last = str(store.tail(id, 1)[0].id)
-        store.edit_message(id, last, content="\n".join([*lines[:20], "changed", *lines[20:]]))
+        store.edits.message(id, last, content="\n".join([*lines[:20], "changed", *lines[20:]]))
     diff = repo.git("diff")
     assert "+    changed" in diff
     assert [line for line in diff.splitlines() if line.startswith("@@")][-1].endswith(" user:")

@@ -67,7 +67,7 @@ def test_each_commit_says_what_it_did_and_the_latest_comes_first(repo: Clone) ->
     made(repo, "one")
     said(repo, "two", author="Ben <ben@example.org>", at="2026-03-01T10:00:00+05:30")
     with repo.store() as store:
-        store.edit_message(ID, "@0", content="one, said better")
+        store.edits.message(ID, "@0", content="one, said better")
         store.rename(ID, "A plan for it")
     repo.commit("better")
     with repo.store() as store:
@@ -95,7 +95,7 @@ def test_what_is_not_committed_yet_comes_before_all_but_a_lock(repo: Clone) -> N
     made(repo, "one")
     with pytest.raises(NotFound):
         steps(repo, "nobody")
-    with repo.store() as store, store.lock(ID):
+    with repo.store() as store, store.locks.take(ID):
         assert [step.words for step in git.open(store).log(ID)] == [("created with a message",)]
     with repo.store() as store:
         store.append(ID, content="two")

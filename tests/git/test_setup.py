@@ -202,7 +202,7 @@ def test_with_global_every_clone_has_the_programs_and_home_need_not_have_a_confi
     other = cloned(published(plain, tmp_path / "remote"), tmp_path / "other", drivers=False)
     with other.store() as store:
         id = store.create(title="one").id
-        store.lock(id)
+        store.locks.take(id)
         other.commit()
     assert b'"active": true' not in other.at("HEAD", id)
     told = teardown(plain)
@@ -244,7 +244,7 @@ def test_a_linked_worktree_shares_the_settings_and_the_hook_with_the_others(tmp_
     assert setup(linked) == [("attributes", False), ("ignore", False), ("config", False), ("hook", False)]
     with linked.store() as store:
         id = store.create(title="one").id
-        store.lock(id)
+        store.locks.take(id)
         linked.commit()
     assert b'"active": true' not in linked.at("HEAD", id)
     assert any("left, as other attributes still use it" in one for one in teardown(linked))

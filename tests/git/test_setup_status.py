@@ -197,7 +197,7 @@ def test_a_lock_changes_nothing(fine: Clone) -> None:
     id = conversation(fine)
     fine.commit()
     with fine.store() as store:
-        store.lock(id)
+        store.locks.take(id)
         assert state_of(fine).changed == []
 
 

@@ -132,7 +132,7 @@ def test_what_was_deleted_there_goes_to_the_trash_here(clones: Two) -> None:
     sync_of(ben)
     with ben.store() as store:
         assert not ben.file(id).exists()
-        assert [trashed.id for trashed in store.trash()] == [id]
+        assert [trashed.id for trashed in store.trash.list()] == [id]
     assert_at_rest(ben)
 
 
@@ -170,7 +170,7 @@ def test_what_was_deleted_there_and_is_locked_here_is_kept(clones: Two) -> None:
     id = shared(clones, "one", type="chat")
     delete(anna, id)
     sync_of(anna)
-    with ben.store() as holder, holder.lock(id):
+    with ben.store() as holder, holder.locks.take(id):
         ran = ben.capsule("git", "sync")
         assert "it is locked by tester" in ran.out
         holder.append(id, content="mine")

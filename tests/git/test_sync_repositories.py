@@ -324,7 +324,7 @@ def test_what_was_deleted_stays_so_when_the_branches_have_crossed(clones: Two) -
     with Store.open(anna.root, keep_locks=False) as store:
         gone = next(message.id for message in store.load(id).history if message.content == "from anna")
         assert gone is not None
-        store.delete_message(id, gone, keep_children=True)
+        store.branches.remove(id, gone, keep_children=True)
     say(ben, id, "still here")
     sync_of(anna)
     sync_of(ben)

@@ -87,7 +87,7 @@ class Indexed(RuleBasedStateMachine):
     @rule(which=WHICH, place=PLACE, text=WORDS)
     def edit(self, which: int, place: int, text: str) -> None:
         if (id := self._sound(which)) and (count := len(self.store.load(id).history)):
-            self.store.edit_message(id, f"@{place % count}", text)
+            self.store.edits.message(id, f"@{place % count}", text)
 
     @rule(which=WHICH, title=TITLES)
     def rename(self, which: int, title: str) -> None:
@@ -101,8 +101,8 @@ class Indexed(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def lock_or_unlock(self, which: int) -> None:
-        if (id := self._sound(which)) and not self.store.unlock(id):
-            self.store.lock(id)
+        if (id := self._sound(which)) and not self.store.locks.release(id):
+            self.store.locks.take(id)
 
     @rule(which=WHICH)
     def delete(self, which: int) -> None:
@@ -113,9 +113,9 @@ class Indexed(RuleBasedStateMachine):
     @rule()
     def restore(self) -> None:
         there = {path.stem for path in (self.root / "conversations").iterdir()}
-        gone = [item.id for item in self.store.trash() if item.id not in there]
+        gone = [item.id for item in self.store.trash.list() if item.id not in there]
         if gone:
-            self.store.restore(gone[0])
+            self.store.trash.restore(gone[0])
 
     # -- By hand --------------------------------------------------------------------------------------------------
 

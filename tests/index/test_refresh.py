@@ -123,7 +123,7 @@ def test_a_new_head_makes_no_message_be_read_anew(store: Store, root: Path) -> N
     cursor = store.changes().cursor
     store.rename(id, "Renamed")
     store.tag(id, "one")
-    with store.lock(id):
+    with store.locks.take(id):
         store.append(id, content="locked")
         assert [change.kind for change in store.changes(cursor).changes] == ["appended", "head", "locked"]
     assert [head.title for head in store.heads()] == ["Renamed"]
@@ -298,7 +298,7 @@ def test_deleted_and_restored_are_told_from_new(store: Store, root: Path) -> Non
     cursor = store.changes().cursor
     store.delete(id)
     assert list(store.heads()) == []
-    store.restore(id)
+    store.trash.restore(id)
     list(store.heads())
     path_of(root, id).rename(root / "away")
     assert list(store.heads()) == []

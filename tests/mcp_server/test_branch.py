@@ -39,7 +39,7 @@ def ids(store: Store) -> list[str]:
 @pytest.fixture
 def tree(store: Store, ids: list[str]) -> list[str]:
     """The line, and beside its second message another one, @4, which is the active branch's end."""
-    return [*ids, str(store.regenerate("plan-1", "The docs.", ids[1]).id)]
+    return [*ids, str(store.branches.regenerate("plan-1", "The docs.", ids[1]).id)]
 
 
 async def called(client: Any, **arguments: Any) -> Any:
@@ -51,14 +51,14 @@ async def removed(client: Any, **arguments: Any) -> Any:
 
 
 def contents(store: Store) -> list[str]:
-    return [message.content for message in store.path("plan-1")]
+    return [message.content for message in store.branches.path("plan-1")]
 
 
 # -- Reading ----------------------------------------------------------------------------------------------------------
 
 
 async def test_the_active_branch_is_read_with_its_marks(store: Store, era: str, tree: list[str]) -> None:
-    first, other = (str(message.timestamp) for message in store.path("plan-1"))
+    first, other = (str(message.timestamp) for message in store.branches.path("plan-1"))
     day, minute = first[:10], first[11:16]
     then = other[11:16] if other.startswith(day) else f"{other[:10]} {other[11:16]}"
     async with talking(store, era) as client:
@@ -100,10 +100,10 @@ async def test_another_branch_is_read_around_a_message_of_it_and_is_called_so(
 async def test_the_cursors_lead_along_the_branch(
     store: Store, tree: list[str], begin: dict[str, Any], way: str, active: int
 ) -> None:
-    store.switch("plan-1", tree[active])
+    store.branches.switch("plan-1", tree[active])
     for n in range(90):
         store.append("plan-1", content=f"text {n}")
-    expected = [message.content for message in store.path("plan-1")]
+    expected = [message.content for message in store.branches.path("plan-1")]
     async with talking(store, "legacy") as client:
         found = data(await client.call_tool("read_conversation", {"id": "plan-1", "last": 7, **begin}))
         seen = [message["text"] for message in found["messages"]]
@@ -165,11 +165,11 @@ async def test_editing_on_a_branch_leaves_the_old_message_and_its_answers(
 ) -> None:
     async with talking(store, era) as client:
         answer = await called(client, action="edit", message="@2", content="And then?")
-    new = str(store.path("plan-1")[-1].id)
+    new = str(store.branches.path("plan-1")[-1].id)
     assert text(answer) == f"Made: message {new} (@4) of conversation plan-1; the active branch leads through it."
     assert data(answer) == {"id": "plan-1", "leaf": new}
     assert contents(store) == ["What first?", "The tests.", "And then?"]
-    assert [message.content for message in store.path("plan-1", ids[3])][2:] == ['And "now"?', "The code."]
+    assert [message.content for message in store.branches.path("plan-1", ids[3])][2:] == ['And "now"?', "The code."]
 
 
 async def test_another_answer_stands_beside_the_last_one_or_the_one_that_is_named(
@@ -178,7 +178,7 @@ async def test_another_answer_stands_beside_the_last_one_or_the_one_that_is_name
     async with talking(store, era) as client:
         new = data(await called(client, action="regenerate", content="The plan."))["leaf"]
         assert contents(store) == ["What first?", "The tests.", 'And "now"?', "The plan."]
-        assert store.alternatives("plan-1", new).ids == (ids[3], new)
+        assert store.branches.alternatives("plan-1", new).ids == (ids[3], new)
         await called(client, action="regenerate", message=ids[1], content="Nothing.")
         assert contents(store) == ["What first?", "Nothing."]
         said = error(await called(client, action="regenerate", message=ids[0], content="x"))
@@ -191,9 +191,13 @@ async def test_a_fork_has_the_branch_up_to_the_message(store: Store, era: str, t
         head = store.head(data(answer)["id"])
         assert text(answer) == f'Forked from plan-1: {head.id} | "Fork of Plan" | group | {head.updated_at}'
         assert data(answer) == {"id": head.id}
-        assert [message.content for message in store.path(head.id)] == ["What first?", "The tests.", 'And "now"?']
+        assert [message.content for message in store.branches.path(head.id)] == [
+            "What first?",
+            "The tests.",
+            'And "now"?',
+        ]
         whole = data(await called(client, action="fork"))["id"]
-    assert [message.content for message in store.path(whole)] == ["What first?", "The docs."]
+    assert [message.content for message in store.branches.path(whole)] == ["What first?", "The docs."]
 
 
 #: What is asked, and what the answer names: the argument, or what to call instead.
@@ -229,14 +233,14 @@ async def test_a_conversation_locked_by_another_is_not_branched(
     store: Store, root: Path, era: str, ids: list[str]
 ) -> None:
     with Store.open(root, user="anna") as other:
-        other.lock("plan-1")
+        other.locks.take("plan-1")
         async with talking(store, era) as client:
             for answer in (
                 await called(client, message="@1", action="edit", content="x"),
                 await removed(client, message="@3", confirm=True),
             ):
                 assert error(answer).startswith("conversation plan-1 is locked by anna")
-    assert len(store.path("plan-1")) == 4
+    assert len(store.branches.path("plan-1")) == 4
 
 
 # -- Taking out -------------------------------------------------------------------------------------------------------
@@ -326,7 +330,7 @@ async def test_where_the_client_cant_ask_words_of_the_user_stay_and_others_go_wi
         assert store.read("plan-1") == before
         data(await removed(client, message="@3", confirm=True))
     assert len(store.load("plan-1").history) == 4
-    assert [kept.reason for kept in store.removed("plan-1")] == ["deleted"]
+    assert [kept.reason for kept in store.trash.removed("plan-1")] == ["deleted"]
 
 
 class _Meanwhile(Answering):

@@ -71,7 +71,7 @@ def contents(root: Path) -> list[str]:
 
 def in_use(root: Path) -> set[str]:
     with Store.open(root, keep_locks=False) as store:
-        return {lock.id for lock in store.locks() if lock.state != "orphaned"}
+        return {lock.id for lock in store.locks.list() if lock.state != "orphaned"}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -194,7 +194,7 @@ def test_a_named_instance_keeps_its_locks_when_the_server_ends(root: Path) -> No
         client.leave()
         assert client.ended() == 0
     with Store.open(root) as store:
-        assert [(lock.name, lock.state) for lock in store.locks()] == [("anna", "held")]
+        assert [(lock.name, lock.state) for lock in store.locks.list()] == [("anna", "held")]
 
 
 def test_a_store_that_was_released_writes_on_without_keeping_locks(root: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_store_that_was_released_writes_on_without_keeping_locks(root: Path) -
         store.append(ID, content="two")
         assert in_use(root) == set()
         with pytest.raises(Exception, match="is being closed"):
-            store.lock(ID)
+            store.locks.take(ID)
     assert contents(root) == ["one", "two"]
 
 

@@ -49,7 +49,7 @@ async def test_a_conversation_is_deleted_when_the_user_says_yes(store: Store, er
         assert '"Plan" (plan-1)' in question and "trash" in question
         assert "capsule restore plan-1" in text(answer) and data(answer)["id"] == plan
         assert store.ids() == []
-        assert store.restore(plan).title == "Plan"
+        assert store.trash.restore(plan).title == "Plan"
 
 
 async def test_nothing_is_changed_when_the_user_does_not_say_yes(store: Store, era: str, plan: str) -> None:
@@ -89,7 +89,7 @@ async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: 
             assert store.read(plan) == before
             data(await client.call_tool(tool, {**arguments, "confirm": True}))
             before = b"" if store.ids() == [] else store.read(plan)
-    assert store.ids() == [] and store.trashed_head(store.trash()[0]).title == "New"
+    assert store.ids() == [] and store.trash.head(store.trash.list()[0]).title == "New"
 
 
 async def test_a_conversation_with_words_of_others_is_deleted_at_the_users_word_alone(
@@ -165,7 +165,7 @@ async def test_a_lock_that_is_held_is_only_taken_with_force_and_the_users_word(
     store: Store, root: Path, era: str, plan: str
 ) -> None:
     with Store.open(root, user="anna") as other:
-        other.lock(plan)
+        other.locks.take(plan)
         lock = other.head(plan).lock
         assert lock is not None
         no, yes = Answering("decline"), Answering("accept", {"yes": True})
@@ -200,8 +200,8 @@ async def test_words_of_a_person_are_replaced_at_their_word_and_come_back(store:
     assert (
         no.questions == yes.questions and '"To the sea?"' in yes.questions[0] and '"To the hills?"' in yes.questions[0]
     )
-    (kept,) = store.removed(plan)
-    store.restore_messages(kept.trashed)
+    (kept,) = store.trash.removed(plan)
+    store.trash.restore_messages(kept.trashed)
     assert store.tail(plan, 1)[0].content == "To the sea?"
 
 
@@ -210,7 +210,7 @@ async def test_an_answer_is_edited_without_a_question(store: Store, era: str, pl
     user = Answering("decline")
     async with talking(store, era, elicitation_callback=user) as client:
         data(await client.call_tool("edit_message", {"id": plan, "message": "@last", "content": "No."}))
-    assert user.questions == [] and len(store.removed(plan)) == 1
+    assert user.questions == [] and len(store.trash.removed(plan)) == 1
 
 
 async def test_a_named_agent_edits_its_own_words_and_no_other_agents(store: Store, era: str, plan: str) -> None:

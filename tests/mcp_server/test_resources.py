@@ -106,7 +106,7 @@ async def test_a_conversation_by_address_is_its_active_branch_in_the_order_of_th
         assert (found["messages"], found["omitted"]) == (5, 0)
         message = await read(client, "capsule://conversations/c1/messages/x")
         assert (message["at"], message["sibling"]) == (4, "2/2")
-        store.switch("c1", "x")
+        store.branches.switch("c1", "x")
         found = await read(client, "capsule://conversations/c1")
         assert [one["id"] for one in found["history"]] == ["a", "x"]
 
@@ -123,7 +123,7 @@ async def test_what_nobody_knows_keeps_its_very_digits_in_a_resource(store: Stor
                 assert isinstance(contents, TextResourceContents)
                 assert "12345678901234567890123" in contents.text
         store.append("c1", content="beside", parent=store.find_message("c1", "@0").id)
-        store.switch("c1", str(first.id))
+        store.branches.switch("c1", str(first.id))
 
 
 async def test_a_long_conversation_is_a_megabyte_at_most_and_says_what_is_left_out(store: Store) -> None:
@@ -139,7 +139,7 @@ async def test_a_long_conversation_is_a_megabyte_at_most_and_says_what_is_left_o
         assert found["history"][-1]["content"].startswith("399 ")
         assert len((await read(client, "capsule://conversations/c2"))["history"]) == 1
         store.append("c1", content="beside", parent=store.find_message("c1", "@0").id)
-        store.switch("c1", str(found["history"][-1]["id"]))
+        store.branches.switch("c1", str(found["history"][-1]["id"]))
         found = await read(client, "capsule://conversations/c1")
         assert (found["messages"], found["omitted"]) == (401, 400 - len(found["history"]))
         assert 100 <= len(found["history"]) < 120

@@ -82,7 +82,7 @@ async def test_a_retry_gets_the_message_that_the_first_call_made_and_moves_nothi
         for n, arguments in enumerate(({"action": "edit", "message": "@0"}, {"action": "regenerate", "message": "@1"})):
             arguments = {"id": "plan-1", "content": f"new {n}", "idempotencyKey": f"k{n}", **arguments}
             first = data(await client.call_tool("branch", arguments))["leaf"]
-            store.switch("plan-1", "@1")
+            store.branches.switch("plan-1", "@1")
             before = store.read("plan-1")
             assert (
                 data(await client.call_tool("branch", arguments))["leaf"]

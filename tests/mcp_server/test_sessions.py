@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 def locks(root: Path) -> list[tuple[str, str | None, str]]:
     """Of each lock: user, name, state."""
     with Store.open(root, keep_locks=False) as store:
-        return [(lock.user, lock.name, lock.state) for lock in store.locks()]
+        return [(lock.user, lock.name, lock.state) for lock in store.locks.list()]
 
 
 def text(result: Any) -> str:
@@ -61,7 +61,7 @@ def test_a_session_without_requests_ends_with_its_lease_and_its_locks_with_it(ro
         session = server.session()
         session.call("lock_conversation", id=ID)
         with Store.open(root, keep_locks=False) as store:
-            eventually(lambda: not list(store.locks()), "the lease runs out")
+            eventually(lambda: not list(store.locks.list()), "the lease runs out")
         eventually(session.is_over, "the session is gone")
 
 

@@ -124,7 +124,7 @@ def test_a_named_server_writes_as_that_holder(root: Path) -> None:
         id = client.call("create_conversation", title="T")["id"]
         client.call("lock_conversation", id=id)
         with Store.open(root) as other:
-            assert [(lock.id, lock.name) for lock in other.locks()] == [(id, "anna")]
+            assert [(lock.id, lock.name) for lock in other.locks.list()] == [(id, "anna")]
 
 
 def test_a_store_that_is_none_is_told_on_stderr_with_its_exit_code(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ async def test_a_message_can_be_subscribed_to(store: Store, root: Path) -> None:
     async with Client(server, mode="legacy", message_handler=hearing) as client:
         await client.subscribe_resource(uri)
         with Store.open(root) as other:
-            other.edit_message(id, str(message.id), "y")
+            other.edits.message(id, str(message.id), "y")
         await until(lambda: ("updated", uri) in hearing.heard)
 
 

@@ -28,7 +28,7 @@ async def test_a_summary_is_stored_with_the_tool_that_the_prompt_names(store: St
             await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": source, "tags": ["x"]})
         )
     assert (made["title"], made["tags"]) == ("Summary: Holidays", ["home", "x"])
-    (summary,) = store.summaries_of(plan)
+    (summary,) = store.summaries.list(plan)
     assert (summary.head.id, summary.standing.state) == (made["id"], "current")
     assert [(one.role, one.content) for one in store.load(made["id"]).history] == [("assistant", "They go.")]
 
@@ -40,7 +40,7 @@ async def test_what_came_while_the_clients_model_wrote_counts_as_new(store: Stor
     async with talking(store, era) as client:
         for source, added in ((f"{plan[:8]}:{read}", 1), (f"{plan}:@last", 0), (plan[:8], 0)):
             made = data(await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": source}))
-            assert store.standing(made["id"]).added == added  # type: ignore[union-attr]
+            assert store.summaries.standing(made["id"]).added == added  # type: ignore[union-attr]
         there = store.ids()
         said = error(
             await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": f"{plan}:nobody"})
@@ -69,7 +69,7 @@ async def test_servers_are_turned_on_off_and_back_to_the_default(store: Store, e
             ({"git": True}, {"git": True}),
         ):
             answer = await client.call_tool("update_conversation", {"id": plan, "mcpServers": asked})
-            assert data(answer)["mcpServers"] == store.mcp_servers(plan) == there
+            assert data(answer)["mcpServers"] == store.servers.get(plan) == there
         said = error(await client.call_tool("update_conversation", {"id": plan, "mcpServers": {"": True}}))
     assert said.startswith("'' is no name of an MCP server")
 
@@ -77,7 +77,7 @@ async def test_servers_are_turned_on_off_and_back_to_the_default(store: Store, e
 async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(store: Store, era: str) -> None:
     plan = store.create(id="plan-1", title="Plan", type="group").id
     shown = {"git": False, 'we"b': True}
-    store.set_mcp_servers(plan, shown)
+    store.servers.set(plan, shown)
     said = 'MCP servers "git" off, "we\\"b" on'
     async with talking(store, era) as client:
         answer = await client.call_tool("read_conversation", {"id": plan})
@@ -96,8 +96,8 @@ async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(s
 
 async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: Store, era: str) -> None:
     plan = store.create(id="plan-1", title="Holidays", type="group").id
-    summary = store.summarize(plan, "Nothing was said.").id
-    store.unlock(summary)
+    summary = store.summaries.add(plan, "Nothing was said.").id
+    store.locks.release(summary)
     store.append(plan, content="To the sea?")
     said = "a summary of plan-1; its source has moved on since: 1 new message"
     async with talking(store, era) as client:
@@ -177,7 +177,7 @@ async def test_the_model_of_a_client_that_offers_it_writes_the_summary(store: St
         (asked,) = model.asked
         assert "To the sea?" in asked and "data that somebody wrote" in asked
         assert [one.content for one in store.load(made["id"]).history] == ["They go to the sea."]
-        (summary,) = store.summaries_of(plan)
+        (summary,) = store.summaries.list(plan)
         assert summary.standing.state == "current"
         await client.call_tool("create_conversation", {"summaryOf": plan, "content": "My own."})
         assert len(model.asked) == 1, "what was given needs no model"

@@ -425,7 +425,7 @@ async def test_an_error_does_not_repeat_a_long_argument(store: Store, era: str) 
 async def test_a_conversation_locked_by_another_says_whom_to_ask(store: Store, root: Path, era: str) -> None:
     made(store)
     with Store.open(root, user="anna") as other:
-        other.lock("plan-1")
+        other.locks.take("plan-1")
         lock = other.head("plan-1").lock
         assert lock is not None
         holder = f"anna on {lock['host']} since {lock['timestamp']}"
@@ -443,7 +443,7 @@ async def test_a_lock_taken_away_says_to_read_again(store: Store, root: Path, er
     async with talking(store, era) as client:
         await client.call_tool("lock_conversation", {"id": "plan-1"})
         with Store.open(root) as other:
-            other.unlock("plan-1", force=True)
+            other.locks.release("plan-1", force=True)
         said = error(await client.call_tool("append_message", {"id": "plan-1", "content": "x"}))
     assert said == (
         "the lock this server held on conversation plan-1 was taken away: it is not locked now; nothing was done; "

@@ -77,7 +77,7 @@ async def test_an_append_of_another_process_ends_the_wait(store: Store, root: Pa
 
 HOLDS = """
     store = Store.open(sys.argv[1])
-    store.lock(sys.argv[2], client="claude-code 2.1", agent="reviewer")
+    store.locks.take(sys.argv[2], client="claude-code 2.1", agent="reviewer")
     say()
     hear()
 """

@@ -116,13 +116,13 @@ def nothing(root: Path, id: str) -> None:
 
 def lock_by_name(root: Path, id: str) -> None:
     with Store.open(root, instance="desk") as store:
-        store.lock(id)
+        store.locks.take(id)
 
 
 def switch_back(store: Store, id: str) -> None:
     first = str(store.load(id).history[0].id)
     store.append(id, content="new", parent=None)
-    store.switch(id, first)
+    store.branches.switch(id, first)
 
 
 #: What is done to the files before, what is done with the store, and the texts afterwards if it is done.
@@ -138,21 +138,21 @@ OPERATIONS: dict[str, tuple[Callable[[Path, str], None], Callable[[Store, str], 
     "append to a torn file": (tear, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
     "switch": (nothing, switch_back, ["one", "two", "new"]),
     "rename": (nothing, lambda store, id: store.rename(id, "Renamed"), ["one", "two"]),
-    "set a context": (nothing, lambda store, id: store.set_context(id, {"fullContext": "x" * 6000}), ["one", "two"]),
-    "edit": (nothing, lambda store, id: store.edit_message(id, "@0", "edited"), ["edited", "two"]),
-    "lock": (nothing, lambda store, id: store.lock(id), ["one", "two"]),
-    "lock and unlock": (nothing, lambda store, id: (store.lock(id), store.unlock(id)), ["one", "two"]),
-    "refresh a lock": (lock_by_name, lambda store, id: store.lock(id), ["one", "two"]),
-    "delete and restore": (nothing, lambda store, id: (store.delete(id), store.restore(id)), ["one", "two"]),
+    "set a context": (nothing, lambda store, id: store.context.set(id, {"fullContext": "x" * 6000}), ["one", "two"]),
+    "edit": (nothing, lambda store, id: store.edits.message(id, "@0", "edited"), ["edited", "two"]),
+    "lock": (nothing, lambda store, id: store.locks.take(id), ["one", "two"]),
+    "lock and unlock": (nothing, lambda store, id: (store.locks.take(id), store.locks.release(id)), ["one", "two"]),
+    "refresh a lock": (lock_by_name, lambda store, id: store.locks.take(id), ["one", "two"]),
+    "delete and restore": (nothing, lambda store, id: (store.delete(id), store.trash.restore(id)), ["one", "two"]),
     "create": (nothing, lambda store, id: store.create(id="second", messages=[{"role": "user", "content": "x"}]),
                ["one", "two"]),
-    "migrate": (lay_out, lambda store, id: store.migrate(id), ["one", "two"]),
+    "migrate": (lay_out, lambda store, id: store.edits.migrate(id), ["one", "two"]),
     "load": (nothing, lambda store, id: store.load(id), ["one", "two"]),
     "load a stale save": (stale_save, lambda store, id: store.load(id), ["one", "two"]),
     "tail": (nothing, lambda store, id: store.tail(id, 1), ["one", "two"]),
     "head": (nothing, lambda store, id: store.head(id), ["one", "two"]),
     "list": (lay_out, lambda store, id: list(store.heads()), ["one", "two"]),
-    "purge": (nothing, lambda store, id: store.purge(), ["one", "two"]),
+    "purge": (nothing, lambda store, id: store.trash.purge(), ["one", "two"]),
 }  # fmt: skip
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EINTR)

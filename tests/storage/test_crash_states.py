@@ -73,16 +73,16 @@ PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store],
         [["one"], ["one", "two"], ["one", "two", "new"]]),
     "rename": (["one"], nothing, lambda store: store.rename("plan", "New"), [["one"]]),
     "set a context": (
-        ["one"], nothing, lambda store: store.set_context("plan", {"fullContext": "x" * 6000}), [["one"]]),
-    "edit": (["one"], nothing, lambda store: store.edit_message("plan", "@0", "new"), [["one"], ["new"]]),
+        ["one"], nothing, lambda store: store.context.set("plan", {"fullContext": "x" * 6000}), [["one"]]),
+    "edit": (["one"], nothing, lambda store: store.edits.message("plan", "@0", "new"), [["one"], ["new"]]),
     "repair": (
         ["one", "two"], tear, lambda store: store.append("plan", content="new"),
         [["one", "two"], ["one", "two", "new"]]),
-    "lock": (["one"], nothing, lambda store: store.lock("plan"), [["one"]]),
-    "refresh a lock": (["one"], lock_by_name, lambda store: store.lock("plan"), [["one"]]),
+    "lock": (["one"], nothing, lambda store: store.locks.take("plan"), [["one"]]),
+    "refresh a lock": (["one"], lock_by_name, lambda store: store.locks.take("plan"), [["one"]]),
     "delete": (["one"], nothing, lambda store: store.delete("plan"), [["one"]]),
     "delete and restore": (
-        ["one"], nothing, lambda store: (store.delete("plan"), store.restore("plan")), [["one"]]),
+        ["one"], nothing, lambda store: (store.delete("plan"), store.trash.restore("plan")), [["one"]]),
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:
     named = Store(str(root), store_on(root, Rebooted()).settings, store_on(root, Rebooted()).engine, instance="desk")
     with named as store:
         if not store.engine.storage.exists("conversations", "plan"):
-            store.restore("plan")
+            store.trash.restore("plan")
         texts = [message.content for message in store.load("plan").history]
         assert texts in may_be
         store.append("plan", content="next")
@@ -113,7 +113,7 @@ def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:
         data = store.read("plan")
         assert codec.encode(store.document("plan")) == data
         store.append("plan", content="and on")
-        store.unlock("plan")
+        store.locks.release("plan")
         if closely:
             list(examine(store, repair=True))
             assert [str(finding) for finding in examine(store)] == []

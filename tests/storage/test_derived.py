@@ -75,12 +75,12 @@ def check(root: Path) -> None:
             store.tag(id, "x")
             assert [message.content for message in store.load(id).history] == [*texts, "next"]
             assert codec.encode(store.document(id)) == store.read(id)
-        store.unlock("chat")
+        store.locks.release("chat")
     with Store.open(root) as store:
         store.append("chat", content="and on")
         store.create(title="New")
         store.delete("team")
-        store.restore("team")
+        store.trash.restore("team")
         list(examine(store, repair=True))
         assert [str(finding) for finding in examine(store)] == []
 

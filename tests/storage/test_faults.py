@@ -54,13 +54,13 @@ class Trial:
     def check(self) -> None:
         """Nothing acknowledged is lost, and the store works on: the same one, and a new one."""
         if not self.path.exists():  # Deleted, and the fault was in coming back.
-            self.store.restore("plan")
+            self.store.trash.restore("plan")
         texts = [message.content for message in self.store.load("plan").history]
         assert texts in (["one", "two"], self.after)
         assert self.failed or texts == self.after
         self.store.append("plan", content="next")
         if self.before is OPERATIONS["refresh a lock"][0]:
-            self.store.unlock("plan")
+            self.store.locks.release("plan")
         self.store.close()
         with Store.open(self.root) as again:
             assert [message.content for message in again.load("plan").history] == [*texts, "next"]
@@ -238,7 +238,7 @@ def test_a_disk_that_fills_up_loses_nothing_and_works_on_when_there_is_space(sma
         for write in (
             lambda: store.create(title="x", messages=[{"role": "user", "content": "x" * 100_000}]),
             lambda: store.rename(id, "Renamed"),
-            lambda: store.edit_message(id, "@0", "edited"),
+            lambda: store.edits.message(id, "@0", "edited"),
         ):
             try:
                 write()
@@ -250,7 +250,7 @@ def test_a_disk_that_fills_up_loses_nothing_and_works_on_when_there_is_space(sma
         for other in store.ids():
             if other != id:
                 store.delete(other)
-        store.purge()
+        store.trash.purge()
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     with Store.open(root, keep_locks=False) as store:
         store.append(id, content="next")
@@ -323,11 +323,11 @@ def test_a_read_only_disk_is_read_and_refuses_every_write(read_only: tuple[Path,
             lambda: store.append(id, content="x"),
             lambda: store.create(title="x"),
             lambda: store.rename(id, "x"),
-            lambda: store.edit_message(id, "@0", "x"),
-            lambda: store.lock(id),
+            lambda: store.edits.message(id, "@0", "x"),
+            lambda: store.locks.take(id),
             lambda: store.delete(id),
         ):
             with pytest.raises(Refused):
                 write()
         with pytest.raises(NotFound):
-            store.restore(id)
+            store.trash.restore(id)

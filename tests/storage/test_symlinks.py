@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
         store.create(id="team", type="group", messages=[{"role": "user", "content": "one"}])
         store.create(id="old")
         store.delete("old")
-        with store.lock("team"):
+        with store.locks.take("team"):
             pass
     return root
 
@@ -59,15 +59,15 @@ def use(root: Path) -> list[CapsuleError]:
     errors = []
     for act in (
         lambda store: store.append("team", content="two"),
-        lambda store: store.lock("team"),
+        lambda store: store.locks.take("team"),
         lambda store: store.create(id="new"),
         lambda store: list(store.heads()),
         lambda store: store.reindex(),
         lambda store: store.delete("team"),
-        lambda store: store.trash(),
-        lambda store: store.restore("old"),
+        lambda store: store.trash.list(),
+        lambda store: store.trash.restore("old"),
         lambda store: list(examine(store, repair=True)),
-        lambda store: store.purge(),
+        lambda store: store.trash.purge(),
     ):
         try:
             with Store.open(root) as store:
@@ -125,7 +125,7 @@ def test_files_that_capsule_did_not_make_are_neither_swept_nor_purged(root: Path
     with Store.open(root) as store:
         store.append("team", content="two")
         store.create()
-        store.purge()
+        store.trash.purge()
         list(examine(store, repair=True))
     files = [path for path in own.rglob("*") if path.is_file()]
     kept = [path for path in files if path.read_bytes() == b"of the user\n"]

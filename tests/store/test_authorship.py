@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capsule.store.authorship import whose
+from capsule.store.edits import whose
 
 
 def test_whose_words_a_message_is() -> None:

@@ -19,7 +19,7 @@ ACL = "system.posix_acl_access"
 #: What writes the file anew.
 WRITES: dict[str, Callable[[Store, Path], object]] = {
     "rename": lambda store, root: store.rename("plan", "Named"),
-    "edit": lambda store, root: store.edit_message("plan", "@0", "edited"),
+    "edit": lambda store, root: store.edits.message("plan", "@0", "edited"),
     "append to another layout": lambda store, root: (lay_out(root, "plan"), store.append("plan", content="x")),
     "repair": lambda store, root: (tear(root, "plan"), store.load("plan")),
 }

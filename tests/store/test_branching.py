@@ -34,7 +34,7 @@ def talk(store: Store, *texts: str, type: str = "group") -> str:
 
 
 def path(store: Store, id: str, message: str | None = None) -> list[str]:
-    return [found.content for found in store.path(id, message)]
+    return [found.content for found in store.branches.path(id, message)]
 
 
 def metadata(store: Store, id: str) -> dict[str, Any]:
@@ -61,24 +61,29 @@ def by_hand(root: Path, id: str, change: Callable[[dict[str, Any]], None], **lay
 
 def test_a_new_version_lies_beside_the_old_one_and_is_the_active_one(store: Store) -> None:
     id = talk(store, "question", "answer", "thanks")
-    made = store.branch(id, "@0", "other question")
+    made = store.branches.revise(id, "@0", "other question")
     assert made.parent is None and "parent" in made.model_fields_set and made.role == "user"
     assert path(store, id) == ["other question"]
     assert path(store, id, "@0") == ["question", "answer", "thanks"]
     store.append(id, role="assistant", content="other answer")
     assert path(store, id) == ["other question", "other answer"]
-    found = store.alternatives(id, str(made.id))
+    found = store.branches.alternatives(id, str(made.id))
     assert (found.index, len(found.ids), found.ids[1]) == (1, 2, made.id)
 
 
 def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) -> None:
     id = talk(store, "question", "one", "more")
-    two = store.regenerate(id, "two", "@1")
+    two = store.branches.regenerate(id, "two", "@1")
     on = store.append(id, content="on two")
     ids = [str(message.id) for message in store.load(id).history]
-    assert store.descendants(id, "@0") == [ids[1], two.id, ids[2], on.id] and store.descendants(id, "@2") == []
-    assert [store.alternatives(id, message).leaf for message in ids] == [on.id, ids[2], ids[2], on.id, on.id]
-    asks: list[Callable[[str, str], object]] = [store.descendants, store.alternatives, store.path]
+    assert store.branches.descendants(id, "@0") == [ids[1], two.id, ids[2], on.id]
+    assert store.branches.descendants(id, "@2") == []
+    assert [store.branches.alternatives(id, message).leaf for message in ids] == [on.id, ids[2], ids[2], on.id, on.id]
+    asks: list[Callable[[str, str], object]] = [
+        store.branches.descendants,
+        store.branches.alternatives,
+        store.branches.path,
+    ]
     for ask in asks:
         with pytest.raises(NotFound):
             ask(id, "nobody")
@@ -86,43 +91,43 @@ def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) ->
 
 def test_another_answer_is_put_beside_the_last_one(store: Store) -> None:
     id = talk(store, "question", "answer", "more?")
-    slot = store.slot(id)
-    assert (slot.message, slot.parent) == tuple(found.id for found in reversed(store.path(id)[:2]))
-    made = store.regenerate(id, "better answer", model="m-2")
+    slot = store.branches.slot(id)
+    assert (slot.message, slot.parent) == tuple(found.id for found in reversed(store.branches.path(id)[:2]))
+    made = store.branches.regenerate(id, "better answer", model="m-2")
     assert (made.role, made.model, made.parent) == ("assistant", "m-2", slot.parent)
     assert path(store, id) == ["question", "better answer"]
     with pytest.raises(InvalidInput, match="no answer"):
-        store.regenerate(id, "x", "@0")
+        store.branches.regenerate(id, "x", "@0")
     with pytest.raises(NotFound):
-        store.regenerate(talk(store, "question"), "x")
+        store.branches.regenerate(talk(store, "question"), "x")
 
 
 def test_switching_leads_to_the_newest_answers_under_a_message(store: Store) -> None:
     id = talk(store, "question", "one", "more")
-    two = store.regenerate(id, "two", "@1")
-    done = store.switch(id, "@1")
+    two = store.branches.regenerate(id, "two", "@1")
+    done = store.branches.switch(id, "@1")
     assert done.changed and path(store, id) == ["question", "one", "more"]
-    assert metadata(store, id)["currentNode"] == done.leaf == store.path(id)[-1].id
-    assert not store.switch(id, "@1").changed
-    assert store.switch(id, step=1).message == two.id and path(store, id) == ["question", "two"]
-    assert store.switch(id, str(two.id), step=-1).message == done.message
-    assert store.switch(id, str(two.id)[:-2]).leaf == two.id and is_canonical(store, id)
+    assert metadata(store, id)["currentNode"] == done.leaf == store.branches.path(id)[-1].id
+    assert not store.branches.switch(id, "@1").changed
+    assert store.branches.switch(id, step=1).message == two.id and path(store, id) == ["question", "two"]
+    assert store.branches.switch(id, str(two.id), step=-1).message == done.message
+    assert store.branches.switch(id, str(two.id)[:-2]).leaf == two.id and is_canonical(store, id)
 
 
 def test_a_switch_that_leads_nowhere_changes_nothing(store: Store) -> None:
     id = talk(store, "question", "one")
     before = store.read(id)
     for ask in (
-        lambda: store.switch(id),
-        lambda: store.switch(id, step=1),
-        lambda: store.switch(id, "@1", step=1),
-        lambda: store.switch(id, str(store.path(id)[1].id), step=-1),
+        lambda: store.branches.switch(id),
+        lambda: store.branches.switch(id, step=1),
+        lambda: store.branches.switch(id, "@1", step=1),
+        lambda: store.branches.switch(id, str(store.branches.path(id)[1].id), step=-1),
     ):
         with pytest.raises(InvalidInput):
             ask()
     with pytest.raises(NotFound):
-        store.switch(id, "nobody")
-    assert not store.switch(id, "@last").changed
+        store.branches.switch(id, "nobody")
+    assert not store.branches.switch(id, "@last").changed
     assert store.read(id) == before
 
 
@@ -131,10 +136,10 @@ def test_an_append_goes_on_the_active_branch_and_writes_who_is_answered_once(
     root: Path, store: Store, layout: int
 ) -> None:
     id = talk(store, "question", "one", "more")
-    store.regenerate(id, "two", "@1")
-    store.switch(id, "@1")
+    store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@1")
     by_hand(root, id, lambda document: document.update(title="Mine"), option=layout)
-    leaf = store.path(id)[-1].id
+    leaf = store.branches.path(id)[-1].id
     made = [store.append(id, content=text) for text in ("a", "b", "c")]
     assert path(store, id) == ["question", "one", "more", "a", "b", "c"]
     assert made[0].parent == leaf and [message.parent for message in made[1:]] == [None, None]
@@ -143,8 +148,8 @@ def test_an_append_goes_on_the_active_branch_and_writes_who_is_answered_once(
 
 def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) -> None:
     id = talk(store, "question", "one", "more")
-    store.regenerate(id, "two", "@1")
-    store.switch(id, "@1")
+    store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@1")
     before = inode(root, id)
     for text in ("a", "b"):
         store.append(id, content=text)
@@ -155,8 +160,8 @@ def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) ->
 
 def test_an_append_to_another_branch_by_a_new_store_does_not_read_the_file(root: Path, store: Store) -> None:
     id = talk(store, "question", "one", "x" * 300_000)
-    store.regenerate(id, "two", "@1")
-    store.switch(id, "@1")
+    store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@1")
     store.append(id, content="a")
 
     class Counting(Syscalls):
@@ -175,11 +180,11 @@ def test_an_append_to_another_branch_by_a_new_store_does_not_read_the_file(root:
 
 def test_an_answer_to_another_message_moves_the_active_branch_only_where_that_lies_below(store: Store) -> None:
     id = talk(store, "question", "one", "more")
-    two = store.regenerate(id, "two", "@1")
-    store.switch(id, "@2")
+    two = store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@2")
     store.append(id, content="aside", parent=two.id)
     assert path(store, id) == ["question", "one", "more"]
-    more = store.path(id)[-1].id
+    more = store.branches.path(id)[-1].id
     store.append(id, content="and more")
     store.append(id, content="instead", parent=more)
     assert path(store, id) == ["question", "one", "more", "instead"]
@@ -190,8 +195,8 @@ def test_an_answer_to_another_message_moves_the_active_branch_only_where_that_li
 def test_messages_of_one_write_land_where_they_would_one_by_one(store: Store, is_open: bool) -> None:
     def prepared() -> tuple[str, list[str]]:
         id = talk(store, "question", "one", "more")
-        store.regenerate(id, "two", "@1")
-        store.switch(id, "@2")
+        store.branches.regenerate(id, "two", "@1")
+        store.branches.switch(id, "@2")
         ids = [str(message.id) for message in store.load(id).history]
         if is_open:
             store.append(id, content="open")
@@ -230,8 +235,8 @@ def test_a_parent_that_is_not_there_is_refused_and_nothing_is_written(
 ) -> None:
     id = talk(store, "question", "one")
     if switched:
-        store.regenerate(id, "two")
-        store.switch(id, "@1")
+        store.branches.regenerate(id, "two")
+        store.branches.switch(id, "@1")
     by_hand(root, id, lambda document: document.update(title="Mine"), option=layout)
     before = store.read(id)
     with pytest.raises(InvalidInput, match="is the id of no message"):
@@ -241,67 +246,69 @@ def test_a_parent_that_is_not_there_is_refused_and_nothing_is_written(
 
 def test_a_key_is_known_again_when_the_store_named_the_parent(store: Store) -> None:
     id = talk(store, "question", "one", "more")
-    store.regenerate(id, "two", "@1")
-    store.switch(id, "@1")
+    store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@1")
     message, repeated = store.append_once(id, "k", content="a")
     assert message.parent is not None and not repeated
     assert store.append_once(id, "k", content="a") == (message, True)
     with pytest.raises(InvalidInput):
-        store.append_once(id, "k", content="a", parent=store.path(id)[0].id)
+        store.append_once(id, "k", content="a", parent=store.branches.path(id)[0].id)
 
 
 def test_what_answers_a_message_goes_with_it_and_the_rest_stays_as_it_was(store: Store) -> None:
     id = talk(store, "question", "one", "more", "even more")
-    store.regenerate(id, "two", "@1")
+    store.branches.regenerate(id, "two", "@1")
     store.append(id, content="on two")
-    planned = store.delete_message(id, "@4", dry_run=True)
+    planned = store.branches.remove(id, "@4", dry_run=True)
     assert planned.roles == {"assistant": 1, "user": 1} and str(planned) == "2 messages (1 assistant, 1 user)"
     assert path(store, id)[-1] == "on two"
-    assert store.delete_message(id, "@4") == planned
-    assert path(store, id) == ["question", "one", "more", "even more"] and store.path(id)[-1].id == planned.leaf
+    assert store.branches.remove(id, "@4") == planned
+    assert (
+        path(store, id) == ["question", "one", "more", "even more"] and store.branches.path(id)[-1].id == planned.leaf
+    )
     assert is_canonical(store, id)
 
 
 def test_the_active_branch_moves_to_the_newest_beside_what_goes_else_to_what_it_answered(store: Store) -> None:
     id = talk(store, "question", "one")
     for text in ("two", "three"):
-        store.regenerate(id, text, "@1")
+        store.branches.regenerate(id, text, "@1")
     store.append(id, content="elsewhere", parent=None)
-    store.switch(id, "@3")
-    store.delete_message(id, "@3")
+    store.branches.switch(id, "@3")
+    store.branches.remove(id, "@3")
     assert path(store, id) == ["question", "two"]
-    store.delete_message(id, "@2")
+    store.branches.remove(id, "@2")
     assert path(store, id) == ["question", "one"]
-    store.delete_message(id, "@1")
+    store.branches.remove(id, "@1")
     assert path(store, id) == ["question"]
-    store.delete_message(id, "@0")
+    store.branches.remove(id, "@0")
     assert path(store, id) == ["elsewhere"]
-    assert store.delete_message(id, "@0").leaf is None
+    assert store.branches.remove(id, "@0").leaf is None
     assert path(store, id) == [] and "currentNode" not in metadata(store, id)
 
 
 def test_pruning_leaves_one_branch(store: Store) -> None:
     id = talk(store, "question", "one", "more")
-    store.regenerate(id, "two", "@1")
-    store.switch(id, "@2")
+    store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@2")
     store.append(id, content="last")
-    assert store.prune(id, dry_run=True).roles == {"assistant": 1}
-    store.prune(id)
+    assert store.branches.trim(id, dry_run=True).roles == {"assistant": 1}
+    store.branches.trim(id)
     assert path(store, id) == ["question", "one", "more", "last"] == [m.content for m in store.load(id).history]
     assert "currentNode" not in metadata(store, id) and is_canonical(store, id)
     before = store.read(id)
-    assert store.prune(id).ids == () and store.read(id) == before
+    assert store.branches.trim(id).ids == () and store.read(id) == before
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
 def test_what_nobody_agreed_to_is_not_taken_out(store: Store, is_pruned: bool) -> None:
     id = talk(store, "question", "one", "more")
-    store.regenerate(id, "two", "@1")
-    store.switch(id, "@1")
-    store.switch(id, "@3")
+    store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@1")
+    store.branches.switch(id, "@3")
 
     def taken(**more: Any) -> Removal:
-        return store.prune(id, **more) if is_pruned else store.delete_message(id, "@1", **more)
+        return store.branches.trim(id, **more) if is_pruned else store.branches.remove(id, "@1", **more)
 
     agreed = taken(dry_run=True)
     with store.beside() as other:
@@ -318,44 +325,44 @@ def test_what_nobody_agreed_to_is_not_taken_out(store: Store, is_pruned: bool) -
 def test_of_two_messages_of_one_id_the_first_is_meant(store: Store) -> None:
     id, twice = talk(store, "question", "one"), "00000000-0000-7000-8000-000000000000"
     store.append_many(id, [{"role": "user", "content": "first", "id": twice}])
-    store.append_many(id, [{"role": "user", "content": "2nd", "id": twice, "parent": store.path(id)[0].id}])
+    store.append_many(id, [{"role": "user", "content": "2nd", "id": twice, "parent": store.branches.path(id)[0].id}])
     done = store.append(id, content="under the first", parent=twice)
     with store.beside() as other:
-        assert other.switch(id, twice).leaf == done.id
-        assert other.alternatives(id, twice).leaves == (done.id,)
+        assert other.branches.switch(id, twice).leaf == done.id
+        assert other.branches.alternatives(id, twice).leaves == (done.id,)
 
 
 def test_who_may_not_write_may_not_branch_either(store: Store) -> None:
     id = talk(store, "question", "one", type="chat")
-    store.regenerate(id, "two")
-    assert store.head(id).lock is None or store.lock(id)
-    store.lock(id)
+    store.branches.regenerate(id, "two")
+    assert store.head(id).lock is None or store.locks.take(id)
+    store.locks.take(id)
     with store.beside() as other:
         for ask in (
-            lambda: other.switch(id, "@1"),
-            lambda: other.branch(id, "@0", "x"),
-            lambda: other.regenerate(id, "x"),
-            lambda: other.delete_message(id, "@0"),
-            lambda: other.prune(id),
+            lambda: other.branches.switch(id, "@1"),
+            lambda: other.branches.revise(id, "@0", "x"),
+            lambda: other.branches.regenerate(id, "x"),
+            lambda: other.branches.remove(id, "@0"),
+            lambda: other.branches.trim(id),
         ):
             with pytest.raises(Locked):
                 ask()
-        assert other.prune(id, dry_run=True).roles == {"assistant": 1}
+        assert other.branches.trim(id, dry_run=True).roles == {"assistant": 1}
     assert path(store, id) == ["question", "two"]
 
 
 def test_a_save_locks_a_chat_whatever_the_save_is(store: Store) -> None:
     id = talk(store, "question", "one", type="chat")
-    store.unlock(id)
+    store.locks.release(id)
     for save in (
-        lambda: store.regenerate(id, "two"),
-        lambda: store.switch(id, "@1"),
-        lambda: store.delete_message(id, "@2"),
-        lambda: store.branch(id, "@0", "other"),
-        lambda: store.prune(id),
+        lambda: store.branches.regenerate(id, "two"),
+        lambda: store.branches.switch(id, "@1"),
+        lambda: store.branches.remove(id, "@2"),
+        lambda: store.branches.revise(id, "@0", "other"),
+        lambda: store.branches.trim(id),
     ):
         save()
-        assert store.unlock(id)
+        assert store.locks.release(id)
 
 
 def test_messages_without_an_id_are_branched_from(root: Path, store: Store) -> None:
@@ -368,9 +375,9 @@ def test_messages_without_an_id_are_branched_from(root: Path, store: Store) -> N
         ),
     )
     named = [message["id"] for message in store.document(id)["history"]]
-    assert store.regenerate(id, "b").parent == named[0]
+    assert store.branches.regenerate(id, "b").parent == named[0]
     assert [message.id for message in store.load(id).history[:2]] == named
-    store.switch(id, named[1])
+    store.branches.switch(id, named[1])
     by_hand(root, id, lambda document: document["history"].append({"role": "user", "content": "typed"}))
     store.append(id, content="on")
     assert path(store, id) == ["q", "a", "on"] and path(store, id, "@3") == ["q", "b", "typed"]
@@ -378,7 +385,7 @@ def test_messages_without_an_id_are_branched_from(root: Path, store: Store) -> N
 
 def test_what_is_odd_in_a_hand_edited_tree_is_told_and_walked(root: Path, store: Store) -> None:
     id = talk(store, "a", "b", "c", "d")
-    ids = [str(message.id) for message in store.path(id)]
+    ids = [str(message.id) for message in store.branches.path(id)]
 
     def change(document: dict[str, Any]) -> None:
         history = document["history"]
@@ -397,9 +404,9 @@ def test_what_is_odd_in_a_hand_edited_tree_is_told_and_walked(root: Path, store:
     assert [finding.line > 0 for finding in findings] == [True] * 4
     assert path(store, id) == ["a", "b", "c", "d"]
     store.append(id, content="e")
-    store.switch(id, "@0")
+    store.branches.switch(id, "@0")
     assert path(store, id)[-1] == "e" and set(path(store, id)) >= {"c", "d"}
-    store.delete_message(id, "@1", keep_children=True)
+    store.branches.remove(id, "@1", keep_children=True)
     assert path(store, id)[-2:] == ["d", "e"]
 
 
@@ -435,23 +442,23 @@ def test_a_switch_in_whatever_a_hand_made_of_the_tree_leads_where_the_tree_says(
         tree = Tree(history)
         message = str(tree.ids[(wanted + n) % len(tree)])
         found = tree.siblings(message)
-        told = store.alternatives(id, message)
+        told = store.branches.alternatives(id, message)
         assert (told.index, list(told.ids)) == (found.index, [tree.ids[at] for at in found.places])
         assert list(told.leaves) == [tree.ids[at] for at in found.leaves]
         if 0 <= found.index + step < len(found.places):
             leaf = tree.ids[found.leaves[found.index + step]]
-            done = store.switch(id, message, step=step)
+            done = store.branches.switch(id, message, step=step)
             assert (done.message, done.leaf) == (tree.ids[found.places[found.index + step]], leaf)
             if tree.ids.count(leaf) == 1:
-                assert store.path(id)[-1].id == leaf
+                assert store.branches.path(id)[-1].id == leaf
         else:
             with pytest.raises(InvalidInput):
-                store.switch(id, message, step=step)
+                store.branches.switch(id, message, step=step)
         active = tree.active_leaf(metadata(store, id).get("currentNode"))
         fork = tree.nearest_fork(active)
         if fork >= 0 and tree.siblings_at(fork).index > 0:
             assert (
-                store.switch(id, step=-1).message
+                store.branches.switch(id, step=-1).message
                 == tree.ids[tree.siblings_at(fork).places[tree.siblings_at(fork).index - 1]]
             )
         said = store.append(id, content="more")
@@ -471,8 +478,8 @@ with Store.open(sys.argv[1]) as store:
 @pytest.mark.slow
 def test_processes_append_to_the_active_branch_as_one_line(root: Path, store: Store, child: Start) -> None:
     id = talk(store, "question", "one", "more")
-    two = store.regenerate(id, "two", "@1")
-    store.switch(id, "@2")
+    two = store.branches.regenerate(id, "two", "@1")
+    store.branches.switch(id, "@2")
     writers = [child(APPENDER, root, id, name) for name in "abc"]
     for writer in writers:
         writer.hear()
@@ -481,7 +488,7 @@ def test_processes_append_to_the_active_branch_as_one_line(root: Path, store: St
     aside = [store.append(id, content=f"aside {n}", parent=two.id).id for n in range(20)]
     done = [message for writer in writers for message in writer.hear()]
     assert all(writer.end() == 0 for writer in writers)
-    line = store.path(id)
+    line = store.branches.path(id)
     assert sorted(str(message.id) for message in line[3:]) == sorted(done)
     assert {str(message.id) for message in store.load(id).history[4:]} == {*done, *aside}
     for name in "abc":
@@ -493,16 +500,16 @@ def test_a_branch_is_switched_while_another_process_appends_and_nothing_is_lost(
     root: Path, store: Store, child: Start
 ) -> None:
     id = talk(store, "question", "one")
-    two = str(store.regenerate(id, "two").id)
-    one = str(store.path(id, "@1")[-1].id)
+    two = str(store.branches.regenerate(id, "two").id)
+    one = str(store.branches.path(id, "@1")[-1].id)
     writer = child(APPENDER, root, id, "a")
     writer.hear()
     writer.say()
     for n in range(30):
-        store.switch(id, (one, two)[n % 2])
+        store.branches.switch(id, (one, two)[n % 2])
     done = writer.hear()
     assert writer.end() == 0
-    there = {str(found.id) for message in (one, two) for found in store.path(id, message)}
+    there = {str(found.id) for message in (one, two) for found in store.branches.path(id, message)}
     assert set(done) <= {str(message.id) for message in store.load(id).history}
     assert set(done) <= there, "every message lies on one of the two lines"
     assert is_canonical(store, id) and not [found for found in examine(store) if found.kind != "lock"]

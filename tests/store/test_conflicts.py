@@ -59,8 +59,8 @@ def test_conflicts_are_listed_with_their_values_and_cost_a_list(disputed: tuple[
     root, id = disputed
     with Store.open(root) as store:
         store.create(title="Another")
-        found = store.conflicts()
-        assert found == store.conflicts(id)
+        found = store.conflicts.list()
+        assert found == store.conflicts.list(id)
         assert [(one.id, one.field, one.kept) for one in found] == [
             (id, "metadata.description", "Ben's words"),
             (id, "title", "Ben's plan"),
@@ -74,12 +74,12 @@ def test_conflicts_are_listed_with_their_values_and_cost_a_list(disputed: tuple[
 def test_the_last_one_that_is_settled_takes_the_field_away(disputed: tuple[Path, str]) -> None:
     root, id = disputed
     with Store.open(root) as store:
-        store.settle_conflict(id, "metadata.description", "Anna's words")
-        assert [one.field for one in store.conflicts()] == ["title"]
+        store.conflicts.settle(id, "metadata.description", "Anna's words")
+        assert [one.field for one in store.conflicts.list()] == ["title"]
         before = store.head(id).updated_at
-        head = store.settle_conflict(id, "title", "Anna's plan")
+        head = store.conflicts.settle(id, "title", "Anna's plan")
         assert head.title == "Anna's plan" and head.updated_at >= before
-        assert store.conflicts() == [] == store.conflicts(id)
+        assert store.conflicts.list() == [] == store.conflicts.list(id)
         about = store.document(id)["metadata"]
         assert "conflicts" not in about and about["description"] == "Anna's words"
         assert (about["titleSetBy"], about["titleSetAt"]) == ("user", head.updated_at)
@@ -95,20 +95,20 @@ def test_what_cannot_be_settled_changes_nothing(disputed: tuple[Path, str]) -> N
             ("title", None, InvalidInput),
         ):
             with pytest.raises(error):
-                store.settle_conflict(id, field, value)
+                store.conflicts.settle(id, field, value)
         with pytest.raises(NotFound):
-            store.settle_conflict("nobody", "title", "x")
+            store.conflicts.settle("nobody", "title", "x")
         assert store.read(id) == before
 
 
 def test_settling_asks_the_rule_of_who_may_write(disputed: tuple[Path, str]) -> None:
     root, id = disputed
-    with Store.open(root) as holder, Store.open(root) as other, holder.lock(id):
+    with Store.open(root) as holder, Store.open(root) as other, holder.locks.take(id):
         with pytest.raises(Locked):
-            other.settle_conflict(id, "title", "x")
+            other.conflicts.settle(id, "title", "x")
         holder.rename(id, "mine")
-        assert [one.field for one in other.conflicts(id)] == ["metadata.description"]
-        holder.settle_conflict(id, "metadata.description", None)
+        assert [one.field for one in other.conflicts.list(id)] == ["metadata.description"]
+        holder.conflicts.settle(id, "metadata.description", None)
         assert "description" not in holder.document(id)["metadata"]
 
 
@@ -120,9 +120,9 @@ def test_a_field_outside_the_metadata_is_settled_too(tmp_path: Path) -> None:
     base = content(root, id)
     merged_into(root, base, base | {"x": {"my.key": 1}}, base | {"x": {"my.key": 2}})
     with Store.open(root) as store:
-        assert [one.field for one in store.conflicts(id)] == ["x.my\\.key"]
-        store.settle_conflict(id, "x.my\\.key", 1)
-        assert store.document(id)["x"] == {"my.key": 1} and store.conflicts(id) == []
+        assert [one.field for one in store.conflicts.list(id)] == ["x.my\\.key"]
+        store.conflicts.settle(id, "x.my\\.key", 1)
+        assert store.document(id)["x"] == {"my.key": 1} and store.conflicts.list(id) == []
 
 
 @pytest.mark.parametrize("type", ["chat", "group"])
@@ -137,12 +137,12 @@ def test_three_real_stores_end_alike_in_any_order(tmp_path: Path, type: str) -> 
     for name, clone in zip("abc", cloned(root, "abc"), strict=True):
         with Store.open(clone, keep_locks=False) as store:
             store.append(id, content=f"from {name}")
-            store.edit_message(id, "@1", f"edited by {name}")
+            store.edits.message(id, "@1", f"edited by {name}")
             store.rename(id, f"{name} title")
             store.tag(id, name)
-            store.regenerate(id, f"another by {name}")
+            store.branches.regenerate(id, f"another by {name}")
             if name == "a":
-                store.switch(id, first)
+                store.branches.switch(id, first)
             store.append(id, content=f"on by {name}")
         sides.append(content(clone, id))
     ends = {
@@ -155,6 +155,6 @@ def test_three_real_stores_end_alike_in_any_order(tmp_path: Path, type: str) -> 
     with Store.open(root, keep_locks=False) as store:
         said = {message["content"] for message in store.document(id)["history"]}
         assert {f"{words} {name}" for words in ("from", "edited by", "another by", "on by") for name in "abc"} <= said
-        assert [value for value, _ in store.conflicts(id)[0].values] == ["a title", "b title", "c title"]
+        assert [value for value, _ in store.conflicts.list(id)[0].values] == ["a title", "b title", "c title"]
         assert store.head(id).title == "c title"
         store.append(id, content="and on")

@@ -41,9 +41,9 @@ def store(root: Path) -> Iterator[Store]:
 def test_a_context_replaces_another_and_the_messages_stay(store: Store) -> None:
     before = store.head("plan").updated_at
     for context in (CONTEXT, {"fullContext": ""}, CONTEXT | {"fullContext": "x" * 100_000}, CONTEXT):
-        head = store.set_context("plan", context)
+        head = store.context.set("plan", context)
         assert head.updated_at >= before
-        assert store.context("plan")["fullContext"] == context["fullContext"]
+        assert store.context.get("plan")["fullContext"] == context["fullContext"]
         assert is_canonical(store, "plan")
         store.append("plan", content="on")
         assert is_canonical(store, "plan")
@@ -52,10 +52,10 @@ def test_a_context_replaces_another_and_the_messages_stay(store: Store) -> None:
 
 
 def test_clearing_leaves_what_a_new_conversation_has(store: Store) -> None:
-    fresh = store.context("plan")
-    store.set_context("plan", CONTEXT)
-    store.clear_context("plan")
-    assert store.context("plan") == fresh
+    fresh = store.context.get("plan")
+    store.context.set("plan", CONTEXT)
+    store.context.clear("plan")
+    assert store.context.get("plan") == fresh
     assert is_canonical(store, "plan")
 
 
@@ -63,9 +63,9 @@ def test_unknown_fields_around_the_context_and_in_it_are_kept_or_written(root: P
     path = root / "conversations" / "plan.json"
     document = orjson.loads(path.read_bytes()) | {"zebra": {"a": {}, "b": [{}]}, "x": None}
     path.write_bytes(orjson.dumps(document))
-    store.set_context("plan", CONTEXT | {"mine": [1, {"deep": {}}]})
+    store.context.set("plan", CONTEXT | {"mine": [1, {"deep": {}}]})
     for context in (CONTEXT, {}, CONTEXT):
-        store.set_context("plan", context)
+        store.context.set("plan", context)
         assert is_canonical(store, "plan")
         found = store.document("plan")
         assert found["zebra"] == {"a": {}, "b": [{}]} and found["x"] is None
@@ -108,21 +108,21 @@ def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(roo
         {"own": {}},
         CONTEXT,
     ]:
-        store.set_context("plan", context)
-        assert store.context("plan") == context
+        store.context.set("plan", context)
+        assert store.context.get("plan") == context
         path = root / "conversations" / "plan.json"
         path.write_bytes(path.read_bytes().replace(b'"own": 1', b'"own": 2.50'))
         before = store.read("plan")
-        store.set_context("plan", store.context("plan"))
+        store.context.set("plan", store.context.get("plan"))
         assert (b"2.50" in store.read("plan")) is (b"2.50" in before)
 
 
 def test_a_large_context_is_replaced_though_its_end_lies_between_two_reads(store: Store) -> None:
     for size in range(4_194_304 - 420, 4_194_304 - 380, 3):
-        store.set_context("plan", CONTEXT | {"fullContext": "y" * size})
-        store.set_context("plan", CONTEXT)
+        store.context.set("plan", CONTEXT | {"fullContext": "y" * size})
+        store.context.set("plan", CONTEXT)
         assert is_canonical(store, "plan")
-    assert store.context("plan") == CONTEXT
+    assert store.context.get("plan") == CONTEXT
 
 
 def test_what_is_no_context_is_refused_and_nothing_is_changed(store: Store) -> None:
@@ -134,17 +134,17 @@ def test_what_is_no_context_is_refused_and_nothing_is_changed(store: Store) -> N
     ]:
         before = store.read("plan")
         with pytest.raises(InvalidInput, match=said):
-            store.set_context("plan", context)
+            store.context.set("plan", context)
         assert store.read("plan") == before
 
 
 def test_another_instance_s_lock_refuses_and_a_save_locks_a_chat(store: Store) -> None:
     store.create(id="chat", title="Chat")
     with store.beside() as other:
-        other.set_context("chat", CONTEXT)
+        other.context.set("chat", CONTEXT)
         assert other.head("chat").lock is not None
         with pytest.raises(Locked):
-            store.set_context("chat", {})
+            store.context.set("chat", {})
     assert store.head("chat").lock is None
     with pytest.raises(NotFound):
-        store.set_context("nowhere", CONTEXT)
+        store.context.set("nowhere", CONTEXT)

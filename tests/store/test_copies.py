@@ -123,7 +123,7 @@ def test_what_can_not_be_merged_is_told_with_its_place_and_left(store: Store) ->
 
 def test_a_conversation_that_somebody_holds_is_not_merged_into(store: Store) -> None:
     parted(store)
-    with store.beside() as other, other.lock(ID):
+    with store.beside() as other, other.locks.take(ID):
         before = place(store, ID).read_bytes()
         (finding,) = copies(store, repair=True)
         assert "locked by" in finding.what and finding.repaired is None
@@ -177,7 +177,7 @@ def goes_on(store: Store, data: bytes, rng: random.Random, side: str) -> bytes:
         if rng.random() < 0.7 or not count:
             store.append(ID, content=f"{side} {number}")
         else:
-            store.edit_message(ID, f"@{rng.randrange(count)}", content=f"{side} edited {number}")
+            store.edits.message(ID, f"@{rng.randrange(count)}", content=f"{side} edited {number}")
     return place(store, ID).read_bytes()
 
 

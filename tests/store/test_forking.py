@@ -20,16 +20,16 @@ def source(store: Store) -> str:
         {"role": "user", "content": "thanks"},
     ]
     id = store.create(title="Plan", type="group", tags=["work"], mode="toolbox", messages=messages).id
-    store.regenerate(id, "two")
+    store.branches.regenerate(id, "two")
     return id
 
 
 def test_a_fork_has_the_words_and_times_of_a_branch_and_ids_of_its_own(root: Path, store: Store) -> None:
     id = source(store)
-    head = store.fork(id)
+    head = store.forks.create(id)
     assert (head.title, head.tags, head.mode, head.type) == ("Fork of Plan", ("work",), "toolbox", "group")
     assert head.forked_from == id and head == store.head(head.id)
-    mine, theirs = store.path(id), store.load(head.id).history
+    mine, theirs = store.branches.path(id), store.load(head.id).history
     assert [message.content for message in theirs] == ["look", "two"] == [message.content for message in mine]
     assert [message.timestamp for message in theirs] == [message.timestamp for message in mine]
     ids = [str(message.id) for message in theirs]
@@ -41,20 +41,20 @@ def test_a_fork_has_the_words_and_times_of_a_branch_and_ids_of_its_own(root: Pat
 
 def test_a_fork_ends_where_it_is_told_and_leaves_attachments_behind_when_asked(store: Store) -> None:
     id = source(store)
-    head = store.fork(id, at="@1", title="Mine", attachments=False, new_id="mine")
+    head = store.forks.create(id, at="@1", title="Mine", attachments=False, new_id="mine")
     assert (head.id, head.title, head.title_set_by) == ("mine", "Mine", "user")
     history = store.load("mine").history
     assert [message.content for message in history] == ["look", "one"] and history[0].attachments is None
     with pytest.raises(NotFound):
-        store.fork(id, at="nobody")
+        store.forks.create(id, at="nobody")
     with pytest.raises(InvalidInput):
-        store.fork(id, new_id="mine")
-    assert store.forks(id) == ["mine"]
+        store.forks.create(id, new_id="mine")
+    assert store.forks.list(id) == ["mine"]
 
 
 def test_a_fork_of_nothing_and_of_an_endless_title_is_one(store: Store) -> None:
     empty = store.create(title="x" * 200).id
-    head = store.fork(empty)
+    head = store.forks.create(empty)
     assert store.load(head.id).history == [] and head.title.startswith("Fork of xxx") and len(head.title) == 200
 
 
@@ -62,16 +62,16 @@ def test_a_locked_source_is_forked_and_not_touched(store: Store) -> None:
     id = store.create(title="T", messages=[{"role": "user", "content": "hello"}]).id
     before = store.read(id)
     with store.beside() as other:
-        assert other.fork(id).forked_from == id
+        assert other.forks.create(id).forked_from == id
     assert store.read(id) == before
 
 
 def test_a_fork_goes_over_to_the_grandparent(store: Store) -> None:
     id = source(store)
-    child = store.fork(id).id
-    grandchild = store.fork(child).id
+    child = store.forks.create(id).id
+    grandchild = store.forks.create(child).id
     store.delete(child)
-    assert store.head(grandchild).forked_from == id and store.forks(id) == [grandchild]
+    assert store.head(grandchild).forked_from == id and store.forks.list(id) == [grandchild]
     store.delete(id)
     assert store.head(grandchild).forked_from is None
     assert [message.content for message in store.load(grandchild).history] == ["look", "two"]
@@ -81,10 +81,10 @@ def test_deleting_takes_no_lock_on_a_fork_and_leaves_alone_what_another_holds(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(title="T").id
-    free, held = store.fork(id).id, store.fork(id).id
-    store.unlock(free), store.unlock(held)
+    free, held = store.forks.create(id).id, store.forks.create(id).id
+    store.locks.release(free), store.locks.release(held)
     with store.beside() as other:
-        other.lock(held)
+        other.locks.take(held)
         with caplog.at_level(logging.WARNING, "capsule"):
             store.delete(id)
         assert held in caplog.text and store.head(held).forked_from == id
@@ -93,25 +93,25 @@ def test_deleting_takes_no_lock_on_a_fork_and_leaves_alone_what_another_holds(
 
 def test_forks_go_along_when_asked_and_all_stay_when_one_is_held(store: Store) -> None:
     id = source(store)
-    forks = [store.fork(id).id]
-    forks.append(store.fork(forks[0]).id)
+    forks = [store.forks.create(id).id]
+    forks.append(store.forks.create(forks[0]).id)
     other_one = store.create(title="O").id
     with store.beside() as other:
-        other.lock(forks[1])
+        other.locks.take(forks[1])
         with pytest.raises(Locked, match="nothing was deleted"):
-            store.delete_with_forks(id)
+            store.forks.delete(id)
         assert store.ids() == sorted([id, *forks, other_one])
-    assert [gone.id for gone in store.delete_with_forks(id)] == [forks[1], forks[0], id]
+    assert [gone.id for gone in store.forks.delete(id)] == [forks[1], forks[0], id]
     assert store.ids() == [other_one]
-    assert store.forks(id, deep=True) == []
+    assert store.forks.list(id, deep=True) == []
 
 
 def test_when_all_go_no_fork_is_pointed_elsewhere_before_it_goes_too(store: Store) -> None:
     id = store.create(title="T", type="group").id
-    fork = store.fork(id).id
+    fork = store.forks.create(id).id
     before = {one: store.read(one) for one in (id, fork)}
     assert {one for one, _ in store.delete_all()} == {id, fork} and store.ids() == []
-    for trashed in store.trash():
+    for trashed in store.trash.list():
         assert store.engine.trashed(trashed.token) == before[trashed.id]
 
 
@@ -130,7 +130,7 @@ def test_a_conversation_is_deleted_when_its_forks_cannot_be_looked_for(
 
 def test_a_damaged_source_is_deleted_and_its_forks_stay(root: Path, store: Store) -> None:
     id = source(store)
-    fork = store.fork(id).id
+    fork = store.forks.create(id).id
     (root / "conversations" / f"{id}.json").write_text("oops", encoding="utf-8")
     store.delete(id)
     assert store.ids() == [fork] and store.head(fork).forked_from is None
@@ -138,9 +138,9 @@ def test_a_damaged_source_is_deleted_and_its_forks_stay(root: Path, store: Store
 
 def test_conversations_that_say_they_are_forks_of_each_other_are_no_matter(store: Store) -> None:
     id = source(store)
-    fork = store.fork(id).id
+    fork = store.forks.create(id).id
     store._change_head(id, lambda head: head["metadata"].update(forkedFrom=fork))
-    assert store.forks(id, deep=True) == [fork] and store.forks(fork, deep=True) == [id]
+    assert store.forks.list(id, deep=True) == [fork] and store.forks.list(fork, deep=True) == [id]
     store.delete(id)
     assert store.head(fork).forked_from is None
 

@@ -49,7 +49,7 @@ def test_a_key_used_for_another_message_is_an_error_and_writes_nothing(store: St
 def test_a_message_edited_since_is_still_the_one_of_its_key(store: Store) -> None:
     id = store.create(title="t").id
     message, _ = store.append_once(id, "k", content="one")
-    store.edit_message(id, str(message.id), "one, corrected")
+    store.edits.message(id, str(message.id), "one, corrected")
     assert store.append_once(id, "k", content="one")[1]
     assert contents(store, id) == ["one, corrected"]
 

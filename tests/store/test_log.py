@@ -70,7 +70,7 @@ def test_a_stale_save_in_a_file_that_lost_the_unflushed_gives_back_what_was_ackn
     [
         (lambda store: store.untag("plan", "old"), lambda store: store.head("plan").tags == ()),
         (lambda store: store.rename("plan", "Plan"), lambda store: store.head("plan").title == "Plan"),
-        (lambda store: store.delete_message("plan", "@0"), lambda store: contents(store) == []),
+        (lambda store: store.branches.remove("plan", "@0"), lambda store: contents(store) == []),
     ],
 )
 def test_a_log_that_is_behind_the_file_undoes_nothing(  # type: ignore[no-untyped-def]
@@ -237,7 +237,7 @@ def test_deleting_and_restoring_keeps_what_a_stale_save_lacks_and_a_new_one_of_t
     stale = path.read_bytes()
     store.append("plan", content="two")
     store.delete("plan")
-    store.restore("plan")
+    store.trash.restore("plan")
     save(path, stale)
     assert contents(store) == ["one", "two"]
     store.delete("plan")
@@ -363,8 +363,8 @@ def test_a_log_without_the_texts_that_are_gone_still_protects_the_rest(root: Pat
         store.append("plan", content=text)
     store.rename("plan", "canary in a title")
     store.rename("plan", "Plan")
-    store.edit_message("plan", "@3", "edited")
-    store.delete_message("plan", "@1", keep_children=True)
+    store.edits.message("plan", "@3", "edited")
+    store.branches.remove("plan", "@1", keep_children=True)
     log = root / ".capsule" / "log" / "conversations-plan"
     assert b"canary" in log.read_bytes()
     forget_texts(store.engine.storage, KIND, "plan")

@@ -12,34 +12,34 @@ from capsule import Store
 
 def test_a_suggestion_is_taken_while_nobody_named_the_conversation(store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id
-    head = store.suggest_title(id, "Sorting")
+    head = store.titles.suggest(id, "Sorting")
     assert head is not None
     assert (head.title, head.title_set_by, head.named) == ("Sorting", "auto", False)
-    assert store.suggest_title(id, "Sorting lists").title == "Sorting lists"  # type: ignore[union-attr]
+    assert store.titles.suggest(id, "Sorting lists").title == "Sorting lists"  # type: ignore[union-attr]
 
 
 def test_a_suggestion_leaves_a_title_that_a_person_gave_and_the_file(store: Store) -> None:
     id = store.create(title="Mine").id
     before = store.read(id)
-    assert store.suggest_title(id, "Better") is None
-    assert store.suggest_title(id, "Better", instead_of="What it was once") is None
+    assert store.titles.suggest(id, "Better") is None
+    assert store.titles.suggest(id, "Better", instead_of="What it was once") is None
     assert store.read(id) == before
 
 
 def test_what_a_person_agreed_to_replace_is_replaced_and_stays_theirs(store: Store) -> None:
     id = store.create(title="Mine").id
-    head = store.suggest_title(id, "Better", instead_of="Mine")
+    head = store.titles.suggest(id, "Better", instead_of="Mine")
     assert head is not None
     assert (head.title, head.title_set_by) == ("Better", "user")
-    assert store.suggest_title(id, "Best", instead_of="Mine") is None
+    assert store.titles.suggest(id, "Best", instead_of="Mine") is None
 
 
 def test_a_title_of_version_2_0_may_be_a_persons_and_is_left(store: Store, root: Path) -> None:
     stamp = "2025-01-12T10:00:00Z"
     old = {"id": "old-1", "title": "Old", "version": "2.0", "createdAt": stamp, "updatedAt": stamp, "history": []}
     (root / "conversations" / "old-1.json").write_bytes(orjson.dumps(old))
-    assert store.suggest_title("old-1", "New") is None
-    assert store.suggest_title("old-1", "New", instead_of="Old") is not None
+    assert store.titles.suggest("old-1", "New") is None
+    assert store.titles.suggest("old-1", "New", instead_of="Old") is not None
 
 
 def test_a_person_and_a_suggestion_at_once_leave_the_persons_title() -> None:
@@ -50,7 +50,7 @@ def test_a_person_and_a_suggestion_at_once_leave_the_persons_title() -> None:
 
             def suggest(store: Store = store, id: str = id, together: threading.Barrier = together) -> None:
                 together.wait(30)
-                store.suggest_title(id, "A model's")
+                store.titles.suggest(id, "A model's")
 
             other = threading.Thread(target=suggest)
             other.start()
@@ -64,9 +64,9 @@ def test_editing_the_first_message_changes_the_title_that_was_made_from_it_and_n
     made, suggested = (
         store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id for _ in range(2)
     )
-    store.suggest_title(suggested, "Sorting")
+    store.titles.suggest(suggested, "Sorting")
     for id in (made, suggested):
-        store.edit_message(id, "@0", "How do I sort a tree?")
+        store.edits.message(id, "@0", "How do I sort a tree?")
     assert (store.head(made).title, store.head(suggested).title) == ("How do I sort a tree?", "Sorting")
 
 
@@ -78,10 +78,10 @@ def test_a_first_message_without_a_word_leaves_the_title_to_the_next_however_the
     store.append_many(at_once, talk)
     made = store.create(messages=talk).id
     assert [store.head(id).title for id in (one_by_one, at_once, made)] == ["To the sea?"] * 3
-    assert store.title_by_rule(made) == "To the sea?"
-    store.edit_message(made, "@1", "To the mountains?")
+    assert store.titles.by_rule(made) == "To the sea?"
+    store.edits.message(made, "@1", "To the mountains?")
     assert store.head(made).title == "To the mountains?"
-    store.edit_message(made, "@0", "Anna asks:")
+    store.edits.message(made, "@0", "Anna asks:")
     assert store.head(made).title == "Anna asks:"
-    store.delete_message(made, "@0", keep_children=True)
+    store.branches.remove(made, "@0", keep_children=True)
     assert store.head(made).title == "To the mountains?"

@@ -23,13 +23,13 @@ def servers(store: Store, id: str) -> Any:
 def test_only_what_was_switched_stands_in_the_file(store: Store) -> None:
     id = store.create(title="Plan").id
     assert servers(store, id) is None
-    assert store.set_mcp_servers(id, {"git": False, "web": True}) == {"git": False, "web": True}
+    assert store.servers.set(id, {"git": False, "web": True}) == {"git": False, "web": True}
     assert servers(store, id) == {"git": {"enabled": False}, "web": {"enabled": True}}
-    assert store.toggle_mcp_server(id, "git") == {"git": True, "web": True}
-    assert store.toggle_mcp_server(id, "mail") == {"git": True, "web": True, "mail": False}
-    assert store.set_mcp_servers(id, {"git": None, "nobody": None}) == {"web": True, "mail": False}
-    assert store.mcp_servers(id) == {"web": True, "mail": False}
-    store.set_mcp_servers(id, {"web": None, "mail": None})
+    assert store.servers.toggle(id, "git") == {"git": True, "web": True}
+    assert store.servers.toggle(id, "mail") == {"git": True, "web": True, "mail": False}
+    assert store.servers.set(id, {"git": None, "nobody": None}) == {"web": True, "mail": False}
+    assert store.servers.get(id) == {"web": True, "mail": False}
+    store.servers.set(id, {"web": None, "mail": None})
     assert servers(store, id) is None
     assert store.load(id).metadata.mcp_servers is None
 
@@ -61,7 +61,7 @@ def test_what_else_stands_in_an_override_stays(root: Path, store: Store) -> None
     document = orjson.loads(path.read_bytes())
     document["metadata"]["mcpServers"] = {"git": {"why": "mine", "enabled": True}}
     path.write_bytes(orjson.dumps(document))
-    store.toggle_mcp_server(id, "git")
+    store.servers.toggle(id, "git")
     assert servers(store, id) == {"git": {"why": "mine", "enabled": False}}
 
 
@@ -71,12 +71,12 @@ def test_a_list_of_names_is_read_kept_and_told_as_odd_until_it_is_changed(root: 
     document = orjson.loads(path.read_bytes())
     document["metadata"]["mcpServers"] = ["git", "web"]
     path.write_bytes(orjson.dumps(document))
-    assert store.mcp_servers(id) == {"git": True, "web": True}
+    assert store.servers.get(id) == {"git": True, "web": True}
     assert [problem.where for problem in problems_of(path.read_bytes(), "x")] == ["metadata.mcpServers"]
     store.rename(id, "Other")
     assert servers(store, id) == ["git", "web"]
     assert store.load(id).metadata.mcp_servers == ["git", "web"]
-    store.toggle_mcp_server(id, "web")
+    store.servers.toggle(id, "web")
     assert servers(store, id) == {"git": {"enabled": True}, "web": {"enabled": False}}
     assert problems_of(path.read_bytes(), "x") == []
 
@@ -91,7 +91,7 @@ def test_overrides_of_another_shape_make_a_file_invalid(root: Path, store: Store
         with pytest.raises(
             InvalidDocument, match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"'
         ):
-            store.mcp_servers(id)
+            store.servers.get(id)
 
 
 def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store) -> None:
@@ -99,9 +99,9 @@ def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store) ->
         id = store.create(title="Plan").id
         before = store.read(id)
         for call in (
-            lambda: store.set_mcp_servers(id, {name: True}),
-            lambda: store.toggle_mcp_server(id, name),
-            lambda: store.set_mcp_servers(None, {name: True}),
+            lambda: store.servers.set(id, {name: True}),
+            lambda: store.servers.toggle(id, name),
+            lambda: store.servers.set(None, {name: True}),
             lambda: store.update(id, mcp_servers={name: True}),
         ):
             with pytest.raises(InvalidInput, match="no name of an MCP server"):
@@ -112,28 +112,28 @@ def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store) ->
 
 
 def test_what_waits_goes_into_the_next_conversation_and_no_other(store: Store) -> None:
-    assert store.mcp_servers(None) == {}
-    store.set_mcp_servers(None, {"git": False})
-    assert store.toggle_mcp_server(None, "web") == {"git": False, "web": False}
-    store.summarize(store.create(title="Next").id, "A summary is none that somebody begins.")
+    assert store.servers.get(None) == {}
+    store.servers.set(None, {"git": False})
+    assert store.servers.toggle(None, "web") == {"git": False, "web": False}
+    store.summaries.add(store.create(title="Next").id, "A summary is none that somebody begins.")
     first = next(head for head in store.heads() if head.title == "Next")
-    assert store.mcp_servers(first.id) == {"git": False, "web": False}
-    assert store.mcp_servers(None) == {}
+    assert store.servers.get(first.id) == {"git": False, "web": False}
+    assert store.servers.get(None) == {}
     assert servers(store, store.create(title="After").id) is None
 
 
 def test_what_waits_stays_when_no_conversation_could_be_made(store: Store) -> None:
     store.create(id="mine")
-    store.set_mcp_servers(None, {"git": False})
+    store.servers.set(None, {"git": False})
     with pytest.raises(InvalidInput):
         store.create(id="mine")
     with pytest.raises(InvalidInput):
         store.create(title="x" * 300)
-    assert store.mcp_servers(None) == {"git": False}
+    assert store.servers.get(None) == {"git": False}
 
 
 def test_of_many_that_are_made_at_once_one_gets_what_waits(store: Store) -> None:
-    store.set_mcp_servers(None, {"git": False})
+    store.servers.set(None, {"git": False})
     together = threading.Barrier(8)
     made: list[str] = []
 
@@ -176,7 +176,7 @@ def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_o
 
         for at in itertools.count(1):
             with Store.open(sys.argv[1]) as store:
-                store.set_mcp_servers(None, {"git": False})
+                store.servers.set(None, {"git": False})
             pid = os.fork()
             if not pid:
                 system = Dying()
@@ -199,7 +199,7 @@ def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_o
             steps += 1
             made = f"c{steps}" in store.ids()
             assert made or died
-            waits, got = store.mcp_servers(None), store.mcp_servers(f"c{steps}") if made else {}
+            waits, got = store.servers.get(None), store.servers.get(f"c{steps}") if made else {}
             assert waits in ({}, {"git": False})
             assert got == {"git": False} or not made
             assert waits or got
@@ -213,13 +213,13 @@ def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_o
 
 def test_a_damaged_document_of_what_waits_is_named_and_never_passed_over(store: Store, root: Path) -> None:
     path = root / "overrides" / "next.json"
-    store.set_mcp_servers(None, {"git": False})
+    store.servers.set(None, {"git": False})
     for wrong, line in ((b'{\n  "mcpServers": {"git": true}\n}\n', 2), (b"{", 1)):
         path.write_bytes(wrong)
         for call in (
             lambda: store.create(title="x"),
-            lambda: store.mcp_servers(None),
-            lambda: store.toggle_mcp_server(None, "git"),
+            lambda: store.servers.get(None),
+            lambda: store.servers.toggle(None, "git"),
         ):
             with pytest.raises(InvalidDocument, match=rf"next.json:{line}:.*correct the file or remove it"):
                 call()
@@ -236,12 +236,12 @@ def test_a_hand_written_document_of_what_waits_is_taken_and_its_other_fields_sta
     (root / "overrides").mkdir()
     path = root / "overrides" / "next.json"
     path.write_text('{"note": "mine", "mcpServers": {"git": {"enabled": false}}}')
-    assert store.mcp_servers(store.create(title="x").id) == {"git": False}
+    assert store.servers.get(store.create(title="x").id) == {"git": False}
     assert orjson.loads(path.read_bytes()) == {"note": "mine", "mcpServers": {}}
 
 
 def test_the_document_of_what_waits_says_its_version_and_a_newer_one_is_left_alone(store: Store, root: Path) -> None:
-    store.set_mcp_servers(None, {"git": False})
+    store.servers.set(None, {"git": False})
     path = root / "overrides" / "next.json"
     assert orjson.loads(path.read_bytes()) == {"version": "2.1", "mcpServers": {"git": {"enabled": False}}}
     for version, said in (('"3.0"', "3.0"), ('"1.0"', "must be 2.1"), ("2", "must be a text"), ('"2.9"', "")):
@@ -249,10 +249,10 @@ def test_the_document_of_what_waits_says_its_version_and_a_newer_one_is_left_alo
         before = path.read_bytes()
         if said:
             with pytest.raises(InvalidDocument, match=rf"next.json:1:13: version: .*{said}.*correct the file"):
-                store.set_mcp_servers(None, {"web": True})
+                store.servers.set(None, {"web": True})
             assert path.read_bytes() == before
         else:
-            assert store.set_mcp_servers(None, {"web": True}) == {"git": True, "web": True}
+            assert store.servers.set(None, {"web": True}) == {"git": True, "web": True}
             assert orjson.loads(path.read_bytes())["version"] == "2.9"
 
 
@@ -272,26 +272,26 @@ def test_the_doctor_goes_on_behind_what_stands_in_the_place_of_that_document(
 
 
 def test_when_what_waits_cant_be_cleared_the_conversation_is_there_and_it_is_said(
-    store: Store, root: Path, caplog: pytest.LogCaptureFixture
+    store: Store, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import errno
 
+    from capsule.store.creation import write_new
     from tests.storage.faults import Faulty, store_on
 
-    store.set_mcp_servers(None, {"git": False})
+    store.servers.set(None, {"git": False})
     system = Faulty()
     with store_on(root, system, keep_locks=False) as failing:
-        replace, done = failing._make, []
 
-        def make_then_fill_the_disk(document: dict[str, Any]) -> Any:
-            done.append(replace(document))
+        def write_then_fill_the_disk(*args: Any) -> Any:
+            head = write_new(*args)
             system.arm(1, errno.ENOSPC, lasting=True)
-            return done[0]
+            return head
 
-        failing._make = make_then_fill_the_disk  # type: ignore[method-assign]
+        monkeypatch.setattr("capsule.store.writing.write_new", write_then_fill_the_disk)
         with caplog.at_level(logging.WARNING, "capsule"):
             head = failing.create(title="x")
         system.disarm()
-    assert store.mcp_servers(head.id) == {"git": False}
-    assert store.mcp_servers(None) == {"git": False}
+    assert store.servers.get(head.id) == {"git": False}
+    assert store.servers.get(None) == {"git": False}
     assert "could not be cleared, so the next one gets them too" in caplog.text

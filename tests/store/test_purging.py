@@ -33,21 +33,21 @@ def conversation(store: Store, root: Path) -> str:
     store.append(id, content="one")
     for content in (canary("edited"), canary("deleted"), canary("byhand"), canary("whole")):
         store.append(id, role="assistant", content=content)
-    store.regenerate(id, canary("pruned"), "@5")
-    store.switch(id, "@5")
+    store.branches.regenerate(id, canary("pruned"), "@5")
+    store.branches.switch(id, "@5")
     for what in CANARIES:  # So that the index has had them all.
         store.search(canary(what))
-    store.edit_message(id, "@2", "two")
-    store.delete_message(id, "@3", keep_children=True)
-    store.prune(id)
+    store.edits.message(id, "@2", "two")
+    store.branches.remove(id, "@3", keep_children=True)
+    store.branches.trim(id)
     _saved_by_an_editor(store, id)
     read = store.read(id)
     document = orjson.loads(read)
     document["history"] = [entry for entry in document["history"] if entry["content"] != canary("whole")]
-    store.rewrite(id, orjson.dumps(document), read)
-    store.delete_message(id, "@0", keep_children=True)
-    store.edit_message(id, "@0", canary("restored"))
-    store.restore_messages(store.removed(id)[0].trashed)
+    store.edits.rewrite(id, orjson.dumps(document), read)
+    store.branches.remove(id, "@0", keep_children=True)
+    store.edits.message(id, "@0", canary("restored"))
+    store.trash.restore_messages(store.trash.removed(id)[0].trashed)
     gone = store.create(title=canary("gone"), messages=[{"role": "user", "content": canary("gone")}]).id
     store.search(canary("gone"))
     store.delete(gone)
@@ -59,7 +59,7 @@ def _saved_by_an_editor(store: Store, id: str) -> None:
     """A hand edit that takes a message out, and goes over an edit that the store made meanwhile."""
     path = Path(store.head(id).path)
     document = orjson.loads(path.read_bytes())
-    store.edit_message(id, "@1", canary("overruled"))
+    store.edits.message(id, "@1", canary("overruled"))
     document["history"] = [entry for entry in document["history"] if entry["content"] != canary("byhand")]
     document["history"][1]["content"] = "one"
     document["history"][1]["edited"] = "by hand"
@@ -71,10 +71,10 @@ def test_nothing_that_was_purged_stands_anywhere(store: Store, root: Path, conve
     assert found(root) >= {"edited", "deleted", "pruned", "titled", "gone", "whole", "restored"}
     left = root / "conversations" / f".{conversation}.tmp"  # By a writer that is dead.
     left.write_text(canary("gone"))
-    store.purge()
+    store.trash.purge()
     assert found(root) == set() and not left.exists()
     assert {entry["content"] for entry in store.document(conversation)["history"]} == {"one", "two"}
-    assert store.trash() == [] == store.removed()
+    assert store.trash.list() == [] == store.trash.removed()
     assert not any(store.search(canary(what)).hits for what in CANARIES)
     store.append(conversation, content="three")
     assert [hit.id for hit in store.search("three").hits] == [conversation]
@@ -84,10 +84,10 @@ def test_nothing_that_was_purged_stands_anywhere(store: Store, root: Path, conve
 def test_purge_by_age_leaves_what_was_removed_since(store: Store, root: Path, conversation: str) -> None:
     trash = root / ".capsule" / "trash"
     before = sorted(os.listdir(trash))
-    store.purge(3600)
+    store.trash.purge(3600)
     assert sorted(os.listdir(trash)) == before
-    for kept in reversed(store.removed(conversation)):
-        store.restore_messages(kept.trashed)
+    for kept in reversed(store.trash.removed(conversation)):
+        store.trash.restore_messages(kept.trashed)
     texts = {entry["content"] for entry in store.document(conversation)["history"]}
     assert {canary("deleted"), canary("pruned"), canary("titled")} <= texts
 
@@ -95,7 +95,7 @@ def test_purge_by_age_leaves_what_was_removed_since(store: Store, root: Path, co
 def test_another_open_store_goes_on_after_a_purge(store: Store, root: Path, conversation: str) -> None:
     with Store.open(root, keep_locks=False) as other:
         assert other.search("two").hits
-        store.purge()
+        store.trash.purge()
         other.append(conversation, content="after")
         assert other.search("after").hits and store.search("after").hits
         assert not other.search(canary("deleted")).hits

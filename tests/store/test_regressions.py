@@ -117,7 +117,7 @@ def test_an_edit_that_a_person_takes_back_stays_taken_back(root: Path, store: St
     document = orjson.loads(read)
     for message in document["history"]:
         message["content"] = message["content"].upper()
-    store.rewrite(group, text_of(document), read)
+    store.edits.rewrite(group, text_of(document), read)
     edited = opened(root, group)
     edited["history"][1]["content"] = "two"
     save(root, group, edited)
@@ -129,7 +129,7 @@ def test_a_removal_by_the_store_is_made_again_after_a_stale_save(root: Path, sto
     document = orjson.loads(read)
     stale = opened(root, group)
     del document["history"][0]
-    store.rewrite(group, text_of(document), read)
+    store.edits.rewrite(group, text_of(document), read)
     save(root, group, stale | {"title": "By hand"})
     assert contents(store, group) == ["two"] and store.head(group).title == "By hand"
 
@@ -138,7 +138,7 @@ def test_an_edit_of_a_message_that_a_stale_save_takes_out_is_kept_aside(
     root: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     document = opened(root, group)
-    store.edit_message(group, "@0", "edited")
+    store.edits.message(group, "@0", "edited")
     del document["history"][0]
     save(root, group, document)
     assert contents(store, group) == ["two"]
@@ -218,10 +218,10 @@ def test_a_title_changed_by_hand_and_back_with_no_write_between_stays_changed_ba
 def test_a_lock_that_was_refreshed_in_place_does_not_come_back_with_a_stale_save(root: Path, store: Store) -> None:
     # Its time is in no record, so that it was taken for a lock that the person had put there. (Found by the model.)
     id = store.create(title="Plan", type="group").id
-    with store.lock(id):
-        store.lock(id)
+    with store.locks.take(id):
+        store.locks.take(id)
         document = opened(root, id)
-    store.unlock(id)
+    store.locks.release(id)
     save(root, id, document)
     store.append(id, content="one")
     assert store.head(id).lock is None

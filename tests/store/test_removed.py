@@ -21,7 +21,7 @@ def _conversation(store: Store) -> str:
     id = store.create(title="Plan", type="group").id
     for content in ("one", "two", "three"):
         store.append(id, role="user" if content == "one" else "assistant", content=content)
-    store.regenerate(id, "two, said better", "@1")
+    store.branches.regenerate(id, "two, said better", "@1")
     return id
 
 
@@ -31,7 +31,7 @@ def _texts(store: Store, id: str) -> list[str]:
 
 def _tree(store: Store, id: str) -> tuple[dict[str, str | None], str]:
     """Who answers whom, and where the active branch ends."""
-    _, tree, current = store.branches(id)
+    _, tree, current = store.branches.tree(id)
     parents = (None if above < 0 else tree.ids[above] for above in tree.parents)
     return dict(zip(map(str, tree.ids), parents, strict=True)), str(tree.ids[tree.active_leaf(current)])
 
@@ -41,18 +41,18 @@ def _edit_whole(store: Store, id: str) -> None:
     document = orjson.loads(read)
     document["history"][0]["content"] = "ONE"
     del document["history"][2]
-    store.rewrite(id, orjson.dumps(document), read)
+    store.edits.rewrite(id, orjson.dumps(document), read)
 
 
 REMOVALS: dict[str, tuple[Callable[[Store, str], Any], str, list[str]]] = {
-    "edit a message": (lambda store, id: store.edit_message(id, "@0", "ONE"), "edited", ["one"]),
+    "edit a message": (lambda store, id: store.edits.message(id, "@0", "ONE"), "edited", ["one"]),
     "edit the whole": (_edit_whole, "edited", ["one", "three"]),
-    "delete a message": (lambda store, id: store.delete_message(id, "@1"), "deleted", ["two", "three"]),
-    "delete it alone": (lambda store, id: store.delete_message(id, "@1", keep_children=True), "deleted", ["two"]),
-    "delete the end": (lambda store, id: store.delete_message(id, "@last"), "deleted", ["two, said better"]),
-    "delete all": (lambda store, id: store.delete_message(id, "@0"), "deleted",
+    "delete a message": (lambda store, id: store.branches.remove(id, "@1"), "deleted", ["two", "three"]),
+    "delete it alone": (lambda store, id: store.branches.remove(id, "@1", keep_children=True), "deleted", ["two"]),
+    "delete the end": (lambda store, id: store.branches.remove(id, "@last"), "deleted", ["two, said better"]),
+    "delete all": (lambda store, id: store.branches.remove(id, "@0"), "deleted",
                    ["one", "two", "three", "two, said better"]),
-    "prune": (lambda store, id: store.prune(id), "pruned", ["two", "three"]),
+    "prune": (lambda store, id: store.branches.trim(id), "pruned", ["two", "three"]),
 }  # fmt: skip
 
 
@@ -62,29 +62,29 @@ def test_what_a_write_removes_is_kept_and_comes_back_as_it_was(store: Store, wha
     id = _conversation(store)
     before, tree = _texts(store, id), _tree(store, id)
     act(store, id)
-    (kept,) = store.removed(id)
+    (kept,) = store.trash.removed(id)
     assert (kept.reason, [message["content"] for message in kept.messages]) == (reason, texts)
-    assert store.restore_messages(kept.trashed)
+    assert store.trash.restore_messages(kept.trashed)
     assert _texts(store, id) == before and _tree(store, id) == tree
-    assert kept.trashed.token not in {one.trashed.token for one in store.removed(id)}
+    assert kept.trashed.token not in {one.trashed.token for one in store.trash.removed(id)}
 
 
 def test_restoring_an_edit_keeps_the_text_it_replaces(store: Store) -> None:
     id = _conversation(store)
-    store.edit_message(id, "@0", "ONE")
-    store.restore_messages(store.removed(id)[0].trashed)
-    (kept,) = store.removed(id)
+    store.edits.message(id, "@0", "ONE")
+    store.trash.restore_messages(store.trash.removed(id)[0].trashed)
+    (kept,) = store.trash.removed(id)
     assert kept.reason == "restored" and kept.messages[0]["content"] == "ONE"
-    store.restore_messages(kept.trashed)
+    store.trash.restore_messages(kept.trashed)
     assert _texts(store, id)[0] == "ONE"
 
 
 def test_messages_that_came_since_stay_and_stay_active(store: Store) -> None:
     id = _conversation(store)
-    store.delete_message(id, "@last")
+    store.branches.remove(id, "@last")
     store.append(id, role="user", content="since")
     before = _tree(store, id)
-    store.restore_messages(store.removed(id)[0].trashed)
+    store.trash.restore_messages(store.trash.removed(id)[0].trashed)
     after = _tree(store, id)
     assert after[1] == before[1] and before[0].items() <= after[0].items()
     assert sorted(_texts(store, id)) == sorted(["one", "two", "three", "two, said better", "since"])
@@ -92,23 +92,23 @@ def test_messages_that_came_since_stay_and_stay_active(store: Store) -> None:
 
 def test_what_changes_no_text_keeps_nothing(store: Store) -> None:
     id = _conversation(store)
-    store.edit_message(id, "@0", "one")
+    store.edits.message(id, "@0", "one")
     read = store.read(id)
-    store.rewrite(id, read.replace(b'"Plan"', b'"Plans"'), read)
-    store.migrate(id)
-    assert store.removed() == []
+    store.edits.rewrite(id, read.replace(b'"Plan"', b'"Plans"'), read)
+    store.edits.migrate(id)
+    assert store.trash.removed() == []
 
 
 def test_a_lock_keeps_others_from_restoring(store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "one"}]).id
-    store.delete_message(id, "@0")
-    (kept,) = store.removed(id)
+    store.branches.remove(id, "@0")
+    (kept,) = store.trash.removed(id)
     with store.beside() as other, pytest.raises(Locked):
-        other.restore_messages(kept.trashed)
-    assert len(store.removed(id)) == 1
-    store.purge()
+        other.trash.restore_messages(kept.trashed)
+    assert len(store.trash.removed(id)) == 1
+    store.trash.purge()
     with pytest.raises(NotFound):
-        store.restore_messages(kept.trashed)
+        store.trash.restore_messages(kept.trashed)
 
 
 @given(st.data())

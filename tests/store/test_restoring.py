@@ -38,7 +38,7 @@ def contents(store: Store) -> list[str]:
 def test_it_takes_the_place_of_the_present_one_which_is_kept(store: Store, type: str) -> None:
     document = earlier(store, type)
     now, here = store.document(ID), Path(store.engine.storage.path("conversations", ID)).read_bytes()
-    restored = store.restore_version(ID, document)
+    restored = store.versions.restore(ID, document)
     after = store.document(ID)
     assert after == document | {"updatedAt": after["updatedAt"]} and after["updatedAt"] >= now["updatedAt"]
     assert restored.head.title == "Plan" and restored.kept and Path(restored.kept).read_bytes() == here
@@ -50,18 +50,18 @@ def test_the_lock_of_the_version_is_nobodys_and_that_of_the_file_stays(store: St
     document = earlier(store)
     lock = {"active": True, "instanceId": "x", "timestamp": None, "user": "u", "host": "elsewhere"}
     document = document | {"metadata": document["metadata"] | {"lock": lock}}
-    with store.lock(ID):
-        store.restore_version(ID, document)
+    with store.locks.take(ID):
+        store.versions.restore(ID, document)
         assert store.document(ID)["metadata"]["lock"]["instanceId"] == store.instance_id
     assert store.head(ID).lock is None
     store.delete(ID)
-    assert store.restore_version(ID, document).head.lock is None
+    assert store.versions.restore(ID, document).head.lock is None
 
 
 def test_a_conversation_that_another_instance_holds_is_left(store: Store) -> None:
     document = earlier(store)
-    with store.beside() as other, other.lock(ID), pytest.raises(Locked):
-        store.restore_version(ID, document)
+    with store.beside() as other, other.locks.take(ID), pytest.raises(Locked):
+        store.versions.restore(ID, document)
     assert contents(store) == ["one", "two"]
     assert not list(Path(store.root, ".capsule").glob("quarantine/*"))
 
@@ -69,14 +69,14 @@ def test_a_conversation_that_another_instance_holds_is_left(store: Store) -> Non
 def test_a_conversation_that_is_gone_is_made_again_and_stays_in_the_trash_too(store: Store) -> None:
     document = earlier(store)
     store.delete(ID)
-    restored = store.restore_version(ID, document)
-    assert restored.kept is None and contents(store) == ["one"] and len(store.trash()) == 1
+    restored = store.versions.restore(ID, document)
+    assert restored.kept is None and contents(store) == ["one"] and len(store.trash.list()) == 1
 
 
 def test_a_file_that_does_not_parse_gives_way_and_is_kept(store: Store) -> None:
     document = earlier(store)
     Path(store.engine.storage.path("conversations", ID)).write_bytes(b'{"id": "plan-1", ')
-    restored = store.restore_version(ID, document)
+    restored = store.versions.restore(ID, document)
     assert restored.kept and Path(restored.kept).read_bytes() == b'{"id": "plan-1", '
     store.append(ID, content="three")
     assert contents(store) == ["one", "three"]
@@ -86,7 +86,7 @@ def test_what_is_no_version_of_it_changes_nothing(store: Store) -> None:
     document = earlier(store)
     for wrong in (document | {"id": "plan-2"}, document | {"version": "3.0"}, document | {"title": 7}):
         with pytest.raises(InvalidDocument):
-            store.restore_version(ID, wrong)
+            store.versions.restore(ID, wrong)
     assert contents(store) == ["one", "two"]
 
 
@@ -98,7 +98,7 @@ def test_a_version_of_2_0_comes_back_in_todays_form(store: Store) -> None:
         b'"history":[{"role":"user","content":"typed","timestamp":"2025-01-12T10:00:00Z"}]}',
         "old",
     )
-    store.restore_version(ID, old)
+    store.versions.restore(ID, old)
     assert b'"mine": 123456789012345678901234567890' in store.read(ID)
     assert store.head(ID).version == "2.1" and contents(store) == ["typed"]
 
@@ -106,7 +106,7 @@ def test_a_version_of_2_0_comes_back_in_todays_form(store: Store) -> None:
 def test_watchers_hear_of_it_as_of_the_stores_own_write(store: Store) -> None:
     document = earlier(store)
     cursor = store.changes().cursor
-    own = store.restore_version(ID, document)
+    own = store.versions.restore(ID, document)
     told = store.changes(cursor).changes
     assert {change.kind for change in told} == {"edited", "head"}
     assert all(change.source == "store" for change in told) and own.head.title == "Plan"

@@ -34,13 +34,13 @@ def test_an_id_that_is_no_file_stem_is_refused_by_every_method(root: Path, store
             lambda: store.tail(id, 1),
             lambda: store.head(id),
             lambda: store.rename(id, "x"),
-            lambda: store.edit_message(id, "@0", "x"),
-            lambda: store.rewrite(id, b"{}", b"{}"),
-            lambda: store.lock(id),
-            lambda: store.unlock(id),
+            lambda: store.edits.message(id, "@0", "x"),
+            lambda: store.edits.rewrite(id, b"{}", b"{}"),
+            lambda: store.locks.take(id),
+            lambda: store.locks.release(id),
             lambda: store.delete(id),
-            lambda: store.restore(id),
-            lambda: store.migrate(id),
+            lambda: store.trash.restore(id),
+            lambda: store.edits.migrate(id),
             lambda: store.resolve(id),
             lambda: store.find_message(id, "@0"),
         ):
@@ -91,7 +91,7 @@ def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(store:
     assert store.read(id) == before and store.ids() == [id]
     store.append(id, content="x" * 9_000_000)
     with pytest.raises(InvalidInput):
-        store.edit_message(id, "@0", "y" * 10_000_001)
+        store.edits.message(id, "@0", "y" * 10_000_001)
     assert len(store.tail(id, 1)[0].content) == 9_000_000
 
 
@@ -160,7 +160,7 @@ def test_a_file_too_large_to_be_read_is_damage_of_that_one_alone(root: Path, sto
             with pytest.raises(InvalidDocument, match=r"limits\.document_bytes"):
                 act(*(large, 1)[: 2 if act == store.tail else 1])
         store.delete(large)
-        assert "limits.document_bytes" in store.trashed_head(store.trash()[0]).damaged
+        assert "limits.document_bytes" in store.trash.head(store.trash.list()[0]).damaged
         with pytest.raises(InvalidInput, match=r"limits\.document_bytes"):
             store.append(good, content="x" * 100_000)
 
@@ -282,7 +282,7 @@ def drop():
             store.load(id), store.tail(id, 1), list(store.heads())
             open(f"{directory}/conversations/{id}.json", "a").write(" ")
             store.load(id), store.head(id)
-            store.delete(id), store.restore(id)
+            store.delete(id), store.trash.restore(id)
     if os.getuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
 """
@@ -296,7 +296,7 @@ say([message.content for message in store.tail(id, 1)])
 say(store.head(id).title)
 errors = []
 for write in (lambda: store.append(id, content="x"), lambda: store.rename(id, "x"), lambda: store.create(title="x"),
-              lambda: store.delete(id), lambda: store.lock(id)):
+              lambda: store.delete(id), lambda: store.locks.take(id)):
     try:
         write()
     except CapsuleError as error:

@@ -89,7 +89,7 @@ def test_an_edited_message_keeps_its_id_and_says_when(store: Store) -> None:
     id = store.create(messages=[PLAIN, PLAIN]).id
     first = store.load(id).history[0]
     assert first.id is not None
-    edited = store.edit_message(id, first.id, "changed")
+    edited = store.edits.message(id, first.id, "changed")
     assert (edited.id, edited.content, edited.at) == (first.id, "changed", 0)
     assert edited.edited_at is not None
     assert [message.content for message in store.load(id).history] == ["changed", "hello"]
@@ -123,13 +123,13 @@ def test_deleted_conversations_come_back_as_they_were(store: Store) -> None:
     id = store.create(title="Plan", messages=[PLAIN]).id
     history = store.document(id)["history"]
     trashed = store.delete(id)
-    assert trashed.id == id and [one.token for one in store.trash()] == [trashed.token]
-    assert store.trashed_head(trashed).title == "Plan"
+    assert trashed.id == id and [one.token for one in store.trash.list()] == [trashed.token]
+    assert store.trash.head(trashed).title == "Plan"
     with pytest.raises(NotFound):
         store.load(id)
     assert store.ids() == []
-    assert store.restore(id[:8]).title == "Plan"
-    assert store.document(id)["history"] == history and store.trash() == []
+    assert store.trash.restore(id[:8]).title == "Plan"
+    assert store.document(id)["history"] == history and store.trash.list() == []
     store.append(id, content="and on")
 
 
@@ -138,11 +138,11 @@ def test_of_two_deleted_under_one_id_the_latest_comes_back_first(store: Store) -
     store.delete("plan")
     store.create(id="plan", title="two")
     store.delete("plan")
-    assert store.restore("plan").title == "two"
+    assert store.trash.restore("plan").title == "two"
     with pytest.raises(Refused):
-        store.restore("plan")
+        store.trash.restore("plan")
     store.delete("plan")
-    assert len(store.trash()) == 2
+    assert len(store.trash.list()) == 2
 
 
 def test_what_a_person_edited_is_merged_with_what_was_appended_meanwhile(store: Store) -> None:
@@ -152,7 +152,7 @@ def test_what_a_person_edited_is_merged_with_what_was_appended_meanwhile(store: 
     edited = orjson.loads(read)
     edited["title"] = "Edited"
     del edited["history"][0]
-    head = store.rewrite(id, orjson.dumps(edited), read)
+    head = store.edits.rewrite(id, orjson.dumps(edited), read)
     assert (head.title, head.title_set_by) == ("Edited", "user")
     assert [message.content for message in store.load(id).history] == ["bye", "meanwhile"]
 
@@ -164,7 +164,7 @@ def test_times_never_go_back_when_the_clock_does(store: Store, monkeypatch: pyte
     monkeypatch.setattr(time, "time_ns", lambda: real() - 3_600_000_000_000)
     store.append(id, content="an hour ago")
     store.rename(id, "Renamed")
-    store.edit_message(id, "@0", "edited")
+    store.edits.message(id, "@0", "edited")
     document = store.document(id)
     times = [entry["timestamp"] for entry in document["history"]] + [document["updatedAt"]]
     assert times == sorted(times)
@@ -181,9 +181,9 @@ def test_unknown_fields_survive_every_kind_of_write(root: Path, store: Store) ->
     store.append(id, content="one")
     store.append(id, content="two")
     store.rename(id, "Renamed")
-    store.edit_message(id, "@1", "edited")
+    store.edits.message(id, "@1", "edited")
     store.delete(id)
-    store.restore(id)
+    store.trash.restore(id)
     written = path.read_text()
     assert '"weight": 2.50' in written and '"serial": 12345678901234567890123' in written
     assert len(store.load(id).history) == 3
@@ -248,6 +248,6 @@ def test_no_temporary_is_left_by_any_write(root: Path, store: Store) -> None:
     id = store.create().id
     store.append(id, content="x")
     store.rename(id, "y")
-    store.edit_message(id, "@0", "z")
+    store.edits.message(id, "@0", "z")
     assert re.fullmatch(r"[0-9a-f-]{36}\.json", next((root / "conversations").iterdir()).name)
     assert len(list((root / "conversations").iterdir())) == 1

@@ -69,7 +69,7 @@ def test_threads_share_one_store(store: Store) -> None:
         try:
             start.wait()
             for _ in range(40):
-                store.load(group), store.tail(chat, 3), list(store.heads()), store.head(group), list(store.locks())
+                store.load(group), store.tail(chat, 3), list(store.heads()), store.head(group), list(store.locks.list())
         except BaseException as failure:
             failures.append(failure)
 
@@ -223,7 +223,7 @@ def test_deleting_while_others_append_loses_nobody_a_word(store: Store) -> None:
     start.wait()
     store.delete(id)
     thread.join()
-    store.restore(id)
+    store.trash.restore(id)
     kept = [message.content for message in store.load(id).history]
     assert kept == [text for text in outcomes if text != "NotFound"]
     assert set(outcomes) - set(kept) <= {"NotFound"}

@@ -66,7 +66,7 @@ def test_a_file_that_does_not_parse_is_reported_with_its_place_and_never_touched
             lambda: store.tail(id, 1),
             lambda: store.head(id),
             lambda: store.rename(id, "x"),
-            lambda: store.unlock(id),
+            lambda: store.locks.release(id),
         ):
             with pytest.raises(InvalidDocument) as refused:
                 use()
@@ -100,7 +100,7 @@ def test_a_message_typed_by_hand_gets_an_id_and_a_time_that_stay(root: Path, sto
     [
         lambda store, id: store.append(id, content="new"),
         lambda store, id: store.rename(id, "new"),
-        lambda store, id: store.migrate(id),
+        lambda store, id: store.edits.migrate(id),
     ],
 )
 def test_a_capsule_from_elsewhere_opens_as_it_is_and_becomes_canonical_at_the_first_write(  # type: ignore[no-untyped-def]
@@ -205,5 +205,5 @@ def test_what_is_no_capsule_is_refused_by_name_and_left_alone(root: Path, store:
     assert path.read_bytes() == wrong
     assert {head.id: bool(head.damaged) for head in store.heads()} == {good: False, "wrong": True}
     store.delete("wrong")
-    assert store.trashed_head(store.trash()[0]).damaged
-    assert Path(store.trash()[0].path).read_bytes() == wrong
+    assert store.trash.head(store.trash.list()[0]).damaged
+    assert Path(store.trash.list()[0].path).read_bytes() == wrong

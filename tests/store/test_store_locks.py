@@ -47,7 +47,7 @@ def contents(store: Store, id: str) -> list[str]:
 
 def test_a_chat_that_another_process_holds_is_refused_until_it_closes(root: Path, store: Store, child: Start) -> None:
     id = store.create(title="Plan").id
-    store.unlock(id)
+    store.locks.release(id)
     holder = child(HOLDER, root, id)
     instance = holder.hear()
     before = file_of(root, id).read_bytes()
@@ -56,7 +56,7 @@ def test_a_chat_that_another_process_holds_is_refused_until_it_closes(root: Path
     assert refused.value.holder["instanceId"] == instance
     assert refused.value.id == id and refused.value.remedy == Remedy("unlock", id)
     assert file_of(root, id).read_bytes() == before
-    assert [lock.state for lock in store.locks()] == ["held"]
+    assert [lock.state for lock in store.locks.list()] == ["held"]
     holder.say()
     assert holder.hear() == "closed"
     store.append(id, content="mine")
@@ -75,11 +75,11 @@ def test_no_write_of_any_kind_passes_the_lock_of_another_instance(root: Path, st
             lambda: store.untag(id, "x"),
             lambda: store.pin(id),
             lambda: store.archive(id),
-            lambda: store.edit_message(id, "@0", "x"),
-            lambda: store.rewrite(id, store.read(id), store.read(id)),
+            lambda: store.edits.message(id, "@0", "x"),
+            lambda: store.edits.rewrite(id, store.read(id), store.read(id)),
             lambda: store.delete(id),
-            lambda: store.lock(id),
-            lambda: store.unlock(id),
+            lambda: store.locks.take(id),
+            lambda: store.locks.release(id),
         ):
             with pytest.raises(Locked):
                 write()
@@ -91,11 +91,11 @@ def test_the_lock_of_a_holder_that_was_killed_is_taken_over_with_a_word(
     root: Path, store: Store, child: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(title="Plan").id
-    store.unlock(id)
+    store.locks.release(id)
     holder = child(HOLDER, root, id)
     holder.hear()
     holder.kill()
-    assert [lock.state for lock in store.locks()] == ["orphaned"]
+    assert [lock.state for lock in store.locks.list()] == ["orphaned"]
     with caplog.at_level(logging.WARNING, "capsule"):
         store.append(id, content="after")
     assert "took over" in caplog.text
@@ -106,7 +106,7 @@ def test_the_lock_of_a_holder_that_was_killed_is_taken_over_with_a_word(
 
 def test_a_stopped_holder_is_alive_and_keeps_its_lock(root: Path, store: Store, child: Start) -> None:
     id = store.create(type="chat").id
-    store.unlock(id)
+    store.locks.release(id)
     holder = child(HOLDER, root, id)
     holder.hear()
     holder.signal(signal.SIGSTOP)
@@ -119,14 +119,14 @@ def test_a_holder_whose_lock_was_forced_finds_out_at_its_next_write_and_changes_
     with Store.open(root) as ours, Store.open(root) as theirs:
         id = ours.create(title="Plan").id
         ours.append(id, content="one")
-        assert theirs.unlock(id, force=True)
+        assert theirs.locks.release(id, force=True)
         theirs.append(id, content="two")
         before = file_of(root, id).read_bytes()
         with pytest.raises(LockLost) as lost:
             ours.append(id, content="three")
         assert lost.value.holder is not None and lost.value.holder["instanceId"] == theirs.instance_id
         assert file_of(root, id).read_bytes() == before
-        theirs.unlock(id)
+        theirs.locks.release(id)
         ours.append(id, content="four")
         assert contents(ours, id) == ["one", "two", "four"]
 
@@ -134,7 +134,7 @@ def test_a_holder_whose_lock_was_forced_finds_out_at_its_next_write_and_changes_
 def test_a_lock_that_was_taken_away_and_freed_is_lost_all_the_same(store: Store) -> None:
     with store.beside() as ours, store.beside(keep_locks=False) as theirs:
         id = ours.create(title="Plan").id
-        theirs.unlock(id, force=True)
+        theirs.locks.release(id, force=True)
         with pytest.raises(LockLost) as lost:
             ours.rename(id, "Mine")
         assert lost.value.holder is None
@@ -146,9 +146,9 @@ def test_the_end_of_a_with_block_whose_lock_was_taken_is_a_word_and_no_error(
 ) -> None:
     with store.beside() as ours, store.beside() as theirs:
         id = ours.create(type="group").id
-        with ours.lock(id):
-            theirs.unlock(id, force=True)
-            theirs.lock(id)
+        with ours.locks.take(id):
+            theirs.locks.release(id, force=True)
+            theirs.locks.take(id)
         assert "taken" in caplog.text
         lock = theirs.head(id).lock
         assert lock is not None and lock["instanceId"] == theirs.instance_id
@@ -157,15 +157,15 @@ def test_the_end_of_a_with_block_whose_lock_was_taken_is_a_word_and_no_error(
 def test_a_lock_of_another_host_stands_until_it_is_forced_or_its_time_to_live_is_over(root: Path, store: Store) -> None:
     id = store.create(type="group").id
     put_lock(root, id, host="lab-2")
-    assert [lock.state for lock in store.locks()] == ["elsewhere"]
-    for refused in (lambda: store.append(id, content="x"), lambda: store.unlock(id)):
+    assert [lock.state for lock in store.locks.list()] == ["elsewhere"]
+    for refused in (lambda: store.append(id, content="x"), lambda: store.locks.release(id)):
         with pytest.raises(Locked):
             refused()
     updated = store.head(id).updated_at
-    assert store.unlock(id, force=True) is True
+    assert store.locks.release(id, force=True) is True
     assert store.head(id).lock is None and store.head(id).updated_at == updated
     put_lock(root, id, host="lab-2", instanceId="y", timestamp="2025-01-12T10:30:00Z")
-    assert [lock.state for lock in store.locks()] == ["orphaned"]
+    assert [lock.state for lock in store.locks.list()] == ["orphaned"]
     store.append(id, content="x")
     assert store.head(id).lock is None
 
@@ -173,7 +173,7 @@ def test_a_lock_of_another_host_stands_until_it_is_forced_or_its_time_to_live_is
 def test_a_lock_of_this_host_whose_instance_is_no_instance_is_an_orphan(root: Path, store: Store) -> None:
     for instance in ["", "../../x", "x" * 500, "no such", "."]:
         id = store.create().id
-        store.unlock(id)
+        store.locks.release(id)
         import socket
 
         put_lock(root, id, host=socket.gethostname(), instanceId=instance)
@@ -190,7 +190,7 @@ def test_a_named_instance_holds_its_lock_across_openings_and_nobody_else_gets_it
         store.append(id, content="x")
     with store.beside(instance="desk") as desk:
         desk.append(id, content="mine")
-        assert desk.unlock(id) is True
+        assert desk.locks.release(id) is True
     store.append(id, content="x")
     assert contents(store, id) == ["mine", "x"]
 
@@ -210,7 +210,7 @@ def test_a_named_lock_is_refreshed_by_use_and_orphaned_without(root: Path, store
         lock = desk.head(id).lock
         assert lock is not None and lock["timestamp"] > since
     put_lock(root, id, **(lock | {"timestamp": since}))
-    assert [lock.state for lock in store.locks()] == ["orphaned"]
+    assert [lock.state for lock in store.locks.list()] == ["orphaned"]
     store.append(id, content="after")
 
 
@@ -223,7 +223,7 @@ def test_a_stale_named_lock_is_refreshed_by_every_kind_of_write(root: Path, why:
         writes: tuple[Callable[[], object], ...] = (
             lambda: desk.append(id, content="x"),
             lambda: desk.rename(id, "New"),
-            lambda: desk.edit_message(id, "@0", "y"),
+            lambda: desk.edits.message(id, "@0", "y"),
         )
         for write in writes:
             stamp = None if why == "no time" else "2025-01-12T10:30:00.000Z"
@@ -239,8 +239,8 @@ def test_a_stale_named_lock_is_refreshed_by_every_kind_of_write(root: Path, why:
 
 def test_locks_of_one_instance_nest_and_the_outermost_gives_them_back(store: Store) -> None:
     id = store.create(type="group").id
-    with store.lock(id):
-        with pytest.raises(RuntimeError), store.lock(id):
+    with store.locks.take(id):
+        with pytest.raises(RuntimeError), store.locks.take(id):
             store.append(id, content="x")
             raise RuntimeError
         assert store.head(id).lock is not None
@@ -250,8 +250,8 @@ def test_locks_of_one_instance_nest_and_the_outermost_gives_them_back(store: Sto
 def test_unlocking_does_not_modify_the_conversation_and_says_whether_there_was_a_lock(store: Store) -> None:
     head = store.create()
     updated = head.updated_at
-    assert store.unlock(head.id) is True
-    assert store.unlock(head.id) is False
+    assert store.locks.release(head.id) is True
+    assert store.locks.release(head.id) is False
     assert store.head(head.id).updated_at == updated
 
 
@@ -279,7 +279,7 @@ def test_conversations_of_many_writers_take_no_lock_by_a_save(store: Store) -> N
             store.append(id, content="one")
             other.append(id, content="two")
             assert store.head(id).lock is None
-            with other.lock(id), pytest.raises(Locked):
+            with other.locks.take(id), pytest.raises(Locked):
                 store.append(id, content="three")
             store.append(id, content="four")
         assert contents(store, id) == ["one", "two", "four"]
@@ -334,7 +334,7 @@ def test_what_a_lock_says_that_this_version_does_not_know_survives_taking_and_le
             document = orjson.loads(file_of(root, id).read_bytes())
             document["metadata"]["lock"]["note"] = {"of": "another tool"}
             file_of(root, id).write_bytes(orjson.dumps(document, option=layout | orjson.OPT_APPEND_NEWLINE))
-            with store.lock(id):
+            with store.locks.take(id):
                 assert store.document(id)["metadata"]["lock"]["note"] == {"of": "another tool"}
                 store.append(id, content="x")
             lock = store.document(id)["metadata"]["lock"]

@@ -140,7 +140,7 @@ def test_the_person_wins_where_both_changed_the_same_and_the_other_is_kept(
 
 def test_an_edit_the_editor_did_not_read_is_made_again(root: Path, store: Store, group: str) -> None:
     document = opened(file_of(root, group))
-    store.edit_message(group, "@0", "ONE")
+    store.edits.message(group, "@0", "ONE")
     document["history"][1]["content"] = "TWO"
     save(file_of(root, group), document)
     assert contents(store, group) == ["ONE", "TWO"]
@@ -150,7 +150,7 @@ def test_an_edit_of_the_same_message_by_a_person_goes_over_the_stores_which_is_k
     root: Path, store: Store, group: str
 ) -> None:
     document = opened(file_of(root, group))
-    store.edit_message(group, "@0", "by the store")
+    store.edits.message(group, "@0", "by the store")
     document["history"][0]["content"] = "by hand"
     save(file_of(root, group), document)
     assert contents(store, group) == ["by hand", "two"]
@@ -161,11 +161,11 @@ def test_an_edit_of_the_same_message_by_a_person_goes_over_the_stores_which_is_k
 def test_a_stale_save_does_not_bring_back_a_released_lock_or_drop_a_held_one(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
     document = opened(file_of(root, id))
-    store.unlock(id)
+    store.locks.release(id)
     save(file_of(root, id), document)
     assert store.head(id).lock is None
     document = opened(file_of(root, id))
-    with store.lock(id):
+    with store.locks.take(id):
         save(file_of(root, id), document | {"title": "By hand"})
         store.append(id, content="x")
         lock = store.head(id).lock
@@ -176,7 +176,7 @@ def test_a_stale_save_does_not_bring_back_a_released_lock_or_drop_a_held_one(roo
 def test_a_person_who_takes_the_lock_out_of_the_file_has_taken_it(root: Path, store: Store) -> None:
     id = store.create(type="group", tags=["old"]).id
     document = opened(file_of(root, id))
-    with store.lock(id):
+    with store.locks.take(id):
         store.tag(id, "new")
         document["metadata"] = {"type": "group"}
         save(file_of(root, id), document)
@@ -189,7 +189,7 @@ def test_a_person_who_takes_the_lock_out_of_the_file_has_taken_it(root: Path, st
 def test_a_lock_merged_back_is_known_to_the_very_write_that_found_it_missing(root: Path, store: Store) -> None:
     id = store.create(type="group").id
     document = opened(file_of(root, id))
-    with store.lock(id), Store.open(root) as other:
+    with store.locks.take(id), Store.open(root) as other:
         save(file_of(root, id), document)
         from capsule.errors import Locked
 
@@ -226,7 +226,7 @@ def test_a_deletion_by_the_store_is_not_undone_by_a_stale_save(root: Path, store
     document = opened(file_of(root, group))
     edited = orjson.loads(read)
     del edited["history"][0]
-    store.rewrite(group, orjson.dumps(edited), read)
+    store.edits.rewrite(group, orjson.dumps(edited), read)
     later()
     store.append(group, content="three")
     save(file_of(root, group), document)

@@ -15,13 +15,13 @@ from capsule.maintenance.doctor import examine
 def plan(store: Store) -> str:
     talk = [{"role": "user", "content": "To the sea?"}, {"role": "assistant", "content": "Yes."}]
     id = store.create(id="plan-1", title="Holidays", tags=["home", "2026"], mode="toolbox", messages=talk).id
-    store.unlock(id)
+    store.locks.release(id)
     return id
 
 
 def test_a_summary_is_a_conversation_that_says_what_it_sums_up(store: Store, plan: str) -> None:
     before = store.read(plan)
-    head = store.summarize(plan, "They go to the sea.")
+    head = store.summaries.add(plan, "They go to the sea.")
     made = store.document(head.id)
     assert (head.title, head.tags, head.mode, head.is_summary) == (
         "Summary: Holidays",
@@ -43,7 +43,7 @@ def test_a_summary_is_a_conversation_that_says_what_it_sums_up(store: Store, pla
 
 
 def test_a_title_and_more_tags_can_be_given(store: Store, plan: str) -> None:
-    head = store.summarize(plan, "They go.", title="In short", tags=["short", "home"])
+    head = store.summaries.add(plan, "They go.", title="In short", tags=["short", "home"])
     assert (head.title, head.tags, head.title_set_by) == ("In short", ("home", "2026", "short"), "user")
 
 
@@ -52,7 +52,7 @@ def test_any_title_of_the_source_gives_one_that_is_accepted(root: Path, store: S
         path = root / "conversations" / f"{plan}.json"
         document = orjson.loads(path.read_bytes()) | {"title": title}
         path.write_bytes(orjson.dumps(document))
-        made = store.summarize(plan, "They go to the sea.").title
+        made = store.summaries.add(plan, "They go to the sea.").title
         assert made.startswith("Summary: ")
         assert len(made) <= 200
         assert made.isprintable()
@@ -61,37 +61,37 @@ def test_any_title_of_the_source_gives_one_that_is_accepted(root: Path, store: S
 def test_an_empty_text_is_no_summary_and_nothing_is_made(store: Store, plan: str) -> None:
     for text in ("", " \n"):
         with pytest.raises(InvalidInput, match="empty"):
-            store.summarize(plan, text)
+            store.summaries.add(plan, text)
     with pytest.raises(NotFound):
-        store.summarize("nobody", "text")
+        store.summaries.add("nobody", "text")
     assert store.ids() == [plan]
 
 
 def test_a_summary_knows_that_its_source_went_on_and_what_was_edited(store: Store, plan: str) -> None:
-    summary = store.summarize(plan, "They go.").id
-    assert str(store.standing(summary)) == "its source is as it was"
+    summary = store.summaries.add(plan, "They go.").id
+    assert str(store.summaries.standing(summary)) == "its source is as it was"
     store.rename(plan, "Summer")
-    assert store.standing(summary).state == "current"  # type: ignore[union-attr]
+    assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
     store.append(plan, content="When?")
     store.append(plan, role="assistant", content="In May.")
-    assert str(store.standing(summary)) == "its source has moved on since: 2 new messages"
-    store.edit_message(plan, "@0", "To the mountains?")
-    assert str(store.standing(summary)) == "its source has moved on since: 2 new messages, 1 edited"
-    assert store.standing(plan) is None
+    assert str(store.summaries.standing(summary)) == "its source has moved on since: 2 new messages"
+    store.edits.message(plan, "@0", "To the mountains?")
+    assert str(store.summaries.standing(summary)) == "its source has moved on since: 2 new messages, 1 edited"
+    assert store.summaries.standing(plan) is None
 
 
 def test_what_came_while_the_summary_was_written_counts_as_new(store: Store, plan: str) -> None:
-    mark = store.mark(plan)
+    mark = store.summaries.mark(plan)
     store.append(plan, content="Wait, when?")
-    summary = store.summarize(plan, "They go.", of=mark).id
-    assert store.standing(summary).as_json() == {"state": "behind", "added": 1, "edited": 0}  # type: ignore[union-attr]
+    summary = store.summaries.add(plan, "They go.", of=mark).id
+    assert store.summaries.standing(summary).as_json() == {"state": "behind", "added": 1, "edited": 0}  # type: ignore[union-attr]
 
 
 def test_a_summary_up_to_a_message_is_behind_by_what_follows(store: Store, plan: str) -> None:
-    summary = store.summarize(plan, "A question.", of=store.mark(plan, "@0")).id
-    assert store.standing(summary).added == 1  # type: ignore[union-attr]
+    summary = store.summaries.add(plan, "A question.", of=store.summaries.mark(plan, "@0")).id
+    assert store.summaries.standing(summary).added == 1  # type: ignore[union-attr]
     with pytest.raises(NotFound):
-        store.mark(plan, "@7")
+        store.summaries.mark(plan, "@7")
 
 
 def test_messages_without_ids_are_known_again_when_they_got_theirs(store: Store, root: Path) -> None:
@@ -99,57 +99,57 @@ def test_messages_without_ids_are_known_again_when_they_got_theirs(store: Store,
     old = {"id": "old-1", "title": "Old", "version": "2.0", "createdAt": stamp, "updatedAt": stamp}
     history = [{"role": "user", "content": text, "timestamp": stamp} for text in "ab"]
     (root / "conversations" / "old-1.json").write_bytes(orjson.dumps(old | {"history": history}))
-    summary = store.summarize("old-1", "Letters.").id
+    summary = store.summaries.add("old-1", "Letters.").id
     store.rename("old-1", "Letters")
     assert orjson.loads(store.read("old-1"))["history"][0]["id"]
-    assert store.standing(summary).state == "current"  # type: ignore[union-attr]
+    assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
 def test_a_source_that_took_another_way_or_lost_messages_is_told(root: Path, store: Store, plan: str) -> None:
-    summary = store.summarize(plan, "They go.").id
+    summary = store.summaries.add(plan, "They go.").id
     first = store.find_message(plan, "@0").id
     path = root / "conversations" / f"{plan}.json"
     document = orjson.loads(path.read_bytes())
     document["history"].append({"role": "assistant", "content": "No.", "parent": first})
     path.write_bytes(orjson.dumps(document))
-    assert store.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
+    assert store.summaries.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
     document["history"] = document["history"][:2]
     document["history"][1]["id"] = "another"
     path.write_bytes(orjson.dumps(document))
-    assert store.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
+    assert store.summaries.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
 
 
 def test_the_summaries_of_a_conversation_are_found_the_newest_first_even_when_it_is_gone(
     store: Store, plan: str
 ) -> None:
-    made = [store.summarize(plan, text).id for text in ("one", "two")]
-    store.summarize(made[0], "of a summary")
+    made = [store.summaries.add(plan, text).id for text in ("one", "two")]
+    store.summaries.add(made[0], "of a summary")
     store.append(plan, content="more")
-    found = store.summaries_of(plan)
+    found = store.summaries.list(plan)
     assert {summary.head.id for summary in found} == set(made)
     assert [summary.head.created_at for summary in found] == sorted(
         (summary.head.created_at for summary in found), reverse=True
     )
     assert {summary.standing.added for summary in found} == {1}
     store.delete(plan)
-    assert {str(summary.standing) for summary in store.summaries_of(plan)} == {"its source is gone, or can't be read"}
-    assert store.summaries_of("nobody") == []
+    assert {str(summary.standing) for summary in store.summaries.list(plan)} == {"its source is gone, or can't be read"}
+    assert store.summaries.list("nobody") == []
 
 
 def test_a_summary_that_does_not_say_of_what_or_how_far_it_is_stands_nowhere(
     root: Path, store: Store, plan: str
 ) -> None:
-    summary = store.summarize(plan, "They go.").id
+    summary = store.summaries.add(plan, "They go.").id
     path = root / "conversations" / f"{summary}.json"
     written = orjson.loads(path.read_bytes())
     for name in ("sourceConversationId", "summaryOf"):
         about = {key: value for key, value in written["metadata"].items() if key != name}
         path.write_bytes(orjson.dumps(written | {"metadata": about}))
-        assert store.standing(summary).state == "unknown"  # type: ignore[union-attr]
+        assert store.summaries.standing(summary).state == "unknown"  # type: ignore[union-attr]
 
 
 def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(root: Path, store: Store, plan: str) -> None:
-    summary = store.summarize(plan, "They go.").id
+    summary = store.summaries.add(plan, "They go.").id
     assert list(examine(store)) == []
     store.append(plan, content="When?")
     found = list(examine(store, repair=True))
@@ -165,27 +165,27 @@ def test_what_was_edited_before_the_summary_is_in_it_however_long_the_file_takes
 ) -> None:
     store.append_many(plan, [{"role": "user", "content": "x" * 50} for _ in range(20_000)])
     for _ in range(3):
-        store.edit_message(plan, "@0", "To the mountains?")
+        store.edits.message(plan, "@0", "To the mountains?")
         head = store.head(plan)
         assert store.find_message(plan, "@0").edited_at == head.updated_at
-        summary = store.summarize(plan, "They go.").id
-        assert store.standing(summary).state == "current"  # type: ignore[union-attr]
+        summary = store.summaries.add(plan, "They go.").id
+        assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
 def test_an_edit_is_seen_as_one_even_when_the_clock_is_behind_the_file(root: Path, store: Store, plan: str) -> None:
     path = root / "conversations" / f"{plan}.json"
     document = orjson.loads(path.read_bytes()) | {"updatedAt": "2999-12-31T23:59:59.999Z"}
     path.write_bytes(orjson.dumps(document))
-    summary = store.summarize(plan, "They go.").id
-    store.edit_message(plan, "@0", "To the mountains?")
-    assert str(store.standing(summary)) == "its source has moved on since: 1 edited"
+    summary = store.summaries.add(plan, "They go.").id
+    store.edits.message(plan, "@0", "To the mountains?")
+    assert str(store.summaries.standing(summary)) == "its source has moved on since: 1 edited"
     assert store.head(plan).updated_at == "3000-01-01T00:00:00.000Z"
 
 
 def test_what_a_person_changed_in_an_editor_was_edited_since(store: Store, plan: str) -> None:
-    summary = store.summarize(plan, "They go.").id
+    summary = store.summaries.add(plan, "They go.").id
     read = store.read(plan)
-    store.rewrite(plan, read.replace(b"To the sea?", b"To the mountains?"), read)
+    store.edits.rewrite(plan, read.replace(b"To the sea?", b"To the mountains?"), read)
     first, second = store.load(plan).history
     assert (first.edited_at, second.edited_at) == (store.head(plan).updated_at, None)
-    assert str(store.standing(summary)) == "its source has moved on since: 1 edited"
+    assert str(store.summaries.standing(summary)) == "its source has moved on since: 1 edited"

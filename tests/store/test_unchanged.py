@@ -22,12 +22,12 @@ TWICE: dict[str, Act] = {
     "unpin": lambda store: store.pin("plan", False),
     "archive": lambda store: store.archive("plan"),
     "update": lambda store: store.update("plan", title="Named", tags=["x"], pinned=True, mcp_servers={"git": False}),
-    "edit a message": lambda store: store.edit_message("plan", "@0", "edited"),
-    "edit the file": lambda store: store.rewrite("plan", store.read("plan"), store.read("plan")),
-    "set the context": lambda store: store.set_context("plan", {"fullContext": "a\nb", "metadata": {"x": 1.50}}),
-    "clear the context": lambda store: store.clear_context("plan"),
-    "switch": lambda store: store.switch("plan", "m-1"),
-    "unlock": lambda store: store.unlock("plan"),
+    "edit a message": lambda store: store.edits.message("plan", "@0", "edited"),
+    "edit the file": lambda store: store.edits.rewrite("plan", store.read("plan"), store.read("plan")),
+    "set the context": lambda store: store.context.set("plan", {"fullContext": "a\nb", "metadata": {"x": 1.50}}),
+    "clear the context": lambda store: store.context.clear("plan"),
+    "switch": lambda store: store.branches.switch("plan", "m-1"),
+    "unlock": lambda store: store.locks.release("plan"),
 }
 
 
@@ -72,8 +72,8 @@ def test_an_edit_that_changes_only_how_a_value_is_written_is_written(tmp_path: P
     with Store.open(tmp_path) as store:
         store.create(id="plan", type="group")
         document = store.document("plan")
-        store.rewrite("plan", orjson.dumps(document | {"x": 1}), store.read("plan"))
-        store.rewrite("plan", orjson.dumps(document | {"x": True}), store.read("plan"))
+        store.edits.rewrite("plan", orjson.dumps(document | {"x": 1}), store.read("plan"))
+        store.edits.rewrite("plan", orjson.dumps(document | {"x": True}), store.read("plan"))
         assert store.document("plan")["x"] is True
 
 

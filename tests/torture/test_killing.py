@@ -28,7 +28,7 @@ def next_writer_goes_on(root: Path, ids: list[str]) -> None:
         for id in ids:
             store.append(id, content="next 0 ")
             store.tail(id, 1)
-        assert [lock for lock in store.locks() if lock.state == "orphaned"] == []
+        assert [lock for lock in store.locks.list() if lock.state == "orphaned"] == []
 
 
 def only_leftovers_of_the_dead(root: Path) -> int:

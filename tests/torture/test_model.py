@@ -85,7 +85,7 @@ class Stores(RuleBasedStateMachine):
             store.close()
         with Store.open(self.root, keep_locks=False) as store:
             for id in store.ids():
-                store.unlock(id, force=True)
+                store.locks.release(id, force=True)
                 store.append(id, content="last")
             # What a crash leaves, and nothing else.
             assert {finding.kind for finding in doctor.examine(store, repair=True)} <= {"leftover"}
@@ -156,7 +156,7 @@ class Stores(RuleBasedStateMachine):
             return
         history = self.model[id].history
         place %= len(history)
-        if self._writes(which, id, lambda store: store.edit_message(id, f"@{place}", text)):
+        if self._writes(which, id, lambda store: store.edits.message(id, f"@{place}", text)):
             history[place] = (history[place][0], text)
 
     @rule(which=WHICH, id=ids, title=WORD)
@@ -178,7 +178,7 @@ class Stores(RuleBasedStateMachine):
 
     @rule(which=WHICH, id=ids)
     def lock(self, which: int, id: str) -> None:
-        if self._writes(which, id, lambda store: store.lock(id), takes=False):
+        if self._writes(which, id, lambda store: store.locks.take(id), takes=False):
             self.model[id].holder = self.instances[which]
             self.thinks[which].add(id)
 
@@ -190,9 +190,9 @@ class Stores(RuleBasedStateMachine):
         other = conversation.holder in self.instances and conversation.holder != self.instances[which]
         if other and not force:
             with pytest.raises(Locked):
-                self.stores[which].unlock(id)
+                self.stores[which].locks.release(id)
         else:
-            assert self.stores[which].unlock(id, force=force) == (conversation.holder is not None)
+            assert self.stores[which].locks.release(id, force=force) == (conversation.holder is not None)
             conversation.holder = None
         self.thinks[which].discard(id)
 
@@ -210,13 +210,13 @@ class Stores(RuleBasedStateMachine):
     @rule(target=ids, which=WHICH, id=consumes(deleted))
     def restore(self, which: int, id: str) -> str:
         if id in self.trash:
-            self.stores[which].restore(id)
+            self.stores[which].trash.restore(id)
             self.model[id] = self.trash.pop(id)
         return id
 
     @rule(which=WHICH)
     def purge(self, which: int) -> None:
-        self.stores[which].purge()
+        self.stores[which].trash.purge()
         self.trash.clear()
 
     # -- Coming and going -------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ class Stores(RuleBasedStateMachine):
                 assert not head.damaged
                 assert (head.title, head.type, list(head.tags)) == (expected.title, expected.type, expected.tags)
                 assert (head.lock is not None) == (expected.holder is not None)
-            states = {lock.id: lock.state for lock in store.locks()}
+            states = {lock.id: lock.state for lock in store.locks.list()}
             assert states == {
                 id: "held" if conversation.holder in self.instances else "orphaned"
                 for id, conversation in self.model.items()
@@ -347,7 +347,7 @@ class Stores(RuleBasedStateMachine):
                     known for known, _ in expected.history if known
                 ]
                 assert [message.content for message in store.tail(id, 2)] == [text for _, text in expected.history][-2:]
-            assert {trashed.id for trashed in store.trash()} == self.trash.keys()
+            assert {trashed.id for trashed in store.trash.list()} == self.trash.keys()
 
 
 Stores.TestCase.settings = settings(

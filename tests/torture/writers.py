@@ -120,7 +120,7 @@ def _turn(store: Store, id: str) -> object:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return store.lock(id)
+            return store.locks.take(id)
         except Locked:
             if time.monotonic() > deadline:
                 raise

@@ -246,7 +246,7 @@ def test_nobody_watching_costs_nothing(store: Store) -> None:
     id = store.create(type="group").id
     store.append(id, content="x")
     store.changes()
-    assert store._own is None and store._hub is None
+    assert store._own is None and store._listeners.hub is None
 
 
 def test_what_it_remembers_as_own_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

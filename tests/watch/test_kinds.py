@@ -54,11 +54,11 @@ def test_what_a_store_does_is_told_by_kind(store: Store, other: Store, follower:
     messages = other.append_many(id, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     appended = follower.next("appended")
     assert appended.messages == tuple(str(message.id) for message in messages) and appended.count == 3
-    other.edit_message(id, str(messages[0].id), "A")
+    other.edits.message(id, str(messages[0].id), "A")
     assert follower.next("edited").messages == (messages[0].id,)
     other.rename(id, "Another plan")
     assert "title" in follower.next("head").fields
-    held = other.lock(id)
+    held = other.locks.take(id)
     lock = follower.next("locked").lock
     assert lock is not None and lock["instanceId"] == other.instance_id
     with held:
@@ -66,7 +66,7 @@ def test_what_a_store_does_is_told_by_kind(store: Store, other: Store, follower:
     assert follower.next("unlocked").id == id
     other.delete(id)
     assert follower.next("deleted").id == id
-    other.restore(id)
+    other.trash.restore(id)
     assert follower.next("restored").id == id
     assert {change.source for change in follower.heard} == {"store"}
     assert not any(change.own for change in follower.heard)
@@ -157,26 +157,26 @@ def test_own_writes_are_told_from_those_of_others(root: Path, store: Store, othe
     mine = [follower.next("created")]
     message = store.append(id, content="mine")
     mine.append(follower.next("appended"))
-    store.edit_message(id, str(message.id), "still mine")
+    store.edits.message(id, str(message.id), "still mine")
     mine.append(follower.next("edited"))
     store.tag(id, "x")
     mine.append(follower.next("head"))
-    with store.lock(id):
+    with store.locks.take(id):
         mine.append(follower.next("locked"))
     mine.append(follower.next("unlocked"))
     store.delete(id)
     mine.append(follower.next("deleted"))
-    store.restore(id)
+    store.trash.restore(id)
     mine.append(follower.next("restored"))
     assert all(change.own and change.source == "store" for change in mine), mine
     theirs: list[Change] = []
     other.append(id, content="theirs")
     theirs.append(follower.next("appended"))
-    other.edit_message(id, str(message.id), "theirs now")
+    other.edits.message(id, str(message.id), "theirs now")
     theirs.append(follower.next("edited"))
     other.tag(id, "y")
     theirs.append(follower.next("head"))
-    with other.lock(id):
+    with other.locks.take(id):
         theirs.append(follower.next("locked"))
     theirs.append(follower.next("unlocked"))
     in_place(file_of(root, id), file_of(root, id).read_bytes().replace(b"theirs now", b"by hand"))

@@ -215,7 +215,7 @@ def test_a_process_that_ends_while_watching_ends_cleanly(root: Path, child: Call
             await asyncio.sleep(0)
             waiting.cancel()
         asyncio.run(follow())
-        while not store._hub.running:
+        while not store._listeners.hub.running:
             pass
         say()
         {how}
@@ -235,7 +235,7 @@ def test_its_thread_ends_when_nobody_has_waited_for_a_while(
     for thread in threading.enumerate():
         if thread.name == "capsule-watch":
             thread.join()
-    assert store._hub is not None and not store._hub.running
+    assert store._listeners.hub is not None and not store._listeners.hub.running
     id = other.create().id
     follower = Follower(store)
     assert [change.id for change in store.changes(cursor).changes] == [id]

@@ -266,15 +266,15 @@ class FilesEngine:
         self.storage.close()
 
 
-def again(look: Callable[[], T]) -> T:
-    """What `look` gives, which starts over when another program wrote in between."""
-    for _ in range(_TRIES):
+def again(act: Callable[[], T], what: str = "the file", id: str = "", tries: int = _TRIES) -> T:
+    """What `act` gives, which starts over when another program wrote `what` in between. Raises StoreBusy."""
+    for _ in range(tries):
         try:
-            return look()
+            return act()
         except Interfered:
             continue
     raise StoreBusy(
-        "another program keeps rewriting the file; try again when it is done", id="", holder="another program"
+        f"{what} keeps being rewritten by another program; try again when it is done", id=id, holder="another program"
     )
 
 

@@ -134,7 +134,7 @@ def _stage(
         before, place = indexed[path], operation.repository.document_at(path)
         assert place is not None
         try:
-            data = store.version(*place)
+            data = store.incoming.version(*place)
             data = data and clean(data, store.engine.name(*place), place[0])
         except InvalidDocument as error:
             invalid[path] = error

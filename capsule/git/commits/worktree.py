@@ -129,7 +129,7 @@ class _Document:
         try:
             clean(self.blobs.read(raw.new) or b"", raw.path, self.kind)
             what = "a document that was changed there can't be merged, so nothing was changed; mend it, then sync again"
-            self.store.version(self.kind, self.id)
+            self.store.incoming.version(self.kind, self.id)
         except InvalidDocument as error:
             raise InvalidDocument(f"{what}:\n{error.message}", path=error.path, problems=error.problems) from None
 
@@ -138,7 +138,7 @@ class _Document:
         raw = self.raw
         sides = ((raw.old_mode, raw.old), (raw.new_mode, raw.new))
         base, theirs = (self._clean(name) if mode else None for mode, name in sides)
-        return self.store.bring_in(self.kind, self.id, base, theirs)
+        return self.store.incoming.bring_in(self.kind, self.id, base, theirs)
 
     def _clean(self, name: str) -> bytes | None:
         with suppress(InvalidDocument):  # What got into git past us need not be a document.

@@ -196,5 +196,5 @@ def restore(store: Store, repository: Repository, id: str, text: str, *, dry_run
         with suppress(NotFound):
             now = store.document(id)
         changes = compare(now, document).words()
-    kept = store.restore_version(id, document).kept if changes and not dry_run else None
+    kept = store.versions.restore(id, document).kept if changes and not dry_run else None
     return Restoration(version, tuple(changes), kept, dry_run)

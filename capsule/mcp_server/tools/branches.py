@@ -53,14 +53,14 @@ def branch(
     id = store.resolve(id)
     match action:
         case "fork":
-            forked = store.fork(id, at=message or None, created_by=author(ctx), key=key)
+            forked = store.forks.create(id, at=message or None, created_by=author(ctx), key=key)
             made = conversation_of(forked, store.instance_id)
             return answer(f"Forked from {id}: {about(made)}", Branched(id=made.id))
         case "edit":
-            return _beside(id, store.branch(id, message, content, key=key, **written_by(ctx)))
+            return _beside(id, store.branches.revise(id, message, content, key=key, **written_by(ctx)))
         case "regenerate":
-            return _beside(id, store.regenerate(id, content, message or None, key=key, **written_by(ctx)))
-    switched = store.switch(id, message or None, step=_STEPS[action])
+            return _beside(id, store.branches.regenerate(id, content, message or None, key=key, **written_by(ctx)))
+    switched = store.branches.switch(id, message or None, step=_STEPS[action])
     leaf = visible(switched.leaf)
     done, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
     said = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
@@ -89,9 +89,9 @@ def delete_messages(
     if not leaving.ids:
         return answer(f"Nothing was done: conversation {id} has no other branch.", Branched(id=id))
     if leaving.message:
-        removal = store.delete_message(id, leaving.message, keep_children=leaving.alone, expected=leaving.ids)
+        removal = store.branches.remove(id, leaving.message, keep_children=leaving.alone, expected=leaving.ids)
     else:
-        removal = store.prune(id, expected=leaving.ids)
+        removal = store.branches.trim(id, expected=leaving.ids)
     leaf = visible(removal.leaf) if removal.leaf else None
     now = f"the active branch ends in message {word(leaf)}" if leaf else "no message is left"
     said = f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them back: capsule restore {id}"

@@ -67,7 +67,7 @@ def page(store: Store, head: Head, asked: Asked) -> Page:
 
 def _source(store: Store, head: Head) -> str | None:
     """What became of the source of a summary; None when it is none."""
-    standing = store.standing(head.id) if head.is_summary else None
+    standing = store.summaries.standing(head.id) if head.is_summary else None
     of = f" of {word(head.source_conversation_id)}" if head.source_conversation_id else ""
     return f"a summary{of}; {standing}" if standing else None
 

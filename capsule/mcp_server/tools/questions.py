@@ -23,7 +23,7 @@ from capsule.mcp_server.access import access_of
 from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.fence import many, quoted, word
-from capsule.store.authorship import whose
+from capsule.store.edits import whose
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -148,13 +148,13 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
     store = store_of(ctx)
     id = store.resolve(id)
     if not message:
-        found = store.prune(id, dry_run=True)
-        are_own = _are_own(ctx, store.branches(id)[0], found.ids)
+        found = store.branches.trim(id, dry_run=True)
+        are_own = _are_own(ctx, store.branches.tree(id)[0], found.ids)
         return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles, are_own=are_own)
-    history, _, _ = store.branches(id)
+    history, _, _ = store.branches.tree(id)
     place = find_message(history, message, id)
     which, alone = str(history[place]["id"]), what == "alone"
-    found = store.delete_message(id, which, keep_children=alone, dry_run=True)
+    found = store.branches.remove(id, which, keep_children=alone, dry_run=True)
     with_it = "while what answers it stays" if alone else "and all that answers it"
     said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
     are_own = _are_own(ctx, history, found.ids)
@@ -217,7 +217,7 @@ def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     """Take over the lock of somebody who is gone?"""
     store = store_of(ctx)
     head = store.head(store.resolve(id))
-    state = store.lock_state(head)
+    state = store.locks.state(head)
     if state is None or state.state != "orphaned":
         return Yes()
     question = f"Take over the lock on {_named(head)}? It is of {holder(head.lock or {})}, whose program is gone."
@@ -228,7 +228,7 @@ def may_unlock(ctx: Context, id: str, force: bool, confirm: bool) -> Yes | Elici
     """Take the lock from somebody else?"""
     store = store_of(ctx)
     head = store.head(store.resolve(id))
-    state = store.lock_state(head)
+    state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
         return Yes()
     gone = "whose program is gone" if state.state == "orphaned" else "who may be in the middle of something"

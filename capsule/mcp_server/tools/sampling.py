@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from capsule.mcp_server.errors import Told
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.fence import Fence, quoted, visible, word
-from capsule.store.freshness import Mark
+from capsule.store.summaries import Mark
 
 if TYPE_CHECKING:
     from capsule.store.store import Store

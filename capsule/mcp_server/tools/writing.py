@@ -57,12 +57,12 @@ def create_conversation(
     store, key = store_of(ctx), idempotencyKey or None
     if summaryOf:
         source, up_to = read_up_to(store, summaryOf)
-        head = store.summarize(
+        head = store.summaries.add(
             source,
             summary.text,
             title=title or None,
             tags=tags,
-            of=summary.mark or store.mark(source, up_to),
+            of=summary.mark or store.summaries.mark(source, up_to),
             type=type,
             role=role or "assistant",
             created_by=author(ctx),
@@ -119,7 +119,7 @@ def edit_message(
     agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)
-    written = _written(id, store.edit_message(id, meant.id, content))
+    written = _written(id, store.edits.message(id, meant.id, content))
     return answer(f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
 
 
@@ -177,7 +177,7 @@ def lock_conversation(
     agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)
-    store.lock(id, client=_program(ctx), agent=access_of(ctx).name)
+    store.locks.take(id, client=_program(ctx), agent=access_of(ctx).name)
     return answer(f"Locked for you: {id}.", LockAnswer(id=id, locked=True))
 
 
@@ -198,5 +198,5 @@ def unlock_conversation(
     agreed(asked)
     store = store_of(ctx)
     id = store.resolve(id)
-    had = store.unlock(id, force=force)
+    had = store.locks.release(id, force=force)
     return answer(f"Unlocked: {id}." if had else f"{id} was not locked.", LockAnswer(id=id, locked=False))

@@ -35,8 +35,8 @@ def switch(
     refuse(next_ and previous, "give --next or --previous, not both", "--next")
     refuse(message is None and not (next_ or previous), "name a message, or give --next or --previous", "MESSAGE")
     with conversation(id) as (store, id):
-        done = store.switch(id, message, step=next_ - previous)
-        beside = store.alternatives(id, done.message)
+        done = store.branches.switch(id, message, step=next_ - previous)
+        beside = store.branches.alternatives(id, done.message)
     number, count = beside.index + 1, len(beside.ids)
     told = {"message": done.message, "leaf": done.leaf, "changed": done.changed, "number": number, "count": count}
     which = f"message {done.message}" + (f", {number} of {count}" if count > 1 else "")
@@ -61,13 +61,13 @@ def regenerate(
     """Put another answer beside an answer of an assistant, and make it the active one."""
     with conversation(id) as (store, id):
         if text is None and file is None:
-            slot = store.slot(id, message)
+            slot = store.branches.slot(id, message)
             if slot.parent is None and not asked.json:
                 raise Stopped(f"message {slot.message} answers none; give the other text, and it is put beside it")
             answer({"message": slot.message, "parent": slot.parent}, slot.parent or "", line=True)
             return
         more = {name: value for name, value in (("from", from_), ("model", model)) if value is not None}
-        made = store.regenerate(id, message_text(text, file), message, **more)
+        made = store.branches.regenerate(id, message_text(text, file), message, **more)
     answer({"id": made.id, "at": made.at, "parent": made.parent}, str(made.id), line=True)
 
 
@@ -75,10 +75,10 @@ def regenerate(
 def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove every branch but the active one; the messages stay in the trash until `purge`."""
     with conversation(id) as (store, id):
-        planned = store.prune(id, dry_run=True)
+        planned = store.branches.trim(id, dry_run=True)
         if planned.ids and not dry_run:
             ensure_agreed(f"Remove {planned}, of other branches? A copy stays in the trash.", yes=yes)
-            planned = store.prune(id, expected=None if yes else planned.ids)
+            planned = store.branches.trim(id, expected=None if yes else planned.ids)
     _tell(id, planned, dry_run=dry_run)
 
 
@@ -93,7 +93,7 @@ def fork(
 ) -> None:
     """Copy a branch, up to a message, into a new conversation and print its id."""
     with store_of() as store:
-        head = store.fork(store.resolve(id), at=at, title=title, attachments=not without_attachments)
+        head = store.forks.create(store.resolve(id), at=at, title=title, attachments=not without_attachments)
     answer(head.as_json(), head.id)
 
 
@@ -101,11 +101,11 @@ def delete_message(id: str, message: str, *, keep_children: bool, dry_run: bool,
     """Remove a message and what answers it, or it alone."""
     with conversation(id) as (store, id):
         found = store.find_message(id, message)
-        planned = store.delete_message(id, str(found.id), keep_children=keep_children, dry_run=True)
+        planned = store.branches.remove(id, str(found.id), keep_children=keep_children, dry_run=True)
         if not dry_run:
             ensure_agreed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
             expected = None if yes else planned.ids
-            planned = store.delete_message(id, str(found.id), keep_children=keep_children, expected=expected)
+            planned = store.branches.remove(id, str(found.id), keep_children=keep_children, expected=expected)
     _tell(id, planned, dry_run=dry_run)
 
 

@@ -96,7 +96,7 @@ def capture(
         made.secrets_allowed = allow_secrets
         if not dry_run:
             _ask_about_secrets(made, yes)
-            store.set_context(id, made)
+            store.context.set(id, made)
     if not asked.json:
         _tell_left_out(made, planned=dry_run)
     said = f"{counted(len(made.files), 'file')}, about {made.tokens:,} tokens"
@@ -161,7 +161,7 @@ def check(
             told.append((id, drift.check(_context_of(store, id), surroundings, project, bar)))
         for one in store.ids() if all_ else ():
             try:
-                found = store.context(one)
+                found = store.context.get(one)
                 if not drift.is_empty(found):
                     told.append((one, drift.check(found, surroundings)))
             except CapsuleError as error:
@@ -234,9 +234,9 @@ def clear(id: Id) -> None:
     from capsule.context.drift import is_empty
 
     with conversation(id) as (store, id):
-        there = not is_empty(store.context(id))
+        there = not is_empty(store.context.get(id))
         if there:
-            store.clear_context(id)
+            store.context.clear(id)
     said = "its context is cleared" if there else "it has no context; nothing was changed"
     answer({"id": id, "cleared": there}, f"{id}: {said}")
 
@@ -244,7 +244,7 @@ def clear(id: Id) -> None:
 def _context_of(store: Store, id: str) -> dict[str, Any]:
     from capsule.context.drift import is_empty
 
-    found = store.context(id)
+    found = store.context.get(id)
     if is_empty(found):
         raise NotFound(f"conversation {id} has no context; capture one with: capsule context capture {id} PATH", id=id)
     return found

@@ -19,7 +19,7 @@ from capsule_cli.shared.pager import paged
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.format.head import Head
-    from capsule.store.freshness import Standing
+    from capsule.store.summaries import Standing
 
 commands = typer.Typer()
 
@@ -78,7 +78,7 @@ def list_(
             summaries_of=of,
         )
         page = store.list(shown, sort, limit=limit, progress=bar)
-        moved = {} if of is None else {summary.head.id: summary.standing for summary in store.summaries_of(of)}
+        moved = {} if of is None else {summary.head.id: summary.standing for summary in store.summaries.list(of)}
         ids = store.ids() if in_terminal() else []
     columns, row = _PERSONS if in_terminal() else _PROGRAMS
     told = [

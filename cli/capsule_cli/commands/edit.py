@@ -64,7 +64,7 @@ def _edit_capsule(store: Store, id: str) -> Head | None:
 
     def save(data: bytes, path: str) -> Head:
         try:
-            return store.rewrite(id, data, read)
+            return store.edits.rewrite(id, data, read)
         except InvalidDocument as error:
             raise InvalidDocument.of([replace(problem, path=path) for problem in error.problems]) from error
 
@@ -73,7 +73,7 @@ def _edit_capsule(store: Store, id: str) -> Head | None:
 
 def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, beside: bool) -> Message | None:
     """One message changed, or another put beside it. Returns: None when nothing changed."""
-    change = store.branch if beside else store.edit_message
+    change = store.branches.revise if beside else store.edits.message
     if text is not None or not sys.stdin.isatty():
         wanted = message_text(text, None)
         if not beside and store.find_message(id, message_id).content == wanted:
@@ -124,7 +124,7 @@ def _through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T])
 def _held(store: Store, id: str) -> Iterator[None]:
     """The lock, for the body; a lock that the named instance held before is left to it."""
     lock = store.head(id).lock
-    held = store.lock(id)
+    held = store.locks.take(id)
     if lock is not None and lock.get("instanceId") == store.instance_id:
         yield
     else:

@@ -48,9 +48,9 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
         Refused: A person gave the title that stands there, and nobody can be asked.
         Stopped: They want to keep it.
     """
-    title = store.title_by_rule(id) if title is None else title
+    title = store.titles.by_rule(id) if title is None else title
     refuse(not title, "no user message says what it is about; give a title", "TITLE")
-    head = store.suggest_title(id, title)
+    head = store.titles.suggest(id, title)
     while head is None:
         there = store.head(id)
         if there.title == title.strip(" \t"):
@@ -59,7 +59,7 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
             what = f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
             raise Refused(what + "say so with --yes", path=there.path)
         ensure_agreed(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", yes=yes)
-        head = store.suggest_title(id, title, instead_of=there.title)  # None: it was renamed while the person thought.
+        head = store.titles.suggest(id, title, instead_of=there.title)  # None: it was renamed while the person thought.
     return head
 
 

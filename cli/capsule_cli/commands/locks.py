@@ -26,7 +26,7 @@ def lock(id: Id) -> None:
         )
     with conversation(id) as (store, id):
         # Not in a `with`: the lock is to stay when the command is over.
-        store.lock(id)
+        store.locks.take(id)
         head = store.head(id)
     answer(head.as_json(), f"{id}: locked for {name}; release it with: capsule unlock {id} --instance {name}")
 
@@ -35,7 +35,7 @@ def lock(id: Id) -> None:
 def unlock(id: Id, force: bool = flag("--force", "Take the lock away from whoever holds it.")) -> None:
     """Release the lock of a conversation."""
     with conversation(id) as (store, id):
-        released = store.unlock(id, force=force)
+        released = store.locks.release(id, force=force)
     answer({"id": id, "released": released}, f"{id}: {'unlocked' if released else 'was not locked'}")
 
 
@@ -43,7 +43,7 @@ def unlock(id: Id, force: bool = flag("--force", "Take the lock away from whoeve
 def locks(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:
     """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on another host)."""
     with store_of() as store:
-        found = [state for state in store.locks() if not orphaned or state.state == "orphaned"]
+        found = [state for state in store.locks.list() if not orphaned or state.state == "orphaned"]
     instances = slice(8 if in_terminal() else None)
     rows = [
         (lock.id, lock.state, lock.name or lock.instance[instances], f"{lock.user}@{lock.host}", lock.since, lock.title)

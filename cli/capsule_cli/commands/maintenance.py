@@ -150,7 +150,7 @@ def migrate(
         jobs = {("path", file): partial(_migrate_file, file) for file in files}
         if store is not None:
             wanted = map(store.resolve, ids) if names else sorted(store.ids())
-            jobs |= {("id", id): partial(store.migrate, id) for id in wanted}
+            jobs |= {("id", id): partial(store.edits.migrate, id) for id in wanted}
         for (kind, name), migrated in with_bar("migrating", jobs.items(), len(jobs)):
             try:
                 told.append({kind: name, "changes": migrated(check=check)})
@@ -183,7 +183,7 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
         from capsule import Store
 
         with Store.open(root, keep_locks=False) as store:
-            return store.migrate(name.removesuffix(".json"), check=check)
+            return store.edits.migrate(name.removesuffix(".json"), check=check)
     data = read_file(path)
     validation.check(codec.decode(data, path), data, path)
     document, changes = migrations.current(codec.decode(data, path), path)

@@ -40,28 +40,28 @@ def _servers() -> None:
 def set_(id: Which, server: Server, switch: Switch) -> None:
     """Switch an MCP server on or off."""
     with _named(id) as (store, named):
-        _tell(named, store.set_mcp_servers(named, {server: switch == "on"}))
+        _tell(named, store.servers.set(named, {server: switch == "on"}))
 
 
 @commands.command("toggle")
 def toggle(id: Which, server: Server) -> None:
     """Switch an MCP server off when it is on, and on when it is off. Without an override it counts as on."""
     with _named(id) as (store, named):
-        _tell(named, store.toggle_mcp_server(named, server))
+        _tell(named, store.servers.toggle(named, server))
 
 
 @commands.command("remove")
 def remove(id: Which, servers: Names) -> None:
     """Reset MCP servers to their default."""
     with _named(id) as (store, named):
-        _tell(named, store.set_mcp_servers(named, dict.fromkeys(servers)))
+        _tell(named, store.servers.set(named, dict.fromkeys(servers)))
 
 
 @commands.command("list")
 def list_(id: Which) -> None:
     """List the MCP servers that differ from the default."""
     with _named(id) as (store, named):
-        found = store.mcp_servers(named)
+        found = store.servers.get(named)
     rows = [(name, _word(on)) for name, on in found.items()]
     listing(_as_json(named, found), ("server", "here"), rows, "all servers are as by default", last="server")
 

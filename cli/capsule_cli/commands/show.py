@@ -85,7 +85,7 @@ def show(
         if tree:
             from capsule_cli.shared.trees import as_lines, as_objects
 
-            history, drawn, current = source.branches(id)
+            history, drawn, current = source.branches.tree(id)
             text = "" if asked.json else "\n".join(as_lines(history, drawn, current))
             answer(as_objects(drawn, history, current) if asked.json else None, text)
         elif raw:
@@ -133,7 +133,7 @@ def encoded(messages: list[Mapping[str, Any]]) -> bytes:
 
 def whole(source: Store, id: str, *, all_: bool) -> tuple[list[Placed], Tree | None]:
     """All messages of the active branch, or of every one, and the tree."""
-    history, tree, current = source.branches(id)
+    history, tree, current = source.branches.tree(id)
     places: Iterable[int] = range(len(history)) if all_ else tree.path(current)
     return [(place, history[place]) for place in places], tree
 

@@ -85,14 +85,15 @@ def summarize(
         if command is not None:
             head = _by_program(store, id, command, title, budget, context=context)
         else:
-            mark = store.mark(id, up_to)  # Before a pipe is read, whose writer may have read the conversation by now.
-            head = store.summarize(id, message_text(text, file), title=title, of=mark)
+            # Before a pipe is read, whose writer may have read the conversation by now.
+            mark = store.summaries.mark(id, up_to)
+            head = store.summaries.add(id, message_text(text, file), title=title, of=mark)
     made = f"Made {one_line(head.title)!r}\n" if in_terminal() else ""
     answer(head.as_json(), made + head.id)
 
 
 def _by_program(store: Store, id: str, command: str, title: str | None, budget: int | None, *, context: bool) -> Head:
-    from capsule.store.freshness import Mark
+    from capsule.store.summaries import Mark
 
     refuse(not command.strip(), "the command line is empty", "--command")
     document = store.document(id)
@@ -102,7 +103,7 @@ def _by_program(store: Store, id: str, command: str, title: str | None, budget: 
     given = shown(read.text).encode("utf-8", "backslashreplace")
     text = decoded(_written_by(command, given, store.settings.message_bytes), _FROM_A_PROGRAM)
     refuse(not text.strip(), "it wrote nothing, and ended as if all were well; nothing was made", "--command")
-    return store.summarize(id, text, title=title, of=Mark.of(document))
+    return store.summaries.add(id, text, title=title, of=Mark.of(document))
 
 
 def _written_by(command: str, given: bytes, limit: int) -> bytes:
@@ -165,14 +166,14 @@ def _transcript(document: Mapping[str, Any], budget: int | None, *, context: boo
 def with_standing(store: Store, id: str) -> dict[str, Any]:
     """A conversation for a program; beside a summary stands what became of its source, as `source`."""
     document = store.document(id)
-    standing = store.standing(id) if document["metadata"].get("isSummary") is True else None
+    standing = store.summaries.standing(id) if document["metadata"].get("isSummary") is True else None
     return document | {"source": standing.as_json()} if standing is not None else document
 
 
 def tell_standing(store: Store, id: str) -> None:
     """Say what became of the source, on stderr, when the conversation is a summary."""
     head = store.head(id)
-    standing = store.standing(id) if head.is_summary else None
+    standing = store.summaries.standing(id) if head.is_summary else None
     if standing is not None:
         of = f" of {head.source_conversation_id}" if head.source_conversation_id else ""
         say(one_line(f"a summary{of}; {standing}"))

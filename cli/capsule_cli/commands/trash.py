@@ -73,7 +73,7 @@ def delete(
 def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
     # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
     named = list(dict.fromkeys(store.resolve(id) for id in ids))
-    doomed = [one for id in named for one in (id, *(store.forks(id, deep=True) if with_forks else ()))]
+    doomed = [one for id in named for one in (id, *(store.forks.list(id, deep=True) if with_forks else ()))]
     titles = {id: one_line(_title_of(store, id)) for id in doomed}
     if dry_run:
         plan = [{"id": id, "title": title, "dryRun": True} for id, title in titles.items()]
@@ -84,7 +84,7 @@ def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, ye
     try:
         for id in named:
             if id not in told:  # It may have been a fork of one before.
-                gone = store.delete_with_forks(id) if with_forks else [store.delete(id)]
+                gone = store.forks.delete(id) if with_forks else [store.delete(id)]
                 told |= {one.id: _gone(one) for one in gone}
     finally:
         lines = (f"{id}: {titles.get(id, '')!r} is in the trash; undo: {one['undo']}" for id, one in told.items())
@@ -139,7 +139,7 @@ def trash() -> None:
                 }
                 line = f"{counted(len(removed.messages), 'message')} {removed.reason} in {removed.title!r}"
             else:
-                head = store.trashed_head(item)
+                head = store.trash.head(item)
                 one["title"] = line = "damaged" if head.damaged else head.title
             told.append(one)
             rows.append((item.id, item.deleted_at, line))
@@ -164,10 +164,10 @@ def restore(
         item, removed = _chosen(store, id, deleted)
         came: dict[str, Any] = {}
         if removed is None:
-            head = store.restore(item.id, item)
+            head = store.trash.restore(item.id, item)
             said = f"back, and damaged: {head.damaged}" if head.damaged else f"{one_line(head.title)!r} is back"
         else:
-            came["restored"] = store.restore_messages(item)
+            came["restored"] = store.trash.restore_messages(item)
             head = store.head(item.id)
             said = f"{counted(len(came['restored']), 'message')} restored in {one_line(head.title)!r}"
     answer(head.as_json() | came, f"{head.id}: {said}")
@@ -186,7 +186,7 @@ def purge(
         before = timestamps.canonical((datetime.now(UTC) - timedelta(seconds=age_s)).isoformat())
         many = sum(item.deleted_at <= before for item, _ in _in_trash(store))
         ensure_agreed(f"Remove {many} in the trash, and what is as old in the quarantine, for good?", yes=yes)
-        gone = store.purge(age_s)
+        gone = store.trash.purge(age_s)
     answer({"purged": gone}, f"{len(gone)} removed for good")
 
 
@@ -200,7 +200,7 @@ def _title_of(store: Store, id: str) -> str:
 
 def _in_trash(store: Store) -> list[tuple[Trashed, Removed | None]]:
     """The conversations and the messages in the trash, the latest first; messages with what is known of them."""
-    found = [(one, None) for one in store.trash()] + [(one.trashed, one) for one in store.removed()]
+    found = [(one, None) for one in store.trash.list()] + [(one.trashed, one) for one in store.trash.removed()]
     return sorted(found, key=lambda item: item[0].deleted_at, reverse=True)
 
 

@@ -28,7 +28,7 @@ def conflicts(
 ) -> None:
     """List the fields that two merged versions changed differently, and that nobody has settled yet."""
     with store_of() as store:
-        found = store.conflicts(store.resolve(id) if id is not None else None)
+        found = store.conflicts.list(store.resolve(id) if id is not None else None)
     rows = [
         (
             one.id,
@@ -59,7 +59,7 @@ def resolve(
         settled = [
             _settle(store, one, keep, value) for one in _meant(store, id, field, one=keep is not None or bool(value))
         ]
-        left = [one.as_json() for one in store.conflicts(id)]
+        left = [one.as_json() for one in store.conflicts.list(id)]
     done = "\n".join(f"{id}: {one_line(one['field'])} is {_shown(one['value'])}" for one in settled)
     answer({"id": id, "settled": settled, "left": left}, done)
     if left and not asked.json:
@@ -72,7 +72,7 @@ def _meant(store: Store, id: str, field: str | None, *, one: bool) -> list[Dispu
     Raises:
         InvalidInput: Nothing is, or it isn't clear which.
     """
-    found = store.conflicts(id)
+    found = store.conflicts.list(id)
     names = ", ".join(one_line(dispute.field) for dispute in found)
     if not found:
         raise InvalidInput(f"conversation {id} has nothing to settle")
@@ -92,7 +92,7 @@ def _settle(store: Store, dispute: Disputed, keep: int | None, value: str | None
         Stopped: The person doesn't want to decide.
     """
     chosen = _read(dispute, value) if value is not None else _kept(dispute, _ask(dispute) if keep is None else keep)
-    store.settle_conflict(dispute.id, dispute.field, chosen)
+    store.conflicts.settle(dispute.id, dispute.field, chosen)
     return {"field": dispute.field, "value": chosen}
 
 

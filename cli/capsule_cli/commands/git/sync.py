@@ -78,7 +78,7 @@ def sync(
     with store_of() as store:
         with Ending() as ending, _shown(ending) as steps:
             done = git.open(store).sync(_subject(message), unrelated=unrelated, progress=steps)
-        disputed = store.conflicts()
+        disputed = store.conflicts.list()
         answer(
             done.as_json() | {"conflicts": [one.as_json() for one in disputed]},
             "\n".join(_of_sync(done)) or ("nothing to commit" if done.offline or not done.remote else "up to date"),

@@ -1,0 +1,125 @@
+"""Where an append goes, and whether it was made before.
+
+Whoever lost the answer to an append can't tell whether it was done. With a key they ask again: the message's id is made
+of conversation and key, so the file itself says whether it is there, to every process, after every restart, also when
+all that is derived was deleted.
+
+What must stay true: a message that names no parent lands at the end of the active branch, whoever wrote meanwhile, and
+one that names a parent names a message of the conversation. Where the last message is known to be the end of the
+active branch (`Transaction.ends_active`), nothing is read; elsewhere the conversation is parsed once. Whether a keyed
+message is there is decided in the transaction that appends; and a plain append pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capsule.errors import InvalidInput, Remedy
+from capsule.format.canonical import order_message
+from capsule.format.message import check_message
+from capsule.ids import keyed_message_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capsule.format.tree.tree import Link
+    from capsule.store.change import Conversation
+
+Entry = dict[str, Any]
+_LONGEST_KEY = 256
+#: What must be the same in a second request under the same key.
+_SAME = ("role", "content", "from", "parent")
+
+
+def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[Entry], bool]:
+    """The entries, each with the parent it needs when they are appended in this order.
+
+    Args:
+        conversation: Under its mutex.
+        entries: Complete messages; not to be changed in place.
+
+    Returns:
+        The entries, and whether the last one is then the end of the active branch.
+
+    Raises:
+        InvalidInput: One names a parent that is no message here.
+    """
+    current = conversation.head.current
+    if current is None:  # The last message is the end of the active branch, whatever it answers.
+        there = set[str]()
+        for entry in entries:
+            parent = entry.get("parent")
+            if parent is not None and parent not in there and not conversation.has(parent):
+                raise _unknown(conversation.id, parent)
+            there.add(entry["id"])
+        return entries, True
+    if conversation.transaction.ends_active and not any("parent" in entry for entry in entries):
+        return entries, True
+    from capsule.format.tree.tree import Tree, link_of
+
+    links: list[Link] = [link_of(entry) for entry in conversation.document()["history"]]
+    ids = {id for id, _ in links}
+    result: list[Entry] = []
+    leaf = Tree.of_links(links).active_leaf(current)
+    for entry in entries:
+        if "parent" in entry:
+            if entry["parent"] is not None and entry["parent"] not in ids:
+                raise _unknown(conversation.id, entry["parent"])
+        elif 0 <= leaf < len(links) - 1:
+            entry = order_message(entry | {"parent": links[leaf][0]})
+        links.append(link_of(entry))
+        ids.add(entry["id"])
+        result.append(entry)
+        leaf = Tree.of_links(links).active_leaf(current) if "parent" in entry else len(links) - 1
+    return result, leaf == len(links) - 1
+
+
+def _unknown(id: str, parent: str) -> InvalidInput:
+    return InvalidInput(
+        f"message.parent: {parent[:130]!r} is the id of no message in conversation {id}; nothing was written",
+        remedy=Remedy("messages", id),
+    )
+
+
+def keyed_message(conversation: str, key: str, message: dict[str, Any]) -> dict[str, Any]:
+    """A message to be appended once under `key`, checked.
+
+    Raises:
+        InvalidInput: Key or message can't be accepted.
+    """
+    return check_message({**message, "id": keyed_message_id(conversation, check_key(key))})
+
+
+def check_key(key: str) -> str:
+    """`key`, when it may be one. Raises InvalidInput."""
+    if not key.strip() or len(key) > _LONGEST_KEY:
+        raise InvalidInput(f"an idempotency key has 1 to {_LONGEST_KEY} characters; this one has {len(key)}")
+    return key
+
+
+def appended(
+    conversation: Conversation, message: dict[str, Any], same: Iterable[str] = _SAME
+) -> tuple[int, dict[str, Any]] | None:
+    """The place of a keyed message and itself, when it was appended before; else None.
+
+    Args:
+        conversation: In its transaction.
+        message: As `keyed_message` gives it.
+        same: What a retry has in common with the first request.
+
+    Raises:
+        InvalidInput: The key was used for another message.
+    """
+    found = conversation.transaction.find_made(message["id"])
+    if found is None:
+        return None
+    at, entry = found
+    # The store names a parent by itself, on another branch.
+    same = [name for name in same if name != "parent" or name in message]
+    if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
+        raise InvalidInput(
+            f"this idempotency key was used before in conversation {conversation.id}, for another message (@{at}); "
+            "nothing was written. Use a new key for a new message"
+        )
+    conversation.transaction.ensure_durable()  # Whoever appended it may have died, or failed, before it was.
+    return found

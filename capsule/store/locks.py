@@ -1,0 +1,64 @@
+"""The locks of an open store, as its users take, release and list them. `capsule.locks` keeps the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from capsule.ids import check_id
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+    from capsule.locks.holder import HeldLock
+    from capsule.locks.policy import LockState
+    from capsule.store.store import Store
+
+
+class Locks:
+    """The locks on the conversations of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def take(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
+        """Lock a conversation for this instance. The lock ends with a `with` block, `release` or the store's `close`.
+
+        Args:
+            id: The conversation.
+            client, agent: The program and the agent that it is for, which the lock then names.
+
+        Raises as `append`. Cost: copying the file, in the kernel.
+        """
+        return self._store._holder.lock(check_id(id), client, agent)
+
+    def release(self, id: str, *, force: bool = False) -> bool:
+        """Release a conversation's lock, without changing the conversation.
+
+        Args:
+            id: The conversation.
+            force: Release it also if another instance holds it.
+
+        Returns:
+            False if there was no lock.
+
+        Raises:
+            Locked: Another instance holds it, and `force` is not given.
+            NotFound, InvalidDocument, StoreBusy, Refused, StorageFailed: As `append`.
+
+        Cost: copying the file.
+        """
+        return self._store._holder.unlock(check_id(id), force=force)
+
+    def state(self, head: Head) -> LockState | None:
+        """Say whether the holder of the lock in a head is alive. None: the head has no active lock.
+
+        Args:
+            head: A head, as `head` or `heads` gives it.
+
+        Raises nothing. Cost: one test of a kernel lock.
+        """
+        return self._store._holder.state_of(head) if head.lock else None
+
+    def list(self) -> Iterator[LockState]:
+        """List every active lock of the store, with the state of its holder. Raises and costs as `heads`."""
+        return (state for state in map(self.state, self._store.heads()) if state is not None)

@@ -1,0 +1,341 @@
+"""What is written every day: a conversation is made, messages are appended, its head is changed.
+
+What must stay true: every change of a conversation is one `_change`; what is written is durable when a method returns;
+and a change of the head is one write, for which no message is parsed: what isn't asked to change stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capsule import timestamps
+from capsule.engines.files.protocols import Interfered
+from capsule.errors import InvalidInput, StoreBusy
+from capsule.format import new
+from capsule.format.message import check_message
+from capsule.format.text.titles import check_tags, check_title, title_by_rule
+from capsule.ids import check_id, new_id
+from capsule.store.appends import appended, keyed_message
+from capsule.store.attributes import changed
+from capsule.store.change import Conversation, complete, unasked
+from capsule.store.creation import made_once, write_new
+from capsule.store.reading import KIND, Reading
+from capsule.store.servers import with_waiting
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+    from capsule.format.models import Message
+    from capsule.locks.holder import Holder
+    from capsule.settings import Settings
+
+T = TypeVar("T")
+_TRIES = 50
+
+Document = dict[str, Any]
+
+
+class Writing(Reading):
+    """What an open store writes every day. A base of `Store`.
+
+    Every change of a conversation is one `_change`: a transaction, the rule of who may write, the change, the lock that
+    is recorded with it; and again from the beginning when something else wrote in between.
+    """
+
+    settings: Settings
+    _holder: Holder
+
+    def _change(
+        self,
+        id: str,
+        edit: Callable[[Conversation], T],
+        admit: Callable[[Conversation], Document | None] | None = None,
+        *,
+        is_own: bool = True,
+    ) -> T:
+        """Change a conversation.
+
+        Args:
+            id: The conversation.
+            edit: Makes the change. It runs again when something else wrote in between, so what it makes up, as ids, it
+                must have made up before.
+            admit: Who may write, as `Conversation` takes it; None: as a save.
+            is_own: Whether the watchers of this store are told that it did it.
+        """
+        for tries in range(_TRIES):
+            try:
+                with self.engine.transaction(KIND, id) as transaction:
+                    own = self._own if is_own else None
+                    conversation = Conversation(transaction, self.settings, admit or self._holder.admit, own, tries)
+                    if own is None:
+                        done = edit(conversation)
+                    else:
+                        with own.writing(conversation):
+                            done = edit(conversation)
+                    if conversation.recorded is not None:
+                        self._holder.now_held(id, conversation.recorded)
+                    return done
+            except Interfered:
+                continue
+        raise StoreBusy(
+            f"conversation {id} keeps being rewritten by another program; try again when it is done",
+            id=id,
+            holder="another program",
+        )
+
+    def _wrote(self, id: str, *what: str) -> None:
+        """Have watchers told that this store did it, as `Own.wrote` takes it."""
+        if self._own is not None:
+            self._own.wrote(id, *what)
+
+    def _change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
+        return self._change(id, action, unasked)
+
+    def _change_head(self, id: str, change: Callable[[Document], None]) -> Head:
+        return self._head_of(id, self._change(id, lambda conversation: conversation.change_head(change)))
+
+    def create(
+        self,
+        *,
+        title: str | None = None,
+        mode: str = "api",
+        type: str = "chat",
+        tags: Iterable[str] = (),
+        id: str | None = None,
+        messages: Iterable[Mapping[str, Any] | Message] = (),
+        created_by: str | None = None,
+        key: str | None = None,
+    ) -> Head:
+        """Make a conversation; it is durable when this returns.
+
+        Args:
+            title: Its title; None: made by rule from the first user message, when there is one.
+            mode: `api` or `toolbox`.
+            type: `chat`, `direct`, `group` or `channel`.
+            tags: Its tags.
+            id: Its id; None: a new one.
+            messages: Its first messages, as `append_many` takes them.
+            created_by: The agent that makes it.
+            key: Instead of `id`, chosen by the caller for this one conversation. A retry gives the same key and the
+                same first message, and gets the conversation that the first call made, also from another process.
+
+        It gets the switches of MCP servers that wait for it (`servers.set` of None), which are then gone.
+
+        Raises:
+            InvalidInput: An argument can't be accepted, or the id is taken.
+            InvalidDocument: The document of the waiting switches does not parse.
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: writing a new file, with two flushes.
+        """
+        if key is not None and id is not None:
+            raise InvalidInput("give id or key, and not both: a key makes the id")
+        stamp = timestamps.now()
+        checked = [check_message(message) for message in messages]
+        entries = [complete(message, stamp) for message in checked]
+        named = title is not None
+        title = title_by_rule(entries) if title is None else check_title(title)
+
+        def make(id: str) -> Head:
+            lock = self._holder.lock_for_new(type)
+
+            def with_overrides(overrides: dict[str, Any] | None) -> Head:
+                document = new.new_capsule(
+                    id,
+                    title,
+                    stamp,
+                    mode,
+                    type,
+                    check_tags(tags),
+                    "user" if named else "auto",
+                    lock,
+                    entries,
+                    metadata={"createdBy": created_by, "mcpServers": overrides},
+                )
+                return write_new(self, document)
+
+            return with_waiting(self.engine, with_overrides)
+
+        if key is not None:
+            return made_once(self, "create", "", key, make, title if named else None, next(iter(checked), None))
+        return make(new_id() if id is None else check_id(id))
+
+    def append(self, id: str, *, role: str = "user", content: str, **fields: Any) -> Message:
+        """Append one message; it is durable when this returns.
+
+        Args:
+            id: The conversation.
+            role: `user`, `assistant`, `system` or `tool`.
+            content: The text.
+            fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`). `parent` is
+                the id of the message it answers (None: it answers none); without it, the end of the active branch.
+
+        Returns:
+            The message as written, with its id, its time, and `at`, its position.
+
+        Raises:
+            NotFound: There is no such conversation.
+            InvalidInput: The message can't be accepted, or its parent is no message there.
+            Locked, LockLost: Another instance holds the conversation, or took it.
+            InvalidDocument: The file does not parse; it is left as it is.
+            StoreBusy, Refused, StorageFailed: The system did not let it.
+
+        Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile. Where somebody
+            switched to another branch, also a look back to where its own messages begin, once for each open store.
+        """
+        checked = [check_message({"role": role, "content": content, **fields})]
+        at, entries = self._change(id, lambda conversation: conversation.append(checked))
+        from capsule.format.models import Message
+
+        return Message.model_validate(entries[0]).placed(at)
+
+    def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
+        """Append messages in one write: all are durable when this returns, or none is there.
+
+        Args:
+            id: The conversation.
+            messages: Mappings or `Message` models. If there are none, nothing happens.
+
+        Returns and raises as `append`. Cost: one fdatasync.
+        """
+        at, entries = self.append_entries(id, messages)
+        if not entries:
+            return []
+        from capsule.format.models import Message
+
+        return [Message.model_validate(entry).placed(at + i) for i, entry in enumerate(entries)]
+
+    def append_entries(
+        self, id: str, messages: Iterable[Mapping[str, Any] | Message]
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """Append as `append_many` does, without making models of the messages.
+
+        To make models, pydantic is imported, which takes longer than a command's whole append.
+
+        Args:
+            id: The conversation.
+            messages: As `append_many` takes them.
+
+        Returns:
+            The place of the first message, and the messages as they stand in the file.
+
+        Raises and costs as `append_many`.
+        """
+        checked = [check_message(message) for message in messages]
+        if not checked:
+            return 0, []
+        return self._change(id, lambda conversation: conversation.append(checked))
+
+    def append_once(
+        self, id: str, key: str, *, role: str = "user", content: str, **fields: Any
+    ) -> tuple[Message, bool]:
+        """Append one message, unless it was appended under this key before, by any process, however long ago.
+
+        Args:
+            id: The conversation.
+            key: Chosen by the caller for this one message; a retry gives it again, with the same message.
+            role, content, fields: As `append`.
+
+        Returns:
+            The message as written, and whether it was there already.
+
+        Raises as `append`; also
+            InvalidInput: The key was used for another message.
+
+        Cost: as `append`, and once per process and version of the file's head a look through its bytes; a retry
+            costs reading the file.
+        """
+        message = keyed_message(check_id(id), key, {"role": role, "content": content, **fields})
+
+        def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
+            before = appended(conversation, message)
+            if before is not None:
+                return *before, True
+            at, entries = conversation.append([message])
+            return at, entries[0], False
+
+        at, entry, repeated = self._change(id, act)
+        from capsule.format.models import Message
+
+        return Message.model_validate(entry).placed(at), repeated
+
+    def update(
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        by: str = "user",
+        instead_of: str | None = None,
+        tags: Iterable[str] | None = None,
+        tagged: Iterable[str] = (),
+        untagged: Iterable[str] = (),
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        mcp_servers: Mapping[str, bool | None] | None = None,
+    ) -> Head:
+        """Change several fields of a head in one write. What is None or left out stays as it is.
+
+        Args:
+            id: The conversation.
+            title: The title.
+            by: As `rename` takes it.
+            instead_of: The title that the new one replaces. It is refused when somebody gave another one meanwhile.
+            tags: All tags, in place of those that are there.
+            tagged, untagged: Tags to add, and tags to remove.
+            pinned: Whether it is pinned to the top of the list.
+            archived: Whether it is archived.
+            mcp_servers: Switches of MCP servers, as `servers.set` takes them.
+
+        Raises as `append`; also
+            InvalidInput: A value can't be accepted, or there is nothing to change.
+
+        Cost: copying the file.
+        """
+        flags = {"pinned": pinned, "archived": archived}
+        return self._change_head(id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers))
+
+    def rename(self, id: str, title: str, *, by: str = "user") -> Head:
+        """Give a conversation a title. Raises as `append`. Cost: copying the file.
+
+        Args:
+            id: The conversation.
+            title: The title.
+            by: `user`, or `auto` for a title made by rule, which a later rule may change.
+        """
+        return self.update(id, title=title, by=by)
+
+    def tag(self, id: str, *tags: str) -> Head:
+        """Add tags. A tag that is there already stays as it is. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            tags: The tags.
+        """
+        return self.update(id, tagged=tags)
+
+    def untag(self, id: str, *tags: str) -> Head:
+        """Remove tags. A tag that is not there is skipped. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            tags: The tags.
+        """
+        return self.update(id, untagged=tags)
+
+    def pin(self, id: str, on: bool = True) -> Head:
+        """Pin a conversation to the top of the list, or unpin it. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            on: False unpins it.
+        """
+        return self.update(id, pinned=on)
+
+    def archive(self, id: str, on: bool = True) -> Head:
+        """Archive a conversation, or bring it back into the list. Raises and costs as `rename`.
+
+        Args:
+            id: The conversation.
+            on: False brings it back.
+        """
+        return self.update(id, archived=on)
