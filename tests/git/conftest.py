@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.git.repositories import Clone, cloned, new, published
+from tests.git.repositories import Clone, cloned, environment, new, published
+
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Clone:
     """A repository that is a store, with the drivers set up and one commit."""
     return new(tmp_path / "répo with space")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Clone:
+    """A repository that is a store, and is not set up."""
+    return new(tmp_path / "plain", drivers=False)
 
 
 @pytest.fixture
@@ -37,3 +49,20 @@ def monorepos(monorepo: Clone, tmp_path: Path) -> tuple[Clone, Clone]:
     """Two clones of a repository with a store in a folder of it."""
     remote = published(monorepo, tmp_path / "remote.git")
     return monorepo, cloned(remote, tmp_path / "other clone", monorepo.folder)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `capsule` on a clone's store."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(clone: Clone, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "capsule_cli", "--store", str(clone.root), *words]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        processes.append(subprocess.Popen(command, cwd=clone.top, env=environment(), text=True, **pipes))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()

@@ -1,15 +1,55 @@
-"""What people say and do in two clones, for the tests of syncing."""
+"""What people and programs do in clones, in the test's own process: quicker than the program, and a test can stand
+in between."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from capsule import Store
-from capsule.format import codec
+from capsule import Store, git
+from capsule.format import codec, validation
+from capsule.format.merge.clean_form import CONVERSATIONS, clean
+from capsule.git.commits.commit import Committed
+from capsule.git.commits.operation import no_progress
+from capsule.git.commits.sync import Synced
 from tests.git.repositories import Clone
-from tests.git.turning import status, sync_of
 
 Two = tuple[Clone, Clone]
+Told = Callable[[str, int, int], None]
+
+
+def committed(store: Store, message: str | None = None, told: Told = no_progress) -> Committed:
+    return git.open(store).commit(message, progress=told)
+
+
+def synced(store: Store, told: Told = no_progress, *, unrelated: bool = False) -> Synced:
+    return git.open(store).sync(unrelated=unrelated, progress=told)
+
+
+def sync_of(clone: Clone, told: Told = no_progress) -> Synced:
+    """A sync by a store that is opened for it, as the program does."""
+    with Store.open(clone.root, keep_locks=False) as store:
+        return synced(store, told)
+
+
+def staged(clone: Clone) -> list[str]:
+    """The paths that differ between HEAD and the index."""
+    return clone.run("diff", "--cached", "--no-renames", "--name-only", "-z").out.split("\0")[:-1]
+
+
+def status(clone: Clone) -> list[str]:
+    """What `git status` says, with the drivers that the clone is set up with."""
+    return clone.run("status", "--porcelain", "-z").out.split("\0")[:-1]
+
+
+def document(clone: Clone, id: str) -> dict[str, Any]:
+    """The conversation in the working tree, which is valid, and in its clean form but for a lock."""
+    data = clone.file(id).read_bytes()
+    found = codec.decode(data, id)
+    validation.check(found, data, id)
+    assert found["metadata"]["lock"]["active"] or clean(data, id, CONVERSATIONS) == data
+    return found
 
 
 def contents(clone: Clone, id: str) -> list[str]:
@@ -38,14 +78,30 @@ def shared(clones: Two, *said: str, type: str = "group") -> str:
     return id
 
 
+def diverged(clones: Two) -> tuple[Clone, Clone, str]:
+    """The clones, and a conversation in which both went on; the first has synced."""
+    id = shared(clones, "one")
+    for clone, text in zip(clones, ("from anna", "from ben"), strict=True):
+        say(clone, id, text)
+    sync_of(clones[0])
+    return *clones, id
+
+
 def head(clone: Clone) -> str:
     return clone.git("rev-parse", "HEAD")
 
 
-def assert_at_rest(clone: Clone) -> None:
+def assert_at_rest(*clones: Clone) -> None:
     """Assert that nothing waits for a person: no merge, no difference, nothing staged."""
-    assert status(clone) == []
-    assert not (Path(clone.repository.directory) / "MERGE_HEAD").exists()
+    for clone in clones:
+        assert status(clone) == []
+        assert not (Path(clone.repository.directory) / "MERGE_HEAD").exists()
+
+
+def assert_same(id: str, clones: Two) -> None:
+    """Assert that both clones have the same bytes of a conversation, and are at rest."""
+    assert clones[0].file(id).read_bytes() == clones[1].file(id).read_bytes()
+    assert_at_rest(*clones)
 
 
 def delete(clone: Clone, id: str) -> None:
@@ -63,3 +119,12 @@ def code(clone: Clone, text: str, name: str = "README.md", *, commit: bool = Tru
     if commit:
         clone.run("add", name)
         clone.run("commit", "-qm", f"{name} changed")
+
+
+def program(clone: Clone, path: Path, *lines: str) -> Path:
+    """A shell script, for example a hook: its path begins in the repository's common directory of git."""
+    path = Path(clone.repository.common) / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path

@@ -8,6 +8,7 @@ from capsule import git
 from capsule.format import codec
 from capsule.format.merge.clean_form import clean
 from tests.git.repositories import Clone
+from tests.git.talking import say
 
 ID = "plan-1"
 
@@ -28,8 +29,7 @@ def version(repo: Clone) -> bytes:
 def after(repo: Clone, before: bytes, content: str) -> bytes:
     """What becomes of a version when a message is appended to it somewhere."""
     put(repo, before)
-    with repo.store() as store:
-        store.append(ID, content=content)
+    say(repo, ID, content)
     return version(repo)
 
 
@@ -51,7 +51,7 @@ def test_the_commit_that_both_went_on_from_is_the_ancestor(repo: Clone) -> None:
     assert found(repo, ours, theirs) == base and found(repo, base, theirs) == base
 
 
-def test_one_that_only_one_side_has_read_is_none_and_an_earlier_one_is_taken(repo: Clone) -> None:
+def test_the_ancestor_is_an_earlier_commit_when_one_side_has_not_read_the_last(repo: Clone) -> None:
     base = made(repo)
     theirs = after(repo, base, "there")
     put(repo, base)
@@ -60,7 +60,7 @@ def test_one_that_only_one_side_has_read_is_none_and_an_earlier_one_is_taken(rep
     assert found(repo, later, theirs) == base
 
 
-def test_one_whose_edit_the_other_side_has_not_is_none(repo: Clone) -> None:
+def test_a_commit_whose_edit_one_side_lacks_is_no_ancestor(repo: Clone) -> None:
     base = made(repo)
     with repo.store() as store:
         store.edits.message(ID, "@0", content="one, said better")
@@ -71,7 +71,7 @@ def test_one_whose_edit_the_other_side_has_not_is_none(repo: Clone) -> None:
     assert found(repo, edited, codec.encode(theirs)) == base
 
 
-def test_what_was_merged_in_between_later_is_not_taken_for_deleted(repo: Clone) -> None:
+def test_a_message_merged_in_later_does_not_count_as_deleted(repo: Clone) -> None:
     base = made(repo)
     merged = json.loads(base)
     merged["history"].insert(1, merged["history"][0] | {"id": "in-between"})

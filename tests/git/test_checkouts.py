@@ -72,7 +72,7 @@ MOVES: dict[str, Callable[[Clone], object]] = {
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_what_is_in_a_commit_goes_when_git_moves_to_another(clone: Clone, id: str, move: str) -> None:
+def test_a_committed_message_goes_when_git_moves_to_another_commit(clone: Clone, id: str, move: str) -> None:
     with clone.store() as store:
         assert contents(store, id) == ["one", "two"]
         MOVES[move](clone)
@@ -88,9 +88,7 @@ PUTS_BACK = (
 )
 
 
-def test_what_is_in_no_commit_comes_back_with_the_way_to_have_the_committed_version(
-    clone: Clone, id: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_uncommitted_message_comes_back_with_advice(clone: Clone, id: str, caplog: pytest.LogCaptureFixture) -> None:
     for command in PUTS_BACK:
         with clone.store() as store:
             store.append(id, content=" ".join(command))

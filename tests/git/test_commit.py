@@ -17,7 +17,7 @@ from capsule.git.commits import operation
 from capsule.git.commits.message import DocumentChange, commit_message
 from capsule.git.setup.attributes import driver_config
 from tests.git.repositories import PROGRAM, Clone, new, worktree
-from tests.git.turning import committed, staged, status
+from tests.git.talking import committed, conversation, staged, status
 from tests.processes import Child
 
 
@@ -25,7 +25,7 @@ def subject(clone: Clone) -> str:
     return clone.git("log", "-1", "--format=%s")
 
 
-def test_a_commit_has_what_changed_and_says_what(repo: Clone) -> None:
+def test_a_commit_holds_the_changes_and_its_message_lists_them(repo: Clone) -> None:
     with repo.store() as store:
         plan, ideas = store.create(title="Plan", type="group").id, store.create(title="Ideas", type="group").id
         committed(store)
@@ -46,9 +46,8 @@ def test_a_commit_has_what_changed_and_says_what(repo: Clone) -> None:
     assert status(repo) == []
 
 
-def test_the_program_commits_with_the_subject_it_is_given_and_tells_in_json(repo: Clone) -> None:
-    with repo.store() as store:
-        id = store.create(title="Plan", type="group").id
+def test_the_program_commits_with_a_given_subject_and_prints_json(repo: Clone) -> None:
+    id = conversation(repo)
     told = json.loads(repo.capsule("git", "commit", "-m", "My words", "--json").out)
     assert told["subject"] == subject(repo) == "My words"
     assert told["commit"] == repo.git("rev-parse", "HEAD")
@@ -88,7 +87,7 @@ def test_a_staged_deletion_and_a_staged_rename_of_a_person_stay_theirs(monorepo:
     assert (monorepo.top / "drei ß.py").exists()
 
 
-def test_what_does_not_parse_is_named_and_the_rest_is_committed(repo: Clone) -> None:
+def test_a_damaged_file_is_named_and_the_rest_is_committed(repo: Clone) -> None:
     with repo.store() as store:
         good, bad = store.create(title="Good", type="group").id, store.create(title="Bad", type="group").id
         committed(store)
@@ -104,7 +103,7 @@ def test_what_does_not_parse_is_named_and_the_rest_is_committed(repo: Clone) -> 
     assert status(repo) == []
 
 
-def test_what_does_not_parse_is_not_committed_as_a_person_staged_it_before_either(repo: Clone) -> None:
+def test_a_damaged_file_is_not_committed_as_it_was_staged_before(repo: Clone) -> None:
     with repo.store() as store:
         id = store.create(title="Plan", type="group").id
         committed(store)
@@ -326,8 +325,7 @@ def test_every_committed_version_is_whole_while_others_append(repo: Clone, child
 def test_an_index_that_another_git_holds_is_waited_for(
     repo: Clone, monkeypatch: pytest.MonkeyPatch, is_staged: bool
 ) -> None:
-    with repo.store() as store:
-        store.create(title="Plan", type="group")
+    conversation(repo)
     if is_staged:  # As a commit leaves it that a hook turned down. There is nothing to be put into the index then.
         repo.run("add", "--all")
     lock = Path(repo.repository.directory) / "index.lock"
@@ -354,7 +352,7 @@ def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.Monk
             committed(store)
 
 
-def test_one_works_in_a_worktree_at_a_time(repo: Clone) -> None:
+def test_a_second_operation_in_a_worktree_waits_for_the_first(repo: Clone) -> None:
     drivers = driver_config(PROGRAM)
     with repo.store() as store, operation.operation(store, drivers):
         second = operation.operation(store, drivers, timeout_s=0.01)
@@ -363,8 +361,7 @@ def test_one_works_in_a_worktree_at_a_time(repo: Clone) -> None:
 
 
 def test_inside_a_hook_of_another_repository_it_works_on_its_own(repo: Clone, monorepo: Clone) -> None:
-    with repo.store() as store:
-        store.create(title="Plan", type="group")
+    conversation(repo)
     inside = {"GIT_DIR": str(monorepo.top / ".git"), "GIT_INDEX_FILE": str(monorepo.top / ".git" / "index")}
     before = monorepo.git("rev-parse", "HEAD")
     repo.capsule("git", "commit", **inside)
@@ -387,7 +384,7 @@ def test_a_title_can_not_forge_a_line_of_the_message() -> None:
     assert [line for line in commit_message([odd], 0, []).splitlines() if line.startswith("Signed")] == []
 
 
-def test_what_can_not_be_read_says_so(repo: Clone) -> None:
+def test_a_commit_names_a_file_that_can_not_be_read(repo: Clone) -> None:
     (repo.root / "conversations" / "link.json").symlink_to("elsewhere.json")
     with repo.store() as store:
         done = committed(store)

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 from tests.git.repositories import PROGRAM, Clone, environment, new
-from tests.git.test_drivers_filter import FOLDER, lock, talking
+from tests.git.talking import conversation, say
+from tests.git.test_drivers_filter import FOLDER, lock
 
 STAMP = "2025-01-12T10:00:00.000Z"
 
@@ -21,7 +22,7 @@ def hunk(diff: str) -> list[str]:
 
 
 def test_a_message_that_came_is_a_line_that_came(repo: Clone) -> None:
-    id = talking(repo, "Hello", "there")
+    id = conversation(repo, "Hello", "there")
     repo.commit()
     with repo.store() as store:
         store.append(id, content="One\n\nTwo", role="assistant", **{"from": "anna"})
@@ -31,7 +32,7 @@ def test_a_message_that_came_is_a_line_that_came(repo: Clone) -> None:
 
 
 def test_a_lock_and_a_layout_make_no_difference(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit()
     repo.file(id).write_bytes(lock(repo, id).replace(b"\n", b"\r\n"))
     assert repo.git("diff") == ""
@@ -39,7 +40,7 @@ def test_a_lock_and_a_layout_make_no_difference(repo: Clone) -> None:
 
 def test_a_hunk_is_headed_by_the_message_it_is_in(repo: Clone) -> None:
     lines = [f"line {at}" for at in range(30)]
-    id = talking(repo, "Hello", "\n".join(lines))
+    id = conversation(repo, "Hello", "\n".join(lines))
     repo.commit()
     with repo.store() as store:
         last = str(store.tail(id, 1)[0].id)
@@ -50,10 +51,9 @@ def test_a_hunk_is_headed_by_the_message_it_is_in(repo: Clone) -> None:
 
 
 def test_blame_tells_who_said_what(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit("first")
-    with repo.store() as store:
-        store.append(id, content="More")
+    say(repo, id, "More")
     repo.run("commit", "-a", "-m", "second", "--author=Ben <ben@example.org>")
     blamed = repo.git("blame", "-s", "--line-porcelain", "--", f"conversations/{id}.json").splitlines()
     lines = [line[1:] for line in blamed if line.startswith("\t")]
@@ -64,7 +64,7 @@ def test_blame_tells_who_said_what(repo: Clone) -> None:
 
 def test_a_conversation_that_came_or_went_is_shown_whole(tmp_path: Path) -> None:
     clone = new(tmp_path / "r", FOLDER)
-    id = talking(clone, "Hello")
+    id = conversation(clone, "Hello")
     clone.commit()
     shown = hunk(clone.git("show", "--format="))
     assert f"+conversation {id}" in shown and "+user: Hello" in shown
@@ -74,7 +74,7 @@ def test_a_conversation_that_came_or_went_is_shown_whole(tmp_path: Path) -> None
 
 
 def test_a_broken_version_in_the_history_is_shown_as_it_is(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit()
     data = repo.file(id).read_bytes()
     repo.file(id).write_bytes(data[:-9])
@@ -92,7 +92,7 @@ def test_an_agents_document_is_shown_as_it_is(repo: Clone) -> None:
     assert '+  "name": "Anna",' in repo.git("show", "--format=")
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_textconv_names_a_file_that_can_not_be_read(tmp_path: Path) -> None:
     done = subprocess.run(
         [*PROGRAM, "textconv", str(tmp_path / "none")], capture_output=True, env=environment(), timeout=60, text=True
     )
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_a_pager_that_is_left_ends_it_without_a_word(repo: Clone) -> None:
-    id = talking(repo, "Hello\n" * 200_000)
+    id = conversation(repo, "Hello\n" * 200_000)
     command = [*PROGRAM, "textconv", str(repo.file(id))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     assert process.stdout is not None and process.stderr is not None

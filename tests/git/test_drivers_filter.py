@@ -11,24 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capsule.engines.files.storage import FileStorage
+from capsule.errors import InvalidInput
 from capsule.format.merge.clean_form import CONVERSATIONS, clean
 from capsule.git.drivers import pktline
 from capsule.git.drivers.filter import cleaner, serve
 from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published
+from tests.git.talking import conversation, status
 
 #: A store's folder as unpleasant as a file system allows.
 FOLDER = 'a "b"\n[c] ü\\'
-
-
-def talking(clone: Clone, *texts: str, type: str = "group") -> str:
-    """A conversation in the clone's store, with a message for each text; its id."""
-    with clone.store() as store:
-        id = store.create(title="Talk", type=type).id
-        for text in texts:
-            store.append(id, content=text)
-        return id
 
 
 def lock(clone: Clone, id: str) -> bytes:
@@ -52,12 +47,8 @@ def break_it(clone: Clone, id: str) -> bytes:
     return data
 
 
-def status(clone: Clone) -> list[str]:
-    return clone.git("status", "--porcelain").splitlines()
-
-
 def test_a_locked_conversation_gets_into_the_index_unlocked_and_stays_locked(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     unlocked = repo.file(id).read_bytes()
     repo.commit()
     assert repo.at("HEAD", id) == unlocked
@@ -70,9 +61,9 @@ def test_a_locked_conversation_gets_into_the_index_unlocked_and_stays_locked(rep
 
 
 @pytest.mark.parametrize("autocrlf", ["true", "false", "input"])
-def test_what_editors_and_settings_do_to_line_ends_never_reaches_the_index(repo: Clone, autocrlf: str) -> None:
+def test_other_line_ends_never_reach_the_index(repo: Clone, autocrlf: str) -> None:
     repo.configure(core_autocrlf=autocrlf)
-    id = talking(repo, "Hello\r\nthere\n")
+    id = conversation(repo, "Hello\r\nthere\n")
     canonical = repo.file(id).read_bytes()
     for ends, mark in ((b"\n", b""), (b"\r\n", b""), (b"\n", b"\xef\xbb\xbf"), (b"\r\n", b"\xef\xbb\xbf")):
         typed = mark + canonical.replace(b"\n", ends)
@@ -86,14 +77,14 @@ def test_what_editors_and_settings_do_to_line_ends_never_reaches_the_index(repo:
 
 @pytest.mark.slow
 def test_git_takes_a_broken_capsule_as_it_is_and_names_its_place(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit()
     whole = break_it(repo, id)
     ran = repo.run("status", "--porcelain")
     assert ran.lines == [f" M conversations/{id}.json"]
     assert f"capsule: conversations/{id}.json:3:10: a colon is missing" in ran.err
     shown = repo.git("diff")
-    assert '+  "title"; "Talk",' in shown
+    assert '+  "title"; "Plan",' in shown
     assert "-2" in shown and "user: Hello" in shown
     repo.run("switch", "-q", "-c", "aside")
     repo.run("checkout", "--", f"conversations/{id}.json")
@@ -106,7 +97,7 @@ def test_git_takes_a_broken_capsule_as_it_is_and_names_its_place(repo: Clone) ->
     assert repo.at("", id) == repo.file(id).read_bytes()
 
 
-def test_a_broken_capsule_does_not_stop_what_comes_after_it() -> None:
+def test_a_broken_capsule_does_not_stop_the_next_one() -> None:
     def request(path: str, data: bytes) -> bytes:
         return pktline.packed("command=clean", f"pathname={path}") + pktline.content(data)
 
@@ -139,7 +130,7 @@ def test_a_broken_capsule_does_not_stop_what_comes_after_it() -> None:
 
 
 def test_a_long_conversation_goes_through_in_many_packets(repo: Clone) -> None:
-    id = talking(repo, "grüße " * 60_000, "and more")
+    id = conversation(repo, "grüße " * 60_000, "and more")
     locked = lock(repo, id)
     repo.commit()
     assert len(repo.at("HEAD", id)) > 7 * 65516
@@ -148,7 +139,7 @@ def test_a_long_conversation_goes_through_in_many_packets(repo: Clone) -> None:
 
 def test_a_store_in_a_folder_whose_name_needs_quoting(tmp_path: Path) -> None:
     clone = new(tmp_path / "mo no", FOLDER)
-    id = talking(clone, "Hello")
+    id = conversation(clone, "Hello")
     unlocked = clone.file(id).read_bytes()
     lock(clone, id)
     (clone.root / "agents").mkdir()
@@ -163,7 +154,7 @@ def test_a_store_in_a_folder_whose_name_needs_quoting(tmp_path: Path) -> None:
 
 
 def test_a_clone_checks_out_what_was_committed_byte_for_byte(repo: Clone, tmp_path: Path) -> None:
-    id = talking(repo, "x" * 200_000, "\u2028 \r\n")
+    id = conversation(repo, "x" * 200_000, "\u2028 \r\n")
     lock(repo, id)
     repo.commit()
     other = cloned(published(repo, tmp_path / "remote.git"), tmp_path / "other")
@@ -173,7 +164,7 @@ def test_a_clone_checks_out_what_was_committed_byte_for_byte(repo: Clone, tmp_pa
 
 def test_a_settled_tree_is_looked_at_without_a_filter(repo: Clone) -> None:
     for at in range(3):
-        os.utime(repo.file(talking(repo, f"{at}")), (1_700_000_000, 1_700_000_000))
+        os.utime(repo.file(conversation(repo, f"{at}")), (1_700_000_000, 1_700_000_000))
     repo.commit()
     repo.configure(filter_capsule_process="exit 1")
     assert status(repo) == []
@@ -196,8 +187,8 @@ def test_an_append_that_git_met_half_way_is_waited_for(root: Path) -> None:
     assert (root / path).read_bytes() == whole[:-9]
 
 
-def test_who_called_git_may_hold_the_mutex(repo: Clone) -> None:
-    good, bad = talking(repo, "one"), talking(repo, "two")
+def test_the_caller_of_git_may_hold_the_mutex(repo: Clone) -> None:
+    good, bad = conversation(repo, "one"), conversation(repo, "two")
     break_it(repo, bad)
     storage = FileStorage(str(repo.root))
     with storage.mutex("conversations", good), storage.mutex("conversations", bad):
@@ -252,7 +243,7 @@ def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
     filter.wait(timeout=60)
 
 
-def test_a_person_who_starts_it_is_told_what_it_is() -> None:
+def test_a_driver_started_by_hand_prints_its_usage() -> None:
     for typed, word in ((b"help me\n", "begins no packet"), (b"0009hello0000", "started by git itself")):
         done = subprocess.run([*PROGRAM, "filter"], input=typed, capture_output=True, env=environment(), timeout=60)
         assert done.returncode == 2
@@ -264,7 +255,7 @@ def test_a_person_who_starts_it_is_told_what_it_is() -> None:
 
 
 def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
-    file = repo.file(talking(repo, "Hello"))
+    file = repo.file(conversation(repo, "Hello"))
     data = file.read_bytes()
     request = pktline.packed("command=clean", f"pathname={file}") + pktline.content(data)
     asked = pktline.packed("git-filter-client", "version=2") + pktline.packed("capability=clean") + request
@@ -326,7 +317,7 @@ def halfway(tmp_path: Path) -> Callable[[str], str]:
 def test_a_filter_that_is_killed_halfway_adds_nothing_and_the_next_add_does(
     repo: Clone, halfway: Callable[[str], str]
 ) -> None:
-    ids = [talking(repo, f"{at}") for at in range(5)]
+    ids = [conversation(repo, f"{at}") for at in range(5)]
     ran = repo.run("-c", f"filter.capsule.process={halfway('die')}", "add", "--all", expect=128)
     assert "Traceback" not in ran.err
     assert repo.git("ls-files", "conversations") == ""
@@ -338,7 +329,7 @@ def test_a_filter_that_is_killed_halfway_adds_nothing_and_the_next_add_does(
 def test_a_git_that_is_killed_halfway_leaves_no_filter_behind(
     repo: Clone, tmp_path: Path, halfway: Callable[[str], str]
 ) -> None:
-    ids = [talking(repo, f"{at}") for at in range(5)]
+    ids = [conversation(repo, f"{at}") for at in range(5)]
     command = ["git", "-c", f"filter.capsule.process={halfway('wait')}", "add", "--all"]
     git = subprocess.Popen(command, cwd=repo.top, env=environment(), stderr=subprocess.PIPE)
     assert git.stderr is not None
@@ -353,3 +344,37 @@ def test_a_git_that_is_killed_halfway_leaves_no_filter_behind(
     repo.commit()
     assert [repo.at("HEAD", id) for id in ids] == [repo.file(id).read_bytes() for id in ids]
     repo.run("fsck", "--strict")
+
+
+# -- Packets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_content_of_any_size_goes_through_in_packets_that_git_takes() -> None:
+    for size in [0, 1, 65515, 65516, 65517, 2 * 65516, 300_000]:
+        data = bytes(at % 251 for at in range(size))
+        written = pktline.content(data)
+        packets = pktline.packets(io.BytesIO(written))
+        assert b"".join(packets) == data
+        assert all(0 < len(packet) <= 65516 for packet in packets)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=20)))
+def test_lines_are_read_as_they_were_written(lines: list[str]) -> None:
+    lines = [line.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for line in lines]
+    stream = io.BytesIO(pktline.packed(*lines) + b"behind")
+    assert list(map(pktline.text, pktline.packets(stream))) == lines
+    assert stream.read() == b"behind"
+
+
+@given(st.binary(max_size=30), st.data())
+def test_a_stream_that_is_cut_anywhere_counts_as_ended(carried: bytes, data: st.DataObject) -> None:
+    written = pktline.content(carried)
+    cut = written[: data.draw(st.integers(0, len(written) - 1))]
+    with pytest.raises(pktline.Ended):
+        pktline.packets(io.BytesIO(cut))
+
+
+def test_other_bytes_than_packets_are_refused() -> None:
+    for typed in [b"help\n", b"0003", b"0001", b"ffff" + b"x" * 65531, b"-001", b"+0a1"]:
+        with pytest.raises(InvalidInput, match="no packet"):
+            pktline.packets(io.BytesIO(typed))

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from capsule.format import codec, validation
+from capsule.format import codec
 from capsule.format.merge.clean_form import CONVERSATIONS, clean
 from tests.git.repositories import PROGRAM, Clone, environment, new, run, worktree
-from tests.git.test_drivers_filter import FOLDER, talking
+from tests.git.talking import contents, conversation, document, rename, say
+from tests.git.test_drivers_filter import FOLDER
 
 #: What lets a clone commit what no clone that is set up would.
 PAST_THE_FILTER = ("-c", "filter.capsule.process=", "-c", "filter.capsule.required=false")
@@ -33,35 +34,12 @@ def sides(clone: Clone, theirs: Callable[[], Any], ours: Callable[[], Any]) -> N
     clone.run(*PAST_THE_FILTER, "commit", "-q", "-m", "ours")
 
 
-def append(clone: Clone, id: str, text: str) -> None:
-    with clone.store() as store:
-        store.append(id, content=text)
-
-
-def rename(clone: Clone, id: str, title: str) -> None:
-    with clone.store() as store:
-        store.rename(id, title)
-
-
-def document(clone: Clone, id: str) -> dict[str, Any]:
-    """The conversation in the working tree, which is valid and in its clean form."""
-    data = clone.file(id).read_bytes()
-    found = codec.decode(data, id)
-    validation.check(found, data, id)
-    assert clean(data, id, CONVERSATIONS) == data
-    return found
-
-
-def contents(clone: Clone, id: str) -> list[str]:
-    return [entry["content"] for entry in document(clone, id)["history"]]
-
-
 @pytest.mark.parametrize("folder", ["", FOLDER])
 def test_two_branches_that_went_on_talking_merge_without_a_conflict(tmp_path: Path, folder: str) -> None:
     clone = new(tmp_path / "r", folder)
-    id = talking(clone, "Hello")
+    id = conversation(clone, "Hello")
     clone.commit()
-    sides(clone, lambda: append(clone, id, "theirs"), lambda: append(clone, id, "ours"))
+    sides(clone, lambda: say(clone, id, "theirs"), lambda: say(clone, id, "ours"))
     ran = clone.run("merge", "--no-edit", "theirs")
     assert "CONFLICT" not in ran.out + ran.err
     assert sorted(contents(clone, id)) == ["Hello", "ours", "theirs"]
@@ -70,14 +48,14 @@ def test_two_branches_that_went_on_talking_merge_without_a_conflict(tmp_path: Pa
 
 
 def test_a_rebase_and_a_linked_worktree_use_it_too(repo: Clone, tmp_path: Path) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit()
     beside = worktree(repo, tmp_path / "be side", "topic")
-    append(beside, id, "one")
+    say(beside, id, "one")
     beside.commit()
-    append(beside, id, "two")
+    say(beside, id, "two")
     beside.commit()
-    append(repo, id, "three")
+    say(repo, id, "three")
     repo.commit()
     beside.run("rebase", "main")
     assert sorted(contents(beside, id)) == ["Hello", "one", "three", "two"]
@@ -98,14 +76,14 @@ def test_both_added_it(repo: Clone) -> None:
     def add(text: str) -> None:
         repo.file("same").parent.mkdir(exist_ok=True)
         repo.file("same").write_bytes(made)
-        append(repo, "same", text)
+        say(repo, "same", text)
 
     sides(repo, lambda: add("theirs"), lambda: add("ours"))
     repo.run("merge", "--no-edit", "theirs")
     assert sorted(contents(repo, "same")) == ["Hello", "ours", "theirs"]
 
 
-def test_what_an_agents_document_leaves_to_settle_is_said(tmp_path: Path) -> None:
+def test_the_merge_driver_reports_a_conflict_of_an_agents_document(tmp_path: Path) -> None:
     versions = (codec.encode({"id": "anna", "name": name}) for name in ("Anna", "A", "B"))
     code, words, left = driven(tmp_path, *versions, "agents/anna.json")
     assert code == 1
@@ -121,7 +99,7 @@ def test_the_commands_that_settle_a_conflict_work_in_any_directory_of_the_reposi
     tmp_path: Path, folder: str
 ) -> None:
     clone = new(tmp_path / "r p", folder)
-    id = talking(clone, "Hello")
+    id = conversation(clone, "Hello")
     clone.commit()
     sides(clone, lambda: rename(clone, id, "Their plan"), lambda: rename(clone, id, "Our plan"))
     elsewhere = clone.root / "else where"
@@ -137,7 +115,7 @@ def test_the_commands_that_settle_a_conflict_work_in_any_directory_of_the_reposi
 
 
 def test_a_true_conflict_stops_git_and_leaves_a_valid_capsule(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit()
     sides(repo, lambda: rename(repo, id, "Their plan"), lambda: rename(repo, id, "Our plan"))
     ran = repo.run("merge", "--no-edit", "theirs", expect=1)
@@ -154,12 +132,12 @@ def test_a_true_conflict_stops_git_and_leaves_a_valid_capsule(repo: Clone) -> No
 
 
 def test_a_side_that_does_not_parse_leaves_gits_own_conflict(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit()
 
     def spoil() -> None:
         data = repo.file(id).read_bytes()
-        repo.file(id).write_bytes(data.replace(b'"title": "Talk"', b'"title": Talk'))
+        repo.file(id).write_bytes(data.replace(b'"title": "Plan"', b'"title": Plan'))
 
     sides(repo, spoil, lambda: rename(repo, id, "Our plan"))
     ran = repo.run("merge", "--no-edit", "theirs", expect=1)
@@ -167,7 +145,7 @@ def test_a_side_that_does_not_parse_leaves_gits_own_conflict(repo: Clone) -> Non
     assert "(in theirs)" in ran.err and "Traceback" not in ran.err
     text = repo.file(id).read_text("utf-8")
     assert '<<<<<<< ours\n  "title": "Our plan",\n' in text
-    assert '=======\n  "title": Talk,\n' in text
+    assert '=======\n  "title": Plan,\n' in text
     assert ">>>>>>> theirs\n" in text
     shown = repo.capsule("show", id, expect=5).err
     assert f"{id}.json:3:1: " in shown and "git checkout --ours" in shown and "comma" not in shown
@@ -176,17 +154,17 @@ def test_a_side_that_does_not_parse_leaves_gits_own_conflict(repo: Clone) -> Non
 
 
 def test_a_newer_version_is_not_merged_but_by_git(repo: Clone) -> None:
-    id = talking(repo, "Hello")
+    id = conversation(repo, "Hello")
     repo.commit()
     data = repo.file(id).read_bytes()
     newer = data.replace(b'"version": "2.1"', b'"version": "3.0"')
-    sides(repo, lambda: repo.file(id).write_bytes(newer), lambda: append(repo, id, "ours"))
+    sides(repo, lambda: repo.file(id).write_bytes(newer), lambda: say(repo, id, "ours"))
     ran = repo.run("merge", "--no-edit", "theirs", expect=1)
     assert "upgrade Capsule (in theirs)" in ran.err
 
 
 def test_a_conversation_that_git_takes_for_another_renamed_is_left_to_a_person(repo: Clone) -> None:
-    id = talking(repo, *[f"line {at}" for at in range(20)])
+    id = conversation(repo, *[f"line {at}" for at in range(20)])
     repo.commit()
 
     def another() -> None:
@@ -194,7 +172,7 @@ def test_a_conversation_that_git_takes_for_another_renamed_is_left_to_a_person(r
         repo.file("other").write_bytes(data.replace(f'"id": "{id}"'.encode(), b'"id": "other"'))
         repo.file(id).unlink()
 
-    sides(repo, lambda: append(repo, id, "theirs"), another)
+    sides(repo, lambda: say(repo, id, "theirs"), another)
     ran = repo.run("merge", "--no-edit", "theirs", expect=1)
     assert "git merge -X find-renames=100%" in ran.err
     repo.run("merge", "--abort")
@@ -231,8 +209,8 @@ def test_a_side_that_is_no_text_leaves_ours_as_it_was(tmp_path: Path) -> None:
         assert left == (theirs if theirs in (b"", b"[]") else ours)  # Git's own merge of what only one side changed.
 
 
-def test_what_both_sides_want_is_said_in_a_line(tmp_path: Path, repo: Clone) -> None:
-    id = talking(repo, "Hello")
+def test_the_merge_driver_shows_both_values_in_a_line(tmp_path: Path, repo: Clone) -> None:
+    id = conversation(repo, "Hello")
     data = repo.file(id).read_bytes()
 
     def version(later: str, note: str) -> bytes:

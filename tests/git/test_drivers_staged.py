@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.git.repositories import PROGRAM, Clone, new, run, worktree
-from tests.git.test_drivers_filter import FOLDER, lock, talking
+from tests.git.talking import conversation
+from tests.git.test_drivers_filter import FOLDER, lock
 
 
 def hooked(clone: Clone) -> Clone:
@@ -39,8 +40,8 @@ def refused(clone: Clone) -> list[str]:
     return [line.removeprefix("capsule: ") for line in lines]
 
 
-def test_what_is_whole_is_committed(clone: Clone) -> None:
-    id = talking(clone, "Hello")
+def test_valid_documents_pass_the_check(clone: Clone) -> None:
+    id = conversation(clone, "Hello")
     (clone.root / "agents").mkdir()
     clone.file("anna", "agents").write_text("{}\n", encoding="utf-8")
     clone.file("later").write_text('{"version": "3.0", "history": null}', encoding="utf-8")
@@ -50,7 +51,7 @@ def test_what_is_whole_is_committed(clone: Clone) -> None:
     clone.commit()
 
 
-def test_the_commands_that_are_told_work_in_any_directory_of_the_repository(tmp_path: Path) -> None:
+def test_the_advised_commands_work_in_any_directory_of_the_repository(tmp_path: Path) -> None:
     clone = hooked(new(tmp_path / "r p", "pkg/my störe"))
     (clone.root / "conversations" / ".ö.tmp").write_bytes(b"{")
     clone.file("linked").symlink_to("/etc/hostname")
@@ -62,7 +63,7 @@ def test_the_commands_that_are_told_work_in_any_directory_of_the_repository(tmp_
 
 
 def test_it_is_the_index_that_counts(clone: Clone) -> None:
-    id = talking(clone, "Hello")
+    id = conversation(clone, "Hello")
     clone.run("add", "--all")
     clone.file(id).write_bytes(b"{")
     clone.run("commit", "-m", "whole in the index")
@@ -70,7 +71,7 @@ def test_it_is_the_index_that_counts(clone: Clone) -> None:
     assert clone.run("commit", "-m", "broken", "--", clone.path(id), expect=1).err.count(f"{id}.json:1:2: ") == 1
 
 
-def test_other_files_of_the_same_names_are_nobodys_business(tmp_path: Path) -> None:
+def test_files_of_the_same_names_outside_a_store_are_not_checked(tmp_path: Path) -> None:
     clone = hooked(new(tmp_path / "r", "store"))
     for folder in ("conversations", "agents", ".capsule", "store/deeper/conversations", "store/conversations/deeper"):
         (clone.top / folder).mkdir(parents=True)
@@ -78,8 +79,8 @@ def test_other_files_of_the_same_names_are_nobodys_business(tmp_path: Path) -> N
     clone.commit()
 
 
-def test_what_must_not_be_committed_is_named_with_its_place_and_the_way_out(clone: Clone) -> None:
-    locked, torn, renamed = talking(clone, "Hello"), talking(clone, "Hello"), talking(clone, "Hello")
+def test_the_check_names_each_wrong_file_with_its_place_and_the_way_out(clone: Clone) -> None:
+    locked, torn, renamed = conversation(clone, "Hello"), conversation(clone, "Hello"), conversation(clone, "Hello")
     lock(clone, locked)
     clone.file(torn).write_bytes(clone.file(torn).read_bytes()[:-3])
     clone.file(renamed).rename(clone.file("other"))

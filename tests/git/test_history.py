@@ -15,6 +15,7 @@ from capsule.git.history.timeline import Step
 from capsule.git.history.versions import PastVersion
 from capsule.git.objects import Blobs
 from tests.git.repositories import Clone, Ran, new, published, run
+from tests.git.talking import conversation, delete, rename, say
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +31,7 @@ def made(clone: Clone, *messages: str, id: str = ID, message: str = "a plan") ->
 
 def said(clone: Clone, content: str, *, at: str = "", author: str = "", id: str = ID) -> str:
     """Append, and commit. Returns: the commit."""
-    with clone.store() as store:
-        store.append(id, content=content)
+    say(clone, id, content)
     return committed(clone, at=at, author=author)
 
 
@@ -70,8 +70,7 @@ def test_each_commit_says_what_it_did_and_the_latest_comes_first(repo: Clone) ->
         store.edits.message(ID, "@0", content="one, said better")
         store.rename(ID, "A plan for it")
     repo.commit("better")
-    with repo.store() as store:
-        store.delete(ID)
+    delete(repo, ID)
     repo.commit("away")
     found = steps(repo)
     assert [step.words for step in found] == [
@@ -91,7 +90,7 @@ def test_each_commit_says_what_it_did_and_the_latest_comes_first(repo: Clone) ->
     assert words(repo, limit=2) == words(repo)[:2]
 
 
-def test_what_is_not_committed_yet_comes_before_all_but_a_lock(repo: Clone) -> None:
+def test_the_log_begins_with_uncommitted_changes_but_no_lock(repo: Clone) -> None:
     made(repo, "one")
     with pytest.raises(NotFound):
         steps(repo, "nobody")
@@ -101,8 +100,7 @@ def test_what_is_not_committed_yet_comes_before_all_but_a_lock(repo: Clone) -> N
         store.append(ID, content="two")
         found = list(git.open(store).log(ID, limit=1))
     assert [(step.commit, step.words) for step in found] == [(None, ("a message added",))]
-    with repo.store() as store:
-        store.delete(ID)
+    delete(repo, ID)
     assert words(repo) == ["deleted", "created with a message"]
 
 
@@ -116,8 +114,8 @@ def test_a_conversation_that_was_never_committed(repo: Clone, tmp_path: Path) ->
     assert words(unborn) == ["created"]
 
 
-def test_a_version_that_does_not_parse_is_listed_as_damaged_and_hides_no_other(tmp_path: Path) -> None:
-    repo = new(tmp_path / "plain", drivers=False)
+def test_a_version_that_does_not_parse_is_listed_as_damaged_and_hides_no_other(plain: Clone) -> None:
+    repo = plain
     made(repo, "one")
     whole = repo.file(ID).read_bytes()
     repo.file(ID).write_bytes(whole[:40])
@@ -133,15 +131,15 @@ def test_a_version_that_does_not_parse_is_listed_as_damaged_and_hides_no_other(t
     assert words(repo)[0] == "damaged" and steps(repo)[0].commit is None
 
 
-def test_a_version_that_differs_in_its_layout_only_says_so(tmp_path: Path) -> None:
-    repo = new(tmp_path / "plain", drivers=False)
+def test_a_version_that_differs_in_its_layout_only_says_so(plain: Clone) -> None:
+    repo = plain
     made(repo, "one")
     repo.file(ID).write_text(json.dumps(json.loads(repo.file(ID).read_bytes())), encoding="utf-8")
     repo.commit("laid out")
     assert words(repo)[0] == "nothing but its layout or its lock"
 
 
-def test_a_merge_is_told_by_what_it_changed_itself(repo: Clone) -> None:
+def test_the_log_shows_what_a_merge_itself_changed(repo: Clone) -> None:
     made(repo, "one")
     repo.run("checkout", "-qb", "side")
     said(repo, "from the side")
@@ -158,8 +156,7 @@ def test_a_merge_is_told_by_what_it_changed_itself(repo: Clone) -> None:
     repo.run("checkout", "-q", "main")
     said(repo, "more from here")
     repo.run("merge", "-q", "--no-edit", "--no-commit", "again")
-    with repo.store() as store:
-        store.rename(ID, "Merged")
+    rename(repo, ID, "Merged")
     repo.commit("merged, and renamed")
     assert words(repo)[0] == "merged; renamed to 'Merged'"
 
@@ -190,7 +187,7 @@ def test_a_file_of_the_same_name_in_another_store_is_another_conversation(monore
     assert words(monorepo) == ["created with 2 messages"] and words(other) == ["created with a message"]
 
 
-def test_a_shallow_clone_goes_as_far_as_it_goes(repo: Clone, tmp_path: Path) -> None:
+def test_the_log_of_a_shallow_clone_ends_where_the_clone_does(repo: Clone, tmp_path: Path) -> None:
     made(repo, "one")
     said(repo, "two")
     published(repo, tmp_path / "remote.git")
@@ -218,7 +215,7 @@ def test_line_ends_that_git_changes_are_no_difference(repo: Clone) -> None:
     assert repo.capsule("git", "diff", ID, first).out == ""
 
 
-def test_only_what_is_told_of_is_read(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_reads_only_the_versions_that_it_shows(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     made(repo, "one")
     for number in range(6):
         said(repo, f"message {number}")
@@ -273,7 +270,7 @@ def test_a_revision_or_a_time_names_a_commit_and_nothing_else_does(dated: tuple[
             commit_at(clone.repository, text)
 
 
-def test_a_time_means_what_this_branch_had_then(repo: Clone) -> None:
+def test_a_time_names_the_commit_that_this_branch_had_then(repo: Clone) -> None:
     made(repo, "zero")
     repo.run("checkout", "-qb", "side")
     said(repo, "side", at="2026-01-11T12:00:00Z")
@@ -303,7 +300,7 @@ def test_a_commit_without_it_names_the_first_that_has_it(repo: Clone) -> None:
         version(repo, "plan-9", "HEAD")
 
 
-def test_a_deleted_one_is_meant_by_a_beginning_too(repo: Clone) -> None:
+def test_a_deleted_conversation_is_found_by_the_beginning_of_its_id(repo: Clone) -> None:
     made(repo, "one")
     for is_committed in (False, True):
         with repo.store() as store:
@@ -315,18 +312,16 @@ def test_a_deleted_one_is_meant_by_a_beginning_too(repo: Clone) -> None:
                 git.open(store).resolve("nobody")
 
 
-def test_no_repository_is_said(tmp_path: Path) -> None:
+def test_without_a_repository_no_command_begins(tmp_path: Path) -> None:
     Store.init(tmp_path / "store")
     clone = Clone(tmp_path / "store")
-    with clone.store() as store:
-        store.create(id=ID)
+    conversation(clone)
     for words in (
-        ("git", "log", ID),
-        ("show", ID, "--at", "HEAD"),
-        ("git", "diff", ID, "HEAD"),
-        ("git", "restore", ID, "--at", "HEAD"),
+        *("git log plan", "show plan --at HEAD", "git diff plan HEAD", "git restore plan --at HEAD"),
+        *("git autocommit", "watch --autocommit 1", "git commit", "git sync", "git status", "git setup"),
     ):
-        assert "lies in no git repository" in clone.capsule(*words, expect=3).err
+        ran = clone.capsule(*words.split(), expect=3)
+        assert "lies in no git repository; make one with: git init" in ran.err, words
 
 
 # -- The commands -------------------------------------------------------------------------------------------------
@@ -373,8 +368,7 @@ def test_a_difference_reads_like_a_chat(dated: tuple[Clone, list[str]]) -> None:
     assert any("2026-01-11" in line for line in added) and "\x1b" not in ran.out
     assert not any(line.startswith("-") and "zero" in line for line in ran.lines)
     assert f"--- {hashes[0][:7]}/{ID}.txt" in ran.lines[2]
-    with clone.store() as store:
-        store.append(ID, content="not committed \x1b[2J")
+    say(clone, ID, "not committed \x1b[2J")
     now = clone.capsule("git", "diff", ID, "HEAD")
     assert "not committed \\x1b[2J" in now.out and "+++ now/" in now.out
     assert clone.capsule("git", "diff", ID, "HEAD", "HEAD").out == ""

@@ -18,6 +18,7 @@ from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.git.setup import blocks
 from capsule.git.setup.attributes import attribute_lines, driver_config
 from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
+from tests.git.talking import conversation, say
 
 DOCUMENT = "00000000-0000-4000-8000-000000000000"
 
@@ -43,12 +44,6 @@ ALL = {"merge": "capsule", "diff": "capsule", "filter": "capsule", "text": "unse
 def configured(clone: Clone, scope: str = "--local") -> dict[str, str]:
     told = clone.run("config", scope, "-z", "--get-regexp", "capsule", expect=None).out
     return {name: value for name, _, value in (one.partition("\n") for one in told.split("\0")[:-1])}
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> Clone:
-    """A repository that is a store, of which git has not been told."""
-    return new(tmp_path / "plain", drivers=False)
 
 
 @pytest.mark.parametrize("folder", ["", "pro [j]/tälk $s"])
@@ -77,7 +72,7 @@ def test_setting_up_twice_changes_nothing_and_teardown_leaves_what_was_there(pla
     assert files() == before and teardown(plain) == []
 
 
-def test_a_setting_of_ours_is_there_once_and_one_that_is_not_ours_stays(plain: Clone) -> None:
+def test_setup_writes_each_setting_once_and_teardown_keeps_foreign_settings(plain: Clone) -> None:
     plain.run("config", "diff.capsule.cachetextconv", "true")
     for value in ("one", "two"):
         plain.run("config", "--add", "merge.capsule.driver", value)
@@ -123,7 +118,7 @@ def test_a_block_comes_out_of_a_file_as_it_went_in(before: bytes, after: bytes, 
     )
 
 
-def test_a_file_that_setup_made_and_a_person_wrote_in_stays_with_what_they_wrote(plain: Clone) -> None:
+def test_teardown_keeps_a_persons_lines_in_a_file_that_setup_made(plain: Clone) -> None:
     setup(plain)
     with open(plain.root / ".gitattributes", "ab") as file:
         file.write(b"*.png binary\n")
@@ -168,17 +163,14 @@ def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Pa
     python.write_text(f'#!/bin/sh\necho "$@" >>{shlex.quote(str(log))}\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     assert plain.setup([str(python), *PROGRAM[1:]])[2].changed
-    with plain.store() as store:
-        id = store.create(title="one").id
+    id = conversation(plain, title="one")
     plain.commit()
     plain.run("switch", "-q", "-c", "other")
-    with plain.store() as store:
-        store.append(id, role="user", content="There")
+    say(plain, id, "There")
     plain.commit()
     assert "user: There" in plain.git("log", "-p", "-1")
     plain.run("switch", "-q", "main")
-    with plain.store() as store:
-        store.append(id, role="user", content="Here")
+    say(plain, id, "Here")
     plain.commit()
     plain.run("merge", "-q", "--no-edit", "other")
     with plain.store() as store:
@@ -189,9 +181,7 @@ def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Pa
     assert merge.endswith(f" {plain.path(id)}") and "%" not in merge
 
 
-def test_with_global_every_clone_has_the_programs_and_home_need_not_have_a_configuration(
-    plain: Clone, tmp_path: Path
-) -> None:
+def test_setup_with_global_serves_every_clone(plain: Clone, tmp_path: Path) -> None:
     home = Path(os.environ["HOME"])
     assert not (home / ".gitconfig").exists()
     setup(plain)
@@ -221,7 +211,7 @@ def test_global_needs_no_repository_and_the_rest_does(root: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == [".capsule", "capsule.toml", "conversations"]
 
 
-def test_two_stores_in_one_repository_share_the_settings_and_the_last_one_takes_them_out(tmp_path: Path) -> None:
+def test_two_stores_share_the_settings_and_the_last_teardown_removes_them(tmp_path: Path) -> None:
     one = new(tmp_path / "repo", "one", drivers=False)
     two = Clone(one.top, "two")
     Store.init(two.root)
@@ -253,13 +243,9 @@ def test_a_linked_worktree_shares_the_settings_and_the_hook_with_the_others(tmp_
     assert not configured(monorepo)
 
 
-def test_with_autocrlf_a_clone_is_clean_and_setup_finds_its_lines_with_their_other_ends(
-    plain: Clone, tmp_path: Path
-) -> None:
+def test_setup_with_autocrlf_finds_its_lines_in_a_clean_clone(plain: Clone, tmp_path: Path) -> None:
     setup(plain)
-    with plain.store() as store:
-        id = store.create(title="one").id
-        store.append(id, role="user", content="Hello")
+    id = conversation(plain, "Hello", title="one")
     plain.commit()
     remote = published(plain, tmp_path / "remote")
     home = Path(os.environ["HOME"])
@@ -269,14 +255,13 @@ def test_with_autocrlf_a_clone_is_clean_and_setup_finds_its_lines_with_their_oth
     assert other.file(id).read_bytes() == plain.file(id).read_bytes()
     assert setup(other) == [("attributes", False), ("ignore", False), ("config", True), ("hook", True)]
     assert in_force(other) == ALL
-    with other.store() as store:
-        store.append(id, role="user", content="From there")
+    say(other, id, "From there")
     other.commit()
     assert b"\r" not in other.at("HEAD", id)
     assert other.git("status", "--porcelain") == ""
 
 
-def test_the_program_sets_up_with_the_python_it_runs_in_and_tells_it_in_json(plain: Clone) -> None:
+def test_the_program_sets_up_its_own_python_and_prints_json(plain: Clone) -> None:
     steps = json.loads(plain.capsule("git", "setup", "--json").out)
     assert [step["kind"] for step in steps] == ["attributes", "ignore", "config", "hook"]
     assert all(step["changed"] and not step["todo"] for step in steps)
@@ -285,7 +270,7 @@ def test_the_program_sets_up_with_the_python_it_runs_in_and_tells_it_in_json(pla
     assert plain.capsule("git", "teardown").out == "nothing of Capsule is set up here\n"
 
 
-def test_when_the_filter_s_program_is_gone_git_says_the_way_out(plain: Clone, tmp_path: Path) -> None:
+def test_git_names_the_way_out_when_the_filters_program_is_gone(plain: Clone, tmp_path: Path) -> None:
     gone = str(tmp_path / "no such" / "python")
     plain.setup([gone, *PROGRAM[1:]])
     with plain.store() as store:
@@ -296,7 +281,7 @@ def test_when_the_filter_s_program_is_gone_git_says_the_way_out(plain: Clone, tm
     plain.run("add", "--all")
 
 
-def test_a_directory_that_may_not_be_written_is_told_and_nothing_is_changed(plain: Clone) -> None:
+def test_setup_changes_nothing_when_the_directory_may_not_be_written(plain: Clone) -> None:
     plain.root.chmod(0o555)
     try:
         if os.access(plain.root, os.W_OK):

@@ -62,11 +62,6 @@ def put(path: Path, text: str, mode: int = 0o755) -> Path:
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Clone:
-    return new(tmp_path / "plain", drivers=False)
-
-
-@pytest.fixture
 def theirs(plain: Clone) -> Path:
     """Where somebody else's hook lies in it."""
     return plain.top / ".git" / "hooks" / "pre-commit"
@@ -98,7 +93,7 @@ def test_a_hook_that_is_there_goes_on_running_and_the_check_before_it(plain: Clo
     assert (plain.top / "ran").read_text() == "theirs\n"
 
 
-def test_a_hook_that_can_take_no_line_is_left_alone_and_what_to_do_is_told(plain: Clone, theirs: Path) -> None:
+def test_a_hook_that_is_no_shell_script_is_left_alone_with_advice(plain: Clone, theirs: Path) -> None:
     for text, mode, todo in (
         ("#!/usr/bin/env python3\nprint('theirs')\n", 0o755, CHECK_LINE),
         ("\x7fELF", 0o755, CHECK_LINE),
@@ -125,7 +120,7 @@ def test_a_hook_that_is_a_symlink_is_left_alone(plain: Clone, theirs: Path) -> N
     assert "lock of anna" in refuses(plain)
 
 
-def test_a_hook_in_the_working_tree_is_left_to_its_owner_who_adds_a_line_that_is_no_machine_s(plain: Clone) -> None:
+def test_a_hook_in_the_working_tree_is_left_alone_and_its_owner_can_add_a_portable_line(plain: Clone) -> None:
     mine = put(plain.top / ".githooks" / "pre-commit", THEIRS)
     plain.run("config", "core.hooksPath", ".githooks")
     step = setup(plain)
@@ -186,7 +181,7 @@ def test_hooks_of_all_repositories_are_changed_only_with_global_and_others_stay_
     assert mine.read_text() == THEIRS
 
 
-def test_a_hook_from_before_a_hooks_path_is_taken_out_too(plain: Clone, theirs: Path) -> None:
+def test_teardown_cleans_the_default_hook_beside_a_hooks_path(plain: Clone, theirs: Path) -> None:
     put(theirs, THEIRS)
     setup(plain)
     plain.run("config", "core.hooksPath", ".githooks")
@@ -202,9 +197,7 @@ def test_the_hook_of_all_worktrees_works_in_each_and_in_a_folder(tmp_path: Path)
         assert "lock of anna" in refuses(clone)
 
 
-def test_when_capsule_is_gone_other_commits_pass_and_those_of_conversations_are_told_the_way_out(
-    plain: Clone, tmp_path: Path
-) -> None:
+def test_when_capsule_is_gone_only_commits_of_conversations_are_refused(plain: Clone, tmp_path: Path) -> None:
     gone = str(tmp_path / "no such" / "python")
     plain.setup([gone, *PROGRAM[1:]])
     plain.run("config", "--remove-section", "filter.capsule")
@@ -241,9 +234,7 @@ echo theirs >>ran
 """
 
 
-def test_beside_the_framework_the_check_stands_where_it_survives_that_being_installed_anew(
-    plain: Clone, theirs: Path
-) -> None:
+def test_the_check_survives_a_new_installation_of_the_framework(plain: Clone, theirs: Path) -> None:
     put(theirs, FRAMEWORK)
     step = setup(plain)
     assert step.where == f"{theirs}.legacy" and step.what == "is made"
@@ -256,7 +247,7 @@ def test_beside_the_framework_the_check_stands_where_it_survives_that_being_inst
     assert theirs.read_text() == FRAMEWORK and not Path(f"{theirs}.legacy").exists()
 
 
-def test_a_framework_that_is_told_of_the_check_runs_it_itself(plain: Clone, theirs: Path) -> None:
+def test_setup_adds_no_line_when_the_framework_runs_the_check(plain: Clone, theirs: Path) -> None:
     put(theirs, FRAMEWORK)
     config = plain.top / ".pre-commit-config.yaml"
     config.write_text("repos:\n- repo: https://example.org/capsule\n  rev: v1\n  hooks:\n  - id: capsule\n")
@@ -267,7 +258,7 @@ def test_a_framework_that_is_told_of_the_check_runs_it_itself(plain: Clone, thei
     assert hook.find(plain.repository).runs == ""
 
 
-def test_what_the_framework_is_told_names_the_check_and_the_files_it_is_for() -> None:
+def test_the_frameworks_manifest_names_the_check_and_its_files() -> None:
     lines = (ROOT / ".pre-commit-hooks.yaml").read_text().splitlines()
     told = dict(line.lstrip("- ").split(": ", 1) for line in lines if not line.startswith("#"))
     assert told["id"] == DRIVER

@@ -15,6 +15,7 @@ from capsule import Store, git
 from capsule.git.setup.attributes import CHECK, CHECK_LINE
 from capsule.git.setup.status import State
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, worktree
+from tests.git.talking import conversation, rename, say
 
 pytestmark = pytest.mark.slow
 
@@ -33,18 +34,6 @@ def words(state: State) -> str:
     return "\n".join(f"{finding.what}: {finding.todo}" for finding in state.findings)
 
 
-def conversation(clone: Clone, text: str = "Hello") -> str:
-    with clone.store() as store:
-        id = store.create(title="one").id
-        store.append(id, role="user", content=text)
-    return id
-
-
-def say(clone: Clone, id: str, text: str) -> None:
-    with clone.store() as store:
-        store.append(id, role="user", content=text)
-
-
 def configured(top: Path, folder: str = "") -> Clone:
     """A repository that is set up by the program, and has committed that."""
     clone = new(top, folder, drivers=False)
@@ -60,7 +49,7 @@ def fine(tmp_path: Path) -> Clone:
 
 @pytest.mark.sample
 def test_a_clone_that_is_set_up_has_nothing_to_do(fine: Clone) -> None:
-    conversation(fine)
+    conversation(fine, "Hello")
     fine.commit()
     state = state_of(fine)
     assert state.is_fine and state.findings == []
@@ -69,11 +58,11 @@ def test_a_clone_that_is_set_up_has_nothing_to_do(fine: Clone) -> None:
     assert "this clone is set up" in fine.capsule("git", "status").out
 
 
-def test_the_usual_trap_is_told_first_attributes_that_a_clone_does_not_know(fine: Clone, tmp_path: Path) -> None:
+def test_status_first_reports_attributes_that_the_clone_does_not_know(fine: Clone, tmp_path: Path) -> None:
     fine.run("rm", "-q", "--cached", ".gitignore")
     fine.commit()
     other = cloned(published(fine, tmp_path / "remote"), tmp_path / "other", drivers=False)
-    conversation(other)
+    conversation(other, "Hello")
     state = state_of(other)
     assert kinds(state)[0] == "drivers"
     assert "this clone does not know what they mean" in state.findings[0].what
@@ -121,8 +110,8 @@ def test_each_setting_that_is_missing_or_not_as_this_version_writes_it_is_named(
     assert state_of(fine).is_fine
 
 
-def test_a_program_that_is_gone_is_told_when_conversations_changed_too(fine: Clone, tmp_path: Path) -> None:
-    id = conversation(fine)
+def test_status_reports_a_missing_driver_beside_changed_conversations(fine: Clone, tmp_path: Path) -> None:
+    id = conversation(fine, "Hello")
     fine.commit()
     say(fine, id, "more")
     with open(fine.root / ".gitignore", "a") as file:
@@ -144,7 +133,7 @@ def test_another_python_with_this_version_is_fine(fine: Clone, tmp_path: Path) -
     assert state_of(fine).is_fine
 
 
-def test_a_hook_that_is_gone_or_can_take_no_line_is_told(fine: Clone) -> None:
+def test_status_reports_a_hook_that_is_gone_or_is_no_shell_script(fine: Clone) -> None:
     hook = fine.top / ".git" / "hooks" / "pre-commit"
     assert state_of(fine).hook == str(hook)
     hook.unlink()
@@ -154,15 +143,15 @@ def test_a_hook_that_is_gone_or_can_take_no_line_is_told(fine: Clone) -> None:
     assert CHECK_LINE in words(state_of(fine))
 
 
-def test_documents_that_git_ignores_are_told(fine: Clone) -> None:
+def test_status_reports_documents_that_git_ignores(fine: Clone) -> None:
     with open(fine.root / ".gitignore", "a") as file:
         file.write("/conversations/\n")
     fine.commit()
     assert "git ignores what lies in conversations" in words(state_of(fine))
 
 
-def test_what_is_derived_or_half_written_and_in_git_is_told(fine: Clone) -> None:
-    id = conversation(fine)
+def test_status_reports_derived_and_half_written_files_in_git(fine: Clone) -> None:
+    id = conversation(fine, "Hello")
     (fine.root / "conversations" / f".{id}.tmp").write_text("{")
     fine.run("add", "-f", f"conversations/.{id}.tmp", ".capsule/.gitignore")
     state = state_of(fine)
@@ -174,8 +163,8 @@ def test_what_is_derived_or_half_written_and_in_git_is_told(fine: Clone) -> None
     assert kinds(state_of(fine)) == []
 
 
-def test_what_goes_on_in_any_clone_is_told_and_is_no_trouble(fine: Clone, tmp_path: Path) -> None:
-    id = conversation(fine)
+def test_status_reports_changes_and_commits_to_exchange_without_trouble(fine: Clone, tmp_path: Path) -> None:
+    id = conversation(fine, "Hello")
     remote = published(fine, tmp_path / "remote")
     other = cloned(remote, tmp_path / "other")
     (other.top / "notes").write_text("notes\n")
@@ -183,7 +172,7 @@ def test_what_goes_on_in_any_clone_is_told_and_is_no_trouble(fine: Clone, tmp_pa
     other.run("push", "-q")
     fine.commit("a conversation")
     say(fine, id, "More")
-    new_one = conversation(fine)
+    new_one = conversation(fine, "Hello")
     fine.run("fetch", "-q")
     state = state_of(fine)
     assert state.is_fine
@@ -194,7 +183,7 @@ def test_what_goes_on_in_any_clone_is_told_and_is_no_trouble(fine: Clone, tmp_pa
 
 
 def test_a_lock_changes_nothing(fine: Clone) -> None:
-    id = conversation(fine)
+    id = conversation(fine, "Hello")
     fine.commit()
     with fine.store() as store:
         store.locks.take(id)
@@ -219,10 +208,10 @@ def rebasing(clone: Clone, id: str) -> None:
 
 
 @pytest.mark.parametrize(("begin", "abort"), [(merging, "git merge --abort"), (rebasing, "git rebase --abort")])
-def test_a_merge_or_a_rebase_that_waits_is_told_with_its_documents_and_its_ends(
+def test_status_reports_a_merge_or_rebase_with_its_documents_and_how_to_end_it(
     fine: Clone, begin: Callable[[Clone, str], None], abort: str
 ) -> None:
-    id = conversation(fine)
+    id = conversation(fine, "Hello")
     fine.commit()
     begin(fine, id)
     state = state_of(fine)
@@ -234,7 +223,7 @@ def test_a_merge_or_a_rebase_that_waits_is_told_with_its_documents_and_its_ends(
 
 
 def test_in_the_midst_of_a_merge_nothing_is_advised_that_is_refused_then(fine: Clone, tmp_path: Path) -> None:
-    id, other = conversation(fine), conversation(fine)
+    id, other = conversation(fine, "Hello"), conversation(fine, "Hello")
     fine.commit()
     published(fine, tmp_path / "remote")
     merging(fine, id)
@@ -248,16 +237,14 @@ def test_in_the_midst_of_a_merge_nothing_is_advised_that_is_refused_then(fine: C
     assert {finding.kind for finding in state_of(fine).findings} == {"changed", "upstream"}
 
 
-def test_what_a_merge_left_to_be_decided_is_told_until_it_is_settled(fine: Clone) -> None:
-    id = conversation(fine)
+def test_status_reports_a_conflict_until_it_is_settled(fine: Clone) -> None:
+    id = conversation(fine, "Hello")
     fine.commit()
     fine.run("switch", "-q", "-c", "other")
-    with fine.store() as store:
-        store.rename(id, "There")
+    rename(fine, id, "There")
     fine.commit()
     fine.run("switch", "-q", "main")
-    with fine.store() as store:
-        store.rename(id, "Here")
+    rename(fine, id, "Here")
     fine.commit()
     fine.run("merge", "other", expect=1)
     told = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
@@ -270,9 +257,9 @@ def test_what_a_merge_left_to_be_decided_is_told_until_it_is_settled(fine: Clone
     assert fine.capsule("git", "status").out.startswith("this clone is set up")
 
 
-def test_in_a_linked_worktree_it_is_that_one_s_merge_that_is_told(tmp_path: Path) -> None:
+def test_status_in_a_linked_worktree_ignores_the_merge_of_another_worktree(tmp_path: Path) -> None:
     monorepo = configured(tmp_path / "mono", "pro [j]/tälk s")
-    id = conversation(monorepo)
+    id = conversation(monorepo, "Hello")
     monorepo.commit()
     linked = worktree(monorepo, tmp_path / "linked", "linked")
     merging(monorepo, id)
@@ -284,7 +271,7 @@ def test_a_repository_without_a_commit_or_a_branch_has_a_status(tmp_path: Path) 
     clone = new(tmp_path / "plain", drivers=False, commit=False)
     assert kinds(state_of(clone)) == ["drivers", "ignore", "hook"]
     assert {finding.todo for finding in state_of(clone).findings} == {"run: capsule git setup"}
-    id = conversation(clone)
+    id = conversation(clone, "Hello")
     clone.setup()
     assert state_of(clone).changed == [f"conversations/{id}"]
     clone.commit()
@@ -292,7 +279,7 @@ def test_a_repository_without_a_commit_or_a_branch_has_a_status(tmp_path: Path) 
     assert state_of(clone).branch is None
 
 
-def test_an_older_git_is_told_what_it_lacks(fine: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_what_an_older_git_lacks(fine: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "bin" / "git"
     old.parent.mkdir()
     git = next(path for folder in os.environ["PATH"].split(":") if os.access(path := f"{folder}/git", os.X_OK))
@@ -306,14 +293,14 @@ def test_an_older_git_is_told_what_it_lacks(fine: Clone, tmp_path: Path, monkeyp
     assert f"lacks what this needs: {what}: install git 2.38 or newer" in words(state)
 
 
-def test_two_stores_in_one_repository_each_tell_of_their_own(tmp_path: Path) -> None:
+def test_status_of_two_stores_in_one_repository_is_separate(tmp_path: Path) -> None:
     one = configured(tmp_path / "repo", "one")
     two = Clone(one.top, "one and more")
     Store.init(two.root)
     assert kinds(state_of(two))[0] == "attributes"
     two.setup()
     two.commit()
-    id = conversation(two)
+    id = conversation(two, "Hello")
     assert state_of(two).changed == [f"conversations/{id}"]
     assert state_of(one).changed == [] and state_of(one).is_fine
 
@@ -324,7 +311,7 @@ def test_looking_changes_nothing(fine: Clone) -> None:
         found = (path for path in fine.top.rglob("*") if path.is_file() and not path.name.startswith("index"))
         return {path: path.read_bytes() for path in found}
 
-    conversation(fine)
+    conversation(fine, "Hello")
     before = files()
     state_of(fine)
     assert files() == before

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.git.repositories import Clone, environment
-from tests.git.turning import status, sync_of
-
-Start = Callable[..., subprocess.Popen[str]]
+from tests.git.conftest import Start
+from tests.git.repositories import Clone
+from tests.git.talking import conversation, status, sync_of
 
 
 @pytest.fixture
@@ -36,38 +32,12 @@ def script(path: Path, *lines: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
-    processes: list[subprocess.Popen[str]] = []
-
-    def begin(clone: Clone, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "capsule_cli", "--store", str(clone.root), *words]
-        processes.append(
-            subprocess.Popen(
-                command,
-                cwd=clone.top,
-                env=environment(),
-                text=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        )
-        return processes[-1]
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_commit_that_is_under_way_is_made_first(
     clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, number: int, code: int
 ) -> None:
     anna, _ = clones
-    with anna.store() as store:
-        id = store.create(title="Plan", type="group").id
+    id = conversation(anna)
     script(Path(anna.repository.common) / "hooks" / "pre-commit", waiting(pipes))
     process = start(anna, "git", "sync")
     assert pipes[0].read_text() == "there\n"
@@ -84,8 +54,7 @@ def test_a_remote_that_does_not_answer_is_not_waited_for(
     clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anna, ben = clones
-    with ben.store() as store:
-        id = store.create(title="Plan", type="group").id
+    id = conversation(ben)
     sync_of(ben)
     script(tmp_path / "slow", waiting(pipes), 'exec git-upload-pack "$@"')
     with monkeypatch.context() as patch:

@@ -13,11 +13,22 @@ import pytest
 
 from capsule.errors import GitFailed, Refused
 from tests.git.repositories import Clone, bare, cloned, new, published
-from tests.git.talking import Two, assert_at_rest, contents, conversation, head, say, shared
-from tests.git.turning import sync_of, synced
+from tests.git.talking import (
+    Two,
+    assert_at_rest,
+    assert_same,
+    contents,
+    conversation,
+    diverged,
+    head,
+    say,
+    shared,
+    sync_of,
+    synced,
+)
 
 
-def test_what_one_clone_writes_comes_to_the_other(clones: Two) -> None:
+def test_a_sync_brings_what_the_other_clone_wrote(clones: Two) -> None:
     anna, ben = clones
     id = conversation(anna, "hello", "again")
     done = sync_of(anna)
@@ -26,27 +37,20 @@ def test_what_one_clone_writes_comes_to_the_other(clones: Two) -> None:
     assert (done.received, done.merged, done.pushed) == (1, "", 0)
     assert ben.file(id).read_bytes() == anna.file(id).read_bytes()
     assert head(anna) == head(ben)
-    for clone in clones:
-        assert_at_rest(clone)
+    assert_at_rest(*clones)
 
 
 def test_two_that_both_went_on_have_the_same_words_in_the_end(clones: Two) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    say(anna, id, "from anna")
-    say(ben, id, "from ben")
-    sync_of(anna)
+    anna, ben, id = diverged(clones)
     done = sync_of(ben)
     assert done.merged == head(ben)
     sync_of(anna)
     assert sorted(contents(anna, id)) == ["from anna", "from ben", "one"]
-    assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
-    for clone in clones:
-        assert_at_rest(clone)
+    assert_same(id, clones)
 
 
 @pytest.mark.slow
-def test_the_program_tells_what_it_did(clones: Two) -> None:
+def test_the_program_prints_what_a_sync_did(clones: Two) -> None:
     anna, ben = clones
     id = conversation(anna, "hello")
     ran = anna.capsule("git", "sync")
@@ -169,7 +173,7 @@ def test_a_remote_whose_hook_turns_a_push_down_is_an_error_and_not_asked_again(c
     assert "Done" not in refused.value.words.splitlines()
 
 
-def test_who_is_overtaken_merges_and_pushes_again(clones: Two) -> None:
+def test_a_sync_merges_and_pushes_again_after_a_push_by_others(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     say(anna, id, "from anna")
@@ -189,7 +193,7 @@ def test_who_is_overtaken_merges_and_pushes_again(clones: Two) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_overtaken_again_and_again_is_told(clones: Two) -> None:
+def test_a_sync_gives_up_after_ten_pushes_by_others(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     say(anna, id, "from anna")

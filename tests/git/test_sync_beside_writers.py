@@ -9,20 +9,28 @@ import pytest
 
 from capsule import Store
 from capsule.format import codec
-from tests.git.talking import Two, assert_at_rest, contents, conversation, delete, rename, say, shared
-from tests.git.turning import status, sync_of
+from tests.git.talking import (
+    Two,
+    assert_at_rest,
+    assert_same,
+    contents,
+    conversation,
+    delete,
+    diverged,
+    rename,
+    say,
+    shared,
+    status,
+    sync_of,
+)
 from tests.processes import Child
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("at", ["fetch", "merge", "check", "rehearse", "write", "index", "files", "head", "push"])
-def test_what_is_written_at_any_moment_of_a_sync_is_kept(clones: Two, at: str) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    say(anna, id, "from anna")
-    sync_of(anna)
-    say(ben, id, "from ben")
+def test_a_message_written_at_any_moment_of_a_sync_is_kept(clones: Two, at: str) -> None:
+    anna, ben, id = diverged(clones)
     written: list[str] = []
 
     def write(step: str, done: int, total: int) -> None:
@@ -35,9 +43,7 @@ def test_what_is_written_at_any_moment_of_a_sync_is_kept(clones: Two, at: str) -
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "meanwhile", "one"]
     sync_of(ben)
     sync_of(anna)
-    assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
-    for clone in clones:
-        assert_at_rest(clone)
+    assert_same(id, clones)
 
 
 HOLDER = """
@@ -52,9 +58,7 @@ HOLDER = """
 """
 
 
-def test_others_words_come_into_a_locked_chat_and_its_holder_keeps_the_lock(
-    clones: Two, child: Callable[..., Child]
-) -> None:
+def test_a_sync_brings_messages_into_a_locked_chat_and_keeps_the_lock(clones: Two, child: Callable[..., Child]) -> None:
     anna, ben = clones
     id = shared(clones, "one", type="chat")
     holder = child(HOLDER, ben.root, id)
@@ -90,7 +94,7 @@ def test_an_open_store_elsewhere_goes_on_after_a_sync(clones: Two, child: Callab
     assert contents(ben, id)[-1] == "after"
 
 
-def test_who_watches_is_told_of_what_a_sync_brought_as_of_any_change(clones: Two) -> None:
+def test_watchers_hear_of_what_a_sync_brought(clones: Two) -> None:
     anna, ben = clones
     id, gone = shared(clones, "one"), shared(clones, "to go")
     with Store.open(ben.root) as watching:
@@ -108,7 +112,7 @@ def test_who_watches_is_told_of_what_a_sync_brought_as_of_any_change(clones: Two
         assert not any(change.own for change in heard)
 
 
-def test_a_stale_save_after_a_sync_loses_nothing_of_what_came(clones: Two) -> None:
+def test_a_stale_save_after_a_sync_keeps_the_fetched_messages(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     opened = codec.decode(ben.file(id).read_bytes(), "")
@@ -124,7 +128,7 @@ def test_a_stale_save_after_a_sync_loses_nothing_of_what_came(clones: Two) -> No
 # -- Deleting ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_deleted_there_goes_to_the_trash_here(clones: Two) -> None:
+def test_a_conversation_deleted_there_goes_to_the_trash_here(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     delete(anna, id)
@@ -136,7 +140,7 @@ def test_what_was_deleted_there_goes_to_the_trash_here(clones: Two) -> None:
     assert_at_rest(ben)
 
 
-def test_what_was_deleted_there_and_written_to_here_is_kept_and_comes_back_there(clones: Two) -> None:
+def test_a_conversation_deleted_there_and_written_to_here_comes_back_there(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     delete(anna, id)
@@ -148,7 +152,7 @@ def test_what_was_deleted_there_and_written_to_here_is_kept_and_comes_back_there
     assert contents(anna, id) == ["one", "still needed"]
 
 
-def test_what_was_deleted_there_and_is_written_to_this_moment_is_kept(clones: Two) -> None:
+def test_a_conversation_deleted_there_and_written_to_during_the_sync_is_kept(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     delete(anna, id)
@@ -165,7 +169,7 @@ def test_what_was_deleted_there_and_is_written_to_this_moment_is_kept(clones: Tw
     assert contents(anna, id) == ["one", "still needed"]
 
 
-def test_what_was_deleted_there_and_is_locked_here_is_kept(clones: Two) -> None:
+def test_a_conversation_deleted_there_and_locked_here_is_kept(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one", type="chat")
     delete(anna, id)
@@ -182,7 +186,7 @@ def test_what_was_deleted_there_and_is_locked_here_is_kept(clones: Two) -> None:
 # -- Conflicts ---------------------------------------------------------------------------------------------------------
 
 
-def test_where_both_named_it_one_title_stands_and_the_other_awaits_a_person(clones: Two) -> None:
+def test_of_two_titles_one_stands_and_the_other_awaits_a_decision(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     rename(anna, id, "Anna's")

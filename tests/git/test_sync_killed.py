@@ -12,7 +12,7 @@ import pytest
 from capsule import Store
 from capsule.format import codec
 from tests.git.repositories import Clone, cloned, new, published
-from tests.git.turning import status, sync_of
+from tests.git.talking import contents, status, sync_of
 from tests.processes import Child
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ KILLED = """
 import signal
 from pathlib import Path
 from tests.git.repositories import Clone
-from tests.git.turning import sync_of
+from tests.git.talking import sync_of
 say("ready")
 while True:
     top, folder, step, times = hear()
@@ -98,16 +98,15 @@ def supervisor(kept: dict[str, Any]) -> Child:
     return kept["supervisor"]
 
 
-def copied(place: Path, to: Path) -> tuple[Clone, Clone]:
-    shutil.copytree(place, to, symlinks=True)
-    clones = Clone(to / "anna", "tälk [s]"), Clone(to / "ben", "tälk [s]")
-    for clone in clones:
+@pytest.fixture
+def copied(diverged: tuple[Path, dict[str, str]], tmp_path: Path) -> tuple[Clone, Clone, dict[str, str]]:
+    """A copy of the two clones, and the conversations."""
+    to = tmp_path / "copy"
+    shutil.copytree(diverged[0], to, symlinks=True)
+    anna, ben = Clone(to / "anna", "tälk [s]"), Clone(to / "ben", "tälk [s]")
+    for clone in (anna, ben):
         clone.run("remote", "set-url", "origin", str(to / "remote.git"))
-    return clones
-
-
-def said(clone: Clone, id: str) -> list[str]:
-    return [entry["content"] for entry in codec.decode(clone.file(id).read_bytes(), "")["history"]]
+    return anna, ben, diverged[1]
 
 
 def files_of(clone: Clone) -> dict[str, bytes]:
@@ -119,7 +118,7 @@ def whole(clone: Clone, ids: dict[str, str]) -> None:
     for path in (clone.root / "conversations").iterdir():
         codec.decode(path.read_bytes(), str(path))
     for title, text in (("both", "from ben"), ("mine", "from ben"), ("theirs", "first"), ("ben", "first")):
-        assert text in said(clone, ids[title])
+        assert text in contents(clone, ids[title])
     directory = Path(clone.repository.directory)
     assert not [name for name in ("MERGE_HEAD", "index.lock", "HEAD.lock") if (directory / name).exists()]
 
@@ -128,10 +127,10 @@ def finished(anna: Clone, ben: Clone, ids: dict[str, str]) -> None:
     for clone in (ben, anna, ben):
         sync_of(clone)
     for clone in (anna, ben):
-        assert sorted(said(clone, ids["both"])) == ["first", "from anna", "from ben"]
-        assert said(clone, ids["theirs"]) == ["first", "from anna"]
-        assert said(clone, ids["mine"]) == ["first", "from ben"]
-        assert said(clone, ids["anna"]) == said(clone, ids["ben"]) == ["first"]
+        assert sorted(contents(clone, ids["both"])) == ["first", "from anna", "from ben"]
+        assert contents(clone, ids["theirs"]) == ["first", "from anna"]
+        assert contents(clone, ids["mine"]) == ["first", "from ben"]
+        assert contents(clone, ids["anna"]) == contents(clone, ids["ben"]) == ["first"]
         assert not clone.file(ids["deleted"]).exists()
         assert (clone.top / "code.py").read_text() == "by anna\n"
         assert status(clone) == []
@@ -140,10 +139,9 @@ def finished(anna: Clone, ben: Clone, ids: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("step", "times"), [*((step, 1) for step in STEPS), ("write", 3)])
 def test_a_sync_that_is_killed_before_a_step_is_finished_by_the_next(
-    diverged: tuple[Path, dict[str, str]], supervisor: Child, tmp_path: Path, step: str, times: int
+    copied: tuple[Clone, Clone, dict[str, str]], supervisor: Child, step: str, times: int
 ) -> None:
-    place, ids = diverged
-    anna, ben = copied(place, tmp_path / "copy")
+    anna, ben, ids = copied
     before = ben.git("rev-parse", "HEAD")
     supervisor.say([str(ben.top), ben.folder, step, times])
     assert supervisor.hear() == 9
@@ -152,11 +150,10 @@ def test_a_sync_that_is_killed_before_a_step_is_finished_by_the_next(
     finished(anna, ben, ids)
 
 
-def test_one_that_is_killed_again_and_again_comes_to_an_end(
-    diverged: tuple[Path, dict[str, str]], supervisor: Child, tmp_path: Path
+def test_a_sync_that_is_killed_repeatedly_can_be_finished(
+    copied: tuple[Clone, Clone, dict[str, str]], supervisor: Child
 ) -> None:
-    place, ids = diverged
-    anna, ben = copied(place, tmp_path / "copy")
+    anna, ben, ids = copied
     for step in ("write", "index", "files", "head", "write", "refresh"):
         supervisor.say([str(ben.top), ben.folder, step, 1])
         assert supervisor.hear() in (9, 0)
@@ -164,15 +161,14 @@ def test_one_that_is_killed_again_and_again_comes_to_an_end(
     finished(anna, ben, ids)
 
 
-def test_what_is_written_after_a_killed_sync_is_kept(
-    diverged: tuple[Path, dict[str, str]], supervisor: Child, tmp_path: Path
+def test_a_message_written_after_a_killed_sync_is_kept(
+    copied: tuple[Clone, Clone, dict[str, str]], supervisor: Child
 ) -> None:
-    place, ids = diverged
-    anna, ben = copied(place, tmp_path / "copy")
+    anna, ben, ids = copied
     supervisor.say([str(ben.top), ben.folder, "head", 1])
     assert supervisor.hear() == 9
     with Store.open(ben.root, keep_locks=False) as store:
         store.append(ids["mine"], content="afterwards")
     for clone in (ben, anna):
         sync_of(clone)
-    assert said(anna, ids["mine"]) == ["first", "from ben", "afterwards"]
+    assert contents(anna, ids["mine"]) == ["first", "from ben", "afterwards"]

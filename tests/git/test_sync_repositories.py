@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from pathlib import Path
 
@@ -11,9 +10,25 @@ import pytest
 from capsule import Store, git
 from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy
 from capsule.format import codec
+from capsule.git.commits.operation import operation
+from capsule.git.commits.sync import sync
+from capsule.git.setup.attributes import driver_config
 from tests.git.repositories import Clone, environment, run, worktree
-from tests.git.talking import Two, assert_at_rest, code, contents, conversation, delete, rename, say, shared
-from tests.git.turning import status, sync_of, synced
+from tests.git.talking import (
+    Two,
+    assert_at_rest,
+    code,
+    contents,
+    conversation,
+    delete,
+    diverged,
+    rename,
+    say,
+    shared,
+    status,
+    sync_of,
+    synced,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +100,7 @@ def test_a_file_that_a_person_is_changing_is_not_overwritten(monorepos: Two, tra
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
 
 
-def test_a_damaged_file_that_nobody_else_changed_holds_up_nothing(clones: Two) -> None:
+def test_a_damaged_file_that_only_one_side_changed_stops_nothing(clones: Two) -> None:
     anna, ben = clones
     id, other = shared(clones, "one"), shared(clones, "two")
     say(anna, id, "from anna")
@@ -129,7 +144,7 @@ def pushed_past_us(clone: Clone, id: str, data: bytes | None) -> None:
 
 @pytest.mark.parametrize("data", [b'{"id": ', None])
 @pytest.mark.parametrize("diverged", [True, False])
-def test_what_no_conversation_is_does_not_come_in(clones: Two, data: bytes | None, diverged: bool) -> None:
+def test_a_fetched_file_that_is_no_conversation_is_refused(clones: Two, data: bytes | None, diverged: bool) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     pushed_past_us(anna, id, data)
@@ -172,8 +187,7 @@ def test_with_autocrlf_both_have_the_same_bytes(clones: Two) -> None:
         sync_of(clone)
     assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
     assert b"\r\n" not in ben.file(id).read_bytes()
-    for clone in clones:
-        assert_at_rest(clone)
+    assert_at_rest(*clones)
 
 
 def test_another_store_in_the_repository_keeps_what_is_not_committed_there(monorepos: Two) -> None:
@@ -194,7 +208,7 @@ def test_another_store_in_the_repository_keeps_what_is_not_committed_there(monor
     assert others[0].file(id).read_bytes() == others[1].file(id).read_bytes()
 
 
-def test_what_comes_does_not_leave_the_repository_through_a_symlink(monorepos: Two, tmp_path: Path) -> None:
+def test_a_sync_does_not_write_through_a_symlink_out_of_the_repository(monorepos: Two, tmp_path: Path) -> None:
     anna, ben = monorepos
     shared(monorepos, "one")
     outside = Clone(tmp_path / "outside")
@@ -214,7 +228,7 @@ def test_what_comes_does_not_leave_the_repository_through_a_symlink(monorepos: T
     assert outside.file(kept).read_bytes() == before
 
 
-def test_agents_are_merged_and_come_along(clones: Two) -> None:
+def test_sync_merges_agents(clones: Two) -> None:
     anna, ben = clones
     (anna.root / "agents").mkdir()
     anna.file("helper", "agents").write_bytes(codec.encode({"name": "Helper", "cursors": {}}))
@@ -235,11 +249,7 @@ def test_agents_are_merged_and_come_along(clones: Two) -> None:
 
 
 def test_a_merge_is_signed_where_commits_are(clones: Two, tmp_path: Path) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    say(anna, id, "from anna")
-    say(ben, id, "from ben")
-    sync_of(anna)
+    _, ben, _ = diverged(clones)
     key = tmp_path / "key"
     if not shutil.which("ssh-keygen"):
         pytest.skip("there is no ssh-keygen here")
@@ -250,7 +260,7 @@ def test_a_merge_is_signed_where_commits_are(clones: Two, tmp_path: Path) -> Non
         assert "-----BEGIN SSH SIGNATURE-----" in ben.git("cat-file", "commit", str(commit))
 
 
-def test_many_come_at_once(clones: Two) -> None:
+def test_a_sync_brings_hundreds_of_conversations(clones: Two) -> None:
     anna, ben = clones
     with Store.open(anna.root, keep_locks=False) as store:
         made = {store.create(title=f"Number {n}", type="group", messages=[{"role": "user", "content": "x"}]).id
@@ -280,14 +290,12 @@ def test_a_sync_and_a_reader_of_the_store_share_no_mutex_for_long(clones: Two) -
 
 
 @pytest.mark.parametrize("driver", ["exit 1", "/nowhere/python"])
-def test_a_driver_that_can_not_be_run_costs_nobody_their_words(clones: Two, driver: str) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    say(anna, id, "from anna")
-    say(ben, id, "from ben")
-    sync_of(anna)
+def test_a_sync_loses_nothing_when_the_merge_driver_does_not_run(clones: Two, driver: str) -> None:
+    _, ben, id = diverged(clones)
     with ben.store() as store:
-        git.open(store, shlex.split(driver)).sync()
+        drivers = driver_config(git.open(store).program) | {"merge.capsule.driver": driver}
+        with operation(store, drivers) as running:
+            sync(running)
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
 
 
@@ -311,7 +319,7 @@ def test_two_conversations_that_are_alike_are_not_taken_for_one_that_was_renamed
         assert_at_rest(clone)
 
 
-def test_what_was_deleted_stays_so_when_the_branches_have_crossed(clones: Two) -> None:
+def test_a_deleted_message_stays_deleted_when_the_branches_have_crossed(clones: Two) -> None:
     anna, ben = clones
     id = shared(clones, "one")
     for clone, words, name in ((anna, "from anna", "a"), (ben, "from ben", "b")):
@@ -352,7 +360,7 @@ def test_without_the_attributes_nothing_is_merged_line_by_line(clones: Two) -> N
     assert contents(ben, id) == ["one"]
 
 
-def test_a_git_that_is_too_old_to_merge_is_said_with_the_way_out(monorepos: Two, tmp_path: Path) -> None:
+def test_an_old_git_that_can_not_merge_is_named_with_the_way_out(monorepos: Two, tmp_path: Path) -> None:
     anna, ben = monorepos
     id = shared(monorepos, "one")
     code(anna, "by anna\n", "anna.py")

@@ -26,7 +26,7 @@ from capsule.errors import GitFailed, StoreBusy
 from capsule.format import codec
 from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new
-from tests.git.turning import committed, status, sync_of, synced
+from tests.git.talking import committed, status, sync_of, synced
 from tests.torture.writers import LONG, PATIENCE_S, PRELUDE, Acks, acknowledged, assert_clean
 
 pytestmark = pytest.mark.slow
