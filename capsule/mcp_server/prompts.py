@@ -41,8 +41,8 @@ def _read(ctx: Context, conversation: str) -> tuple[Head, str, str]:
     """The conversation, its newest messages as text, and the id of the last one, where that is a plain word."""
     store = store_of(ctx)
     head = _meant(store, conversation)
-    asked = pages.Asked(last=200, message="", cursor="", offset=0, max_tokens=BUDGET, forms=frozenset({"text"}))
-    found = pages.page(store, head, asked)
+    text = frozenset({"text"})
+    found = pages.filled(store.page(head.id, 200), head, BUDGET, text, facts=pages.facts(store, head))
     last = found.messages[-1].id if found.messages else ""
     return head, page_text(found, quoted(head.title)), last if word(last) == last else ""
 

@@ -141,7 +141,7 @@ class _Asked:
         elif self._wanted in tree.places:
             at = tree.places[self._wanted]
         else:
-            raise InvalidInput("the cursor's message is gone; read around the last one that you have, or the newest")
+            raise InvalidInput("the cursor's message is gone; read around the last one you have, or without a cursor")
         if path and at not in path:
             path, is_active = tree.path_to(tree.leaf_at(at)), False
         return self.page(path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree)

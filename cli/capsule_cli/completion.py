@@ -33,11 +33,8 @@ def complete_id(incomplete: str) -> list[tuple[str, str]]:
     from capsule_cli.shared.output import one_line
 
     heads = _of_store(lambda store: store.list(Filter(archived=None)).heads)
-    found = [
-        (head.id, "damaged" if head.damaged else one_line(head.title) or "untitled")
-        for head in heads
-        if head.id.startswith(incomplete)
-    ]
+    said = ((head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads)
+    found = [one for one in said if one[0].startswith(incomplete)]
     if incomplete.startswith("@"):
         found.append(("@last", "the conversation changed last"))
     return found

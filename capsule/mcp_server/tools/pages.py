@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
@@ -27,42 +26,9 @@ _UTC = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9.]{2,}Z")
 _SHOWN = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What to read.
-
-    Attributes:
-        last: How many messages at most.
-        message: One to read around, as a person names it; empty: the newest.
-        cursor: Where to go on, from an earlier page; empty: nowhere.
-        offset: Where to begin in `message`, in characters; 0: at its beginning, with those around it.
-        max_tokens: The most the answer may cost.
-        forms: In which forms it is sent; see `forms`.
-    """
-
-    last: int
-    message: str
-    cursor: str
-    offset: int
-    max_tokens: int
-    forms: frozenset[str]
-
-
-def page(store: Store, head: Head, asked: Asked) -> Page:
-    """A page of a conversation, and where it begins what is to be known of it as a whole.
-
-    Raises NotFound, InvalidInput. Costs reading a summary and its source, when it is one.
-    """
-    about: dict[str, Any] = {}
-    if not asked.cursor and not asked.offset:
-        about = {"mcp_servers": servers_of(head), "source": _source(store, head)}
-    if any(about.values()):
-        asked = replace(asked, max_tokens=asked.max_tokens - _sent(about, "", asked.forms))
-    if asked.offset and not asked.message:
-        raise InvalidInput("offset needs message: the id of the message to go on in")
-    limit = 1 if asked.offset else asked.last
-    read = store.page(head.id, limit, around=asked.message or None, cursor=asked.cursor or None)
-    return _filled(read, head, asked).model_copy(update=about)
+def facts(store: Store, head: Head) -> dict[str, Any]:
+    """What the first page says of a conversation as a whole. Costs reading a summary and its source, when it is one."""
+    return {"mcp_servers": servers_of(head), "source": _source(store, head)}
 
 
 def _source(store: Store, head: Head) -> str | None:
@@ -72,25 +38,38 @@ def _source(store: Store, head: Head) -> str | None:
     return f"a summary{of}; {standing}" if standing else None
 
 
-def _filled(read: Read, head: Head, asked: Asked) -> Page:
-    """As much of a page as fits, from the message on that was asked for."""
+def filled(
+    read: Read, head: Head, max_tokens: int, forms: frozenset[str], offset: int = 0, facts: dict[str, Any] | None = None
+) -> Page:
+    """As much of a page as fits, from the message on that was asked for.
+
+    Args:
+        read: The page.
+        head: The conversation.
+        max_tokens: The most the answer may cost.
+        forms: In which forms it is sent; see `forms`.
+        offset: Where to begin in the message, in characters.
+        facts: What it says besides.
+    """
     title = visible(head.title[:200])
-    left = asked.max_tokens - _OVERHEAD - len(asked.forms) * tokens(title)
+    left = max_tokens - _OVERHEAD - len(forms) * tokens(title)
+    if facts and any(facts.values()):
+        left -= _sent(facts, "", forms)
     found: dict[int, Message] = {}
     full: set[bool] = set()
     for index in sorted(range(len(read.entries)), key=lambda index: (abs(index - read.at), index < read.at)):
         if (index < read.at) in full:
             continue
         place, entry = read.entries[index]
-        message, text = _shown(entry, place, asked.offset)
+        message, text = _shown(entry, place, offset)
         message.sibling = read.sibling(place)
-        if not _fits(message, text, left, asked.forms):
+        if not _fits(message, text, left, forms):
             if found:
                 full.add(index < read.at)
                 continue
-            _cut(message, text, left, asked.offset, asked.forms)
+            _cut(message, text, left, offset, forms)
         found[index] = message
-        left -= _cost(message, asked.forms)
+        left -= _cost(message, forms)
     return Page(
         id=head.id,
         title=title,
@@ -100,6 +79,7 @@ def _filled(read: Read, head: Head, asked: Asked) -> Page:
         messages=[found[index] for index in sorted(found)],
         older=read.older(min(found, default=0)),
         newer=read.newer(max(found, default=-1) + 1),
+        **(facts or {}),
     )
 
 

@@ -23,7 +23,6 @@ from capsule.mcp_server.tools.forms import forms_of
 from capsule.mcp_server.tools.results import (
     Changed,
     Changes,
-    Conversation,
     Conversations,
     Found,
     Hit,
@@ -32,11 +31,13 @@ from capsule.mcp_server.tools.results import (
     answer,
     conversation_of,
     cost,
+    fitting,
     said_of,
 )
 from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
+    from capsule.engines.changes import Change
     from capsule.engines.changes import Changes as Heard
     from capsule.engines.index.hits import Hit as FoundHit
     from capsule.store.store import Store
@@ -65,18 +66,11 @@ def list_conversations(
     cursor: Cursor = "",
 ) -> Annotated[CallToolResult, Conversations]:
     """List conversations: pinned ones, then the newest change first."""
-    store = store_of(ctx)
+    store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     chosen = Filter(tags=(tag,) if tag else (), title=title, archived=archived, since=since)
     page = store.list(chosen, limit=limit, cursor=cursor)
-    forms = forms_of(ctx.client_capabilities)
-    shown: list[Conversation] = []
-    left = BUDGET - 300
-    for head in page.heads:
-        conversation = conversation_of(head, store.instance_id)
-        left -= cost(conversation, about(conversation), forms)
-        if left < 0 and shown:
-            break
-        shown.append(conversation)
+    listed = (conversation_of(head, store.instance_id) for head in page.heads)
+    shown = fitting(listed, about, BUDGET - 300, forms)
     more = page.cursor(len(shown))
     lines = [
         f"{many(page.total, 'conversation')}, pinned ones, then the newest change first; id | title | type | changed:",
@@ -101,11 +95,12 @@ def read_conversation(
     """Read messages of the active branch: the newest, or around one."""
     if cursor and (message or offset):
         raise InvalidInput("give cursor alone, or message: each says where to read")
-    store = store_of(ctx)
+    if offset and not message:
+        raise InvalidInput("offset needs message: the id of the message to go on in")
+    store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     head = store.head(store.resolve(id))
-    found = pages.page(
-        store, head, pages.Asked(last, message, cursor, offset, maxTokens, forms_of(ctx.client_capabilities))
-    )
+    read = store.page(head.id, 1 if offset else last, around=message or None, cursor=cursor or None)
+    found = pages.filled(read, head, maxTokens, forms, offset, None if cursor or offset else pages.facts(store, head))
     return answer(page_text(found, quoted(head.title)), found)
 
 
@@ -209,28 +204,22 @@ async def watch_changes(
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     found = await _awaited(ctx, store, cursor or None, ids, seconds)
-    shown: list[Changed] = []
-    lines: list[str] = []
-    left, forms = BUDGET - 500, forms_of(ctx.client_capabilities)
-    for change in found.changes:
-        changed = Changed(
-            kind=change.kind,
-            id=visible(change.id),
-            messages=[visible(id) for id in change.messages[-_IDS:]],
-            earlier=max(0, len(change.messages) - _IDS),
-            fields=list(change.fields),
-            own=change.own,
-        )
-        line = _line(changed)
-        left -= cost(changed, line, forms)
-        if left < 0 and shown:
-            break
-        shown.append(changed)
-        lines.append(line)
+    shown = fitting(map(_changed, found.changes), _line, BUDGET - 500, forms_of(ctx.client_capabilities))
     after = found.cursor if len(shown) == len(found.changes) else found.changes[len(shown) - 1].cursor
-    lines = lines or [f"Nothing changed within {seconds:g} seconds."]
+    lines = list(map(_line, shown)) or [f"Nothing changed within {seconds:g} seconds."]
     lines.append(f"To go on: cursor: {quoted(after, 400)}")
     return answer("\n".join(lines), Changes(changes=shown, cursor=after))
+
+
+def _changed(change: Change) -> Changed:
+    return Changed(
+        kind=change.kind,
+        id=visible(change.id),
+        messages=[visible(id) for id in change.messages[-_IDS:]],
+        earlier=max(0, len(change.messages) - _IDS),
+        fields=list(change.fields),
+        own=change.own,
+    )
 
 
 def _line(changed: Changed) -> str:

@@ -7,7 +7,8 @@ absent is left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
@@ -29,6 +30,9 @@ Switches = Annotated[dict[str, bool], WithJsonSchema({"type": "object"})]
 
 class Answer(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+A = TypeVar("A", bound=Answer)
 
 
 class Conversation(Answer):
@@ -149,6 +153,17 @@ def cost(model: Answer, text: str, forms: frozenset[str]) -> int:
     """What a part of an answer costs in these forms, in tokens."""
     told = {"data": model.model_dump_json(by_alias=True, exclude_defaults=True), "text": text}
     return sum(tokens(told[form]) for form in forms)
+
+
+def fitting(parts: Iterable[A], line: Callable[[A], str], budget: int, forms: frozenset[str]) -> list[A]:
+    """The first parts of an answer that fit into a budget, one at least; `line` says a part as text."""
+    shown: list[A] = []
+    for part in parts:
+        budget -= cost(part, line(part), forms)
+        if budget < 0 and shown:
+            break
+        shown.append(part)
+    return shown
 
 
 def _seen(value: Any) -> Any:
