@@ -115,12 +115,7 @@ class _Asked:
             self._near = int(near)
 
     def place(self, first: int, entries: list[Entry]) -> int | None:
-        """The place of the message, or a place before `entries` at which it may be; None: it is not known.
-
-        Args:
-            first: The place of the first of `entries`.
-            entries: The last messages.
-        """
+        """The place of the message, known from the last ones, which begin at `first`; None: not known from these."""
         count = first + len(entries)
         if self._wanted is None:
             return count - 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
 from capsule.errors import NotFound
 from capsule.ids import is_id
-from capsule.store.lists import Filter
+from capsule.store.lists import Filter, Order
 from capsule_cli.completion import complete_id, complete_tag
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Limit, Mode, Tags, Type, argument, flag, moment, option, refuse
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capsule.store.summaries import Standing
 
 commands = typer.Typer()
-
-Sort = Literal["updated", "created", "title"]
 
 
 @commands.command("new")
@@ -55,7 +53,7 @@ def list_(
     since: str | None = option(
         "--since WHEN", "List conversations that changed since then: a day (UTC), a time, yesterday, or 2h, 3d ago."
     ),
-    sort: Sort = option(
+    sort: Order = option(
         "--sort", "Sort by time, the latest first, or by title. Pinned conversations always come first.", "updated"
     ),
     limit: Limit = None,
@@ -69,13 +67,9 @@ def list_(
     after = moment(since, "--since") if since else ""
     with store_of() as store, progress("indexing") as bar:
         of = None if summaries_of is None else _source(store, summaries_of)
+        in_archive = None if archived else False
         shown = Filter(
-            tags=tuple(tag or ()),
-            mode=mode,
-            archived=None if archived else False,
-            locked=locked or None,
-            since=after,
-            summaries_of=of,
+            tuple(tag or ()), mode=mode, archived=in_archive, locked=locked or None, since=after, summaries_of=of
         )
         page = store.list(shown, sort, limit=limit, progress=bar)
         moved = {} if of is None else {summary.head.id: summary.standing for summary in store.summaries.list(of)}
