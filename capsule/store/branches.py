@@ -6,6 +6,7 @@ good in the write that needs it; and each write is one write, admitted by the sa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -64,23 +65,16 @@ class Branches:
 
         Args:
             id: The conversation.
-            message_id: Take the branch through this message instead, as `find_message` takes it, and on to the
-                newest answers.
+            message_id: If this message is not on the active branch, take the branch through it, as `page` does.
 
         Raises as `load`, and costs about as much; also
             NotFound, InvalidInput: No message is meant, or several are.
         """
         from capsule.format.models import messages_in
-        from capsule.format.tree.tree import Tree
 
-        document = self._store.document(id)
-        history, tree = document["history"], Tree(document["history"])
-        if message_id is None:
-            path = tree.path(document["metadata"].get("currentNode"))
-        else:
-            path = tree.path_to(tree.leaf_at(find_message(history, message_id, id)))
-        found = messages_in(b"[" + b",".join(codec.encode_entry(history[place]) for place in path) + b"]")
-        return [message.placed(place) for message, place in zip(found, path, strict=True)]
+        entries = self._store.page(id, sys.maxsize, around=message_id).entries
+        found = messages_in(b"[" + b",".join(codec.encode_entry(entry) for _, entry in entries) + b"]")
+        return [message.placed(place) for message, (place, _) in zip(found, entries, strict=True)]
 
     def alternatives(self, id: str, message_id: str) -> Alternatives:
         """List a message and the others that answer the same one. Raises and costs as `path`.

@@ -20,6 +20,7 @@ from capsule.format.text.titles import MAX, check_tags, check_title, title_from
 from capsule.ids import new_id
 from capsule.store.change import complete
 from capsule.store.creation import made_once, write_new
+from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -242,15 +243,14 @@ class Summaries:
             return None
 
     def list(self, id: str) -> list[Summary]:
-        """List the summaries of a conversation, the newest first; also if the conversation is gone.
+        """List the summaries of a conversation, pinned ones, then the newest first; also if the conversation is gone.
 
         Args:
             id: The conversation.
 
         Raises as `heads`. Costs as `heads`, and reading the conversation and its summaries.
         """
-        heads = [head for head in self._store.heads() if head.is_summary and head.source_conversation_id == id]
-        heads.sort(key=lambda head: (timestamps.sortable(head.created_at), head.id), reverse=True)
+        heads = self._store.list(Filter(archived=None, summaries_of=id), "created").heads
         source = self._source(id) if heads else None
         return [Summary(head, standing_of(self._store.document(head.id), source)) for head in heads]
 
