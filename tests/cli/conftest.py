@@ -75,6 +75,15 @@ class Program:
         self.started.append(process)
         return process
 
+    def stream(self, id: str, *words: str) -> subprocess.Popen[bytes]:
+        """Start a stream of messages that stays open, the first of which is acknowledged."""
+        process = self.start("append", id, "--jsonl", *words)
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b'{"content":"mine"}\n')
+        process.stdin.flush()
+        assert process.stdout.readline()
+        return process
+
     def process(self, *words: str | bytes, expect: int = 0, input: bytes = b"") -> Answer:
         process = self.start(*words)
         stdout, stderr = process.communicate(input, timeout=60)
