@@ -34,21 +34,16 @@ def test_init_without_a_directory_takes_the_one_of_store_or_this_one(
     assert str(tmp_path / "b" / "capsule.toml") in made["made"]
 
 
-def test_new_prints_the_id_alone(capsule: Any) -> None:
+def test_new_prints_the_id_alone_and_in_a_terminal_last(capsule: Any) -> None:
     answer = capsule("new", "A plan", "--mode", "toolbox", "--tag", "work", "--tag", "now", "--type", "group")
     id = answer.stdout.strip()
-    written = json.loads(capsule.file(id).read_bytes())
     assert answer.stdout == f"{id}\n"
+    written = json.loads(capsule.file(id).read_bytes())
+    facts = {name: written["metadata"][name] for name in ("mode", "type", "tags", "titleSetBy")}
     assert written["title"] == "A plan"
-    assert (written["metadata"]["mode"], written["metadata"]["type"]) == ("toolbox", "group")
-    assert written["metadata"]["tags"] == ["work", "now"]
-    assert written["metadata"]["titleSetBy"] == "user"
-
-
-def test_new_in_a_terminal_says_what_was_made_and_the_id_last(capsule: Any) -> None:
+    assert facts == {"mode": "toolbox", "type": "group", "tags": ["work", "now"], "titleSetBy": "user"}
     screen = capsule.terminal("new", "A plan")
-    assert "A plan" in screen
-    assert capsule.file(screen.splitlines()[-1]).is_file()
+    assert "A plan" in screen and capsule.file(screen.splitlines()[-1]).is_file()
 
 
 def test_without_a_title_it_is_made_from_the_first_user_message_until_a_person_gives_one(capsule: Any) -> None:
@@ -118,16 +113,13 @@ def test_a_damaged_file_is_listed_as_damaged_and_hides_no_other(capsule: Any) ->
     assert "damaged" in capsule.terminal("list")
 
 
-def test_list_in_a_terminal_is_a_table_and_nothing_in_a_title_commands_the_terminal(capsule: Any) -> None:
+def test_nothing_in_a_title_commands_the_terminal(capsule: Any) -> None:
     id = capsule.new("A plan [bold]x[/bold]")
     path = capsule.file(id)
     path.write_text(path.read_text(encoding="utf-8").replace("A plan", "A \\u001b[31mplan"), encoding="utf-8")
     screen = capsule.terminal("list")
-    assert "TITLE" in screen
-    assert "[bold]x[/bold]" in screen
-    assert "\\x1b[31mplan" in screen.replace("\n", "")
-    assert "\x1b[31mplan" not in screen
-    assert "\x1b[31m" not in capsule("list").stdout
+    assert "[bold]x[/bold]" in screen and "\\x1b[31mplan" in screen
+    assert "\x1b[31m" not in screen + capsule("list").stdout
 
 
 def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(capsule: Any) -> None:
@@ -177,3 +169,21 @@ def test_a_head_is_changed_and_printed(capsule: Any) -> None:
         assert capsule.json("list", "--archived")[0] == head | {"bytes": size, "messages": 1}
         assert capsule(*words).stdout.startswith("aaaa: ")
     assert capsule.history("aaaa") == before
+
+
+def test_a_suggested_title_replaces_that_of_a_person_only_when_they_agree(capsule: Any) -> None:
+    id = capsule.new("--message", "How do I sort a list?")
+    assert "'Sorting'" in capsule("rename", id, "--suggest", "Sorting").stdout
+    assert capsule.json("rename", id, "--suggest")["title"] == "How do I sort a list?"
+    capsule("rename", id, "Mine")
+    before = capsule.file(id).read_bytes()
+    assert "'Mine' was given by a person" in capsule("rename", id, "Better", "--suggest", expect=6).stderr
+    screen = capsule.terminal("rename", id, "Better", "--suggest", typed="n\n", expect=1)
+    assert "Replace 'Mine' by 'Better'?" in screen and "nothing was changed" in screen
+    capsule("rename", id, "Mine", "--suggest")
+    assert capsule.file(id).read_bytes() == before
+    capsule.terminal("rename", id, "Better", "--suggest", typed="y\n")
+    assert capsule.json("rename", id, "Best", "--suggest", "--yes")["title"] == "Best"
+    empty = capsule.new("Empty")
+    assert "no user message" in capsule("rename", empty, "--suggest", expect=2).stderr
+    assert "the title is missing" in capsule("rename", empty, expect=2).stderr

@@ -9,10 +9,8 @@ import pytest
 
 
 def test_a_lock_needs_a_holder_that_outlives_the_command(capsule: Any) -> None:
-    id = capsule.new("A")
-    answer = capsule("lock", id, expect=2)
-    assert "--instance NAME" in answer.stderr
-    assert "CAPSULE_INSTANCE" in answer.stderr
+    said = capsule("lock", capsule.new("A"), expect=2).stderr
+    assert "--instance NAME" in said and "CAPSULE_INSTANCE" in said
     assert capsule.json("locks") == []
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 
 def test_what_is_deleted_comes_back_as_it_was(capsule: Any) -> None:
     id = capsule.new("A plan", "--message", "hello")
@@ -36,9 +34,7 @@ def test_several_go_at_once_and_a_mistyped_one_lets_all_stay(capsule: Any) -> No
 def test_at_a_terminal_the_person_is_asked_unless_yes(capsule: Any) -> None:
     id = capsule.new("A plan")
     screen = capsule.terminal("delete", id, typed="n\n", expect=1)
-    assert "A plan" in screen
-    assert "nothing was changed" in screen
-    assert capsule.file(id).exists()
+    assert "A plan" in screen and "nothing was changed" in screen and capsule.file(id).exists()
     capsule.terminal("delete", id, typed="y\n")
     assert not capsule.file(id).exists()
     assert "Remove 1" in capsule.terminal("purge", typed="n\n", expect=1)
@@ -54,17 +50,16 @@ def test_restore_takes_what_was_deleted_last_and_names_what_is_not_there(capsule
         capsule("delete", id)
     assert "abcd-1, abcd-2" in capsule("restore", "abcd", expect=2).stderr
     assert "capsule trash" in capsule("restore", "nobody", expect=3).stderr
-    capsule("restore", "abc", expect=2)
     assert capsule.json("restore", "@last")["id"] == "abcd-2"
 
 
 def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> None:
     capsule("delete", capsule.new("A"), capsule.new("B"))
+    for age in ["30", "x", "-1d", "1.5d", "99999999999w"]:
+        assert "--older-than" in capsule("purge", "--older-than", age, expect=2).stderr
     assert capsule("purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
-    assert len(capsule.json("trash")) == 2
     assert capsule("purge", "--yes").stdout == "2 removed for good\n"
-    assert capsule.json("trash") == []
-    assert capsule.json("purge", "--yes") == {"purged": []}
+    assert capsule.json("trash") == [] and capsule.json("purge", "--yes") == {"purged": []}
 
 
 def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_asked(capsule: Any) -> None:
@@ -85,25 +80,15 @@ def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule
     told = capsule.json("delete", id, "--which", "@0", "--yes")
     assert told["undo"] == f"capsule restore {id}"
     listed = capsule.json("trash")
-    assert [(one["id"], one["reason"], len(one["messages"])) for one in listed] == [
-        (id, "deleted", 1),
-        (id, "edited", 1),
-    ]
+    assert [(one["reason"], len(one["messages"])) for one in listed] == [("deleted", 1), ("edited", 1)]
     assert "1 message deleted in 'A plan'" in capsule("trash").stdout
     assert capsule.json("restore", id[:6])["restored"] == told["removed"]
-    assert "hello there" in capsule("show", id).stdout
     capsule("restore", id)
-    assert "hello there" not in capsule("show", id).stdout
-    assert [one["reason"] for one in capsule.json("trash")] == ["restored"]
+    assert [message["content"] for message in capsule.history(id)] == ["hello"]
     capsule("delete", id)
     capsule("restore", id, "--deleted", listed[0]["deletedAt"], expect=3)
     capsule("restore", id)
     assert capsule.file(id).exists()
-
-
-def test_an_age_that_is_none_is_refused(capsule: Any) -> None:
-    for age in ["30", "x", "-1d", "1.5d", "99999999999w"]:
-        assert "--older-than" in capsule("purge", "--older-than", age, expect=2).stderr
 
 
 def test_all_go_to_the_trash_when_a_script_says_yes_and_come_back_one_by_one(capsule: Any) -> None:
@@ -129,13 +114,10 @@ def test_a_locked_one_stays_is_named_and_holds_up_no_other(capsule: Any) -> None
     capsule("lock", held, "--instance", "desk")
     answer = capsule("delete", "--all", "--yes", expect=4)
     assert answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
-    assert "'Held one'" in answer.stderr
-    assert held in answer.stderr
-    assert [head["id"] for head in capsule.json("list")] == [held]
+    assert "'Held one'" in answer.stderr and held in answer.stderr
     assert [item["id"] for item in capsule.json("trash")] == [other]
-    told = capsule.json("delete", "--all", "--yes", expect=4)
-    assert [one["id"] for one in told] == [held]
-    assert "is locked by" in told[0]["error"]
+    (told,) = capsule.json("delete", "--all", "--yes", expect=4)
+    assert told["id"] == held and "is locked by" in told["error"]
     capsule("delete", "--all", "--yes", "--instance", "desk")
     assert capsule.json("list") == []
 
@@ -149,19 +131,13 @@ def test_a_file_whose_name_is_no_id_stays_and_the_way_out_is_said(capsule: Any) 
     assert "rename the file, or move it out of the way" in answer.stderr
 
 
-@pytest.mark.slow
 def test_at_a_terminal_all_go_only_when_the_person_says_yes_twice(capsule: Any) -> None:
     capsule.new("A"), capsule.new("B")
     for typed in ("n\n", "y\nn\n"):
         assert "nothing was changed" in capsule.terminal("delete", "--all", typed=typed, expect=1)
         assert len(capsule.json("list")) == 2
     screen = capsule.terminal("delete", "--all", typed="y\ny\n")
-    assert "2 of them" in screen
-    assert "Really all 2?" in screen
-    assert capsule.json("list") == []
-    capsule.new("C")
-    capsule.terminal("delete", "--all", "-y")
-    assert capsule.json("list") == []
+    assert "2 of them" in screen and "Really all 2?" in screen and capsule.json("list") == []
 
 
 def test_a_time_is_taken_as_the_trash_shows_it_on_a_terminal(capsule: Any) -> None:

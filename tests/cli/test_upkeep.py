@@ -16,11 +16,9 @@ BROKEN = '{\n  "id": "broken-1",\n  "title": oops\n}'
 def test_doctor_finds_what_is_wrong_and_says_so_in_its_exit_code(capsule: Any) -> None:
     capsule.file("broken-1").write_text(BROKEN, encoding="utf-8")
     answer = capsule("doctor", expect=5)
-    assert answer.stdout.startswith(f"{capsule.file('broken-1')}:3:12: ")
-    assert "1 finding" in answer.stdout
+    assert answer.stdout.startswith(f"{capsule.file('broken-1')}:3:12: ") and "1 finding" in answer.stdout
     told = capsule.json("doctor", expect=5)
-    assert told["ok"] is False
-    assert (told["findings"][0]["line"], told["findings"][0]["repaired"]) == (3, None)
+    assert (told["ok"], told["findings"][0]["line"], told["findings"][0]["repaired"]) == (False, 3, None)
     capsule("doctor", "--repair", expect=5)
     assert capsule.file("broken-1").read_text(encoding="utf-8") == BROKEN
 
@@ -75,23 +73,12 @@ def test_validate_names_what_is_no_file_and_reads_what_is_no_utf8(capsule: Any, 
 
 
 def test_bad_files_are_told_by_place_and_never_change(capsule: Any) -> None:
-    for data in [
-        b"",
-        b"\0\0\0",
-        b"no json",
-        b"[]",
-        b'{"id":"a","id":"b"}',
-        b'{"id":"\\ud800"}',
-        b"\xff\xfe{\0}\0",
-        b'{"version":"3.0","id":"x","history":[]}',
-        b"[" * 100_000,
-    ]:
+    for data in [b"", b"no json", b'{"id":"a","id":"b"}', b"\xff\xfe{\0}\0", b"[" * 100_000]:
         path = capsule.file("bad-1")
         path.write_bytes(data)
         assert f"{path}:" in capsule("validate", str(path), expect=5).stdout
-        for words in (("show", "bad-1"), ("append", "bad-1", "x"), ("rename", "bad-1", "x"), ("migrate", "bad-1")):
-            answer = capsule(*words, expect=5)
-            assert str(path) in answer.stderr
+        for words in (("show", "bad-1"), ("append", "bad-1", "x"), ("migrate", "bad-1")):
+            assert str(path) in capsule(*words, expect=5).stderr
         assert path.read_bytes() == data
 
 
@@ -149,17 +136,17 @@ def test_migrate_goes_on_after_a_damaged_file_and_fails_in_the_end(capsule: Any,
     capsule.file(FOREIGN).write_bytes((samples / f"{FOREIGN}.json").read_bytes())
     capsule.file("0-broken").write_text(BROKEN, encoding="utf-8")
     answer = capsule("migrate", expect=5)
-    assert "0-broken.json:3:12" in answer.stderr
-    assert "1 failed" in answer.stdout
+    assert "0-broken.json:3:12" in answer.stderr and "1 failed" in answer.stdout
     assert json.loads(capsule.file(FOREIGN).read_bytes())["version"] == "2.1"
 
 
 def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path) -> None:
-    assert capsule("schema").stdout == (repository / "schemas" / "capsule-2.1.json").read_text(encoding="utf-8")
-    text = capsule("schema", "capsule", "--version", "2.0", "--json").stdout
-    assert text == (repository / "schemas" / "capsule-2.0.json").read_text(encoding="utf-8")
-    text = capsule("schema", "overrides").stdout
-    assert text == (repository / "schemas" / "overrides-2.1.json").read_text(encoding="utf-8")
+    for words, name in (
+        ((), "capsule-2.1"),
+        (("capsule", "--version", "2.0", "--json"), "capsule-2.0"),
+        (("overrides",), "overrides-2.1"),
+    ):
+        assert capsule("schema", *words).stdout == (repository / "schemas" / f"{name}.json").read_text(encoding="utf-8")
     assert "capsule, overrides" in capsule("schema", "poem", expect=3).stderr
     assert "2.1" in capsule("schema", "--version", "9.9", expect=3).stderr
 
@@ -173,14 +160,3 @@ def test_long_work_shows_its_progress_in_a_terminal_and_only_there(
     for name, what in (("doctor", "examining"), ("migrate", "migrating"), ("validate", "validating")):
         assert what in capsule.terminal(name)
         assert what not in capsule.process(name).stderr
-
-
-def test_a_store_that_may_not_be_written_is_refused(capsule: Any) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    folder = capsule.root / "conversations"
-    folder.chmod(0o500)
-    try:
-        capsule("new", "A", expect=6)
-    finally:
-        folder.chmod(0o700)
