@@ -50,7 +50,7 @@ def test_every_command_takes_json_and_store_and_instance_and_says_so(capsule: An
         assert all(option in told for option in ("--json", "--store DIR", "--instance NAME", "-h, --help"))
 
 
-def test_options_stand_before_or_after_the_name_of_the_command(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_stand_anywhere_in_the_words(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     id = capsule.new("Here")
     monkeypatch.delenv("CAPSULE_STORE")
     root = str(capsule.root)
@@ -59,6 +59,16 @@ def test_options_stand_before_or_after_the_name_of_the_command(capsule: Any, mon
     for words in (("--instance", "me", "lock", id, "--store", root), ("--store", root, "lock", "--instance", "me", id)):
         capsule(*words)
     capsule("--store", root, "append", id, "no", expect=4)
+    capsule("--store", root, "--json", "tokens", "add", "anna")
+    for words in (("tokens", "--store", root, "list", "--json"), ("tokens", "--json", "list", "--store", root)):
+        assert [one["name"] for one in json.loads(capsule(*words).stdout)] == ["anna"]
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
+    assert "Did you mean 'list'" in capsule("lisst", expect=2).stderr
+    assert "No such command 'lisst'" in capsule("tokens", "lisst", expect=2).stderr
+    assert json.loads(capsule("tokens", "lisst", "--json", expect=2).stderr)["error"]["kind"] == "Usage"
+    assert "Usage:" in capsule("tokens", expect=2).stderr + capsule("tokens", expect=2).stdout
 
 
 def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule: Any) -> None:
@@ -140,20 +150,6 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
     assert not wrong, "\n".join(map(str, wrong))
 
 
-def test_options_stand_anywhere_in_the_words_of_a_command_of_a_group(
-    capsule: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CAPSULE_STORE")
-    root = str(capsule.root)
-    made = capsule("--store", root, "--json", "tokens", "add", "anna")
-    assert json.loads(made.stdout)["name"] == "anna"
-    for words in (("tokens", "--store", root, "list", "--json"), ("tokens", "--json", "list", "--store", root)):
-        assert [one["name"] for one in json.loads(capsule(*words).stdout)] == ["anna"]
-    assert "No such command 'lisst'" in capsule("tokens", "lisst", expect=2).stderr
-    assert json.loads(capsule("tokens", "lisst", "--json", expect=2).stderr)["error"]["kind"] == "Usage"
-    assert "Usage:" in "".join([*vars(capsule("tokens", expect=2)).values()][1:])
-
-
 def test_no_command_at_all_says_what_to_do_first(capsule: Any) -> None:
     answer = capsule(expect=2)
     assert answer.stdout == ""
@@ -175,19 +171,14 @@ def test_an_error_is_words_on_stderr_or_with_json_an_object(capsule: Any) -> Non
         (("new", "--mode", "loud"), 2, "Usage"),
         (("list", "--limit", "0"), 2, "Usage"),
         (("list", "--limit", "few"), 2, "Usage"),
-        (("show", "../x"), 2, "InvalidInput"),
         (("show", ""), 2, "InvalidInput"),
-        (("show", "a" * 300), 2, "InvalidInput"),
     ]:
         plain = capsule(*words, expect=code)
-        assert plain.stdout == ""
-        assert "capsule: " in plain.stderr or "Error: " in plain.stderr
+        assert plain.stdout == "" and ("capsule: " in plain.stderr or "Error: " in plain.stderr)
         for mixed in (("--json", *words), (*words, "--json")):
             answer = capsule(*mixed, expect=code)
-            assert answer.stdout == ""
             error = json.loads(answer.stderr)["error"]
-            assert (error["code"], error["kind"]) == (code, kind)
-            assert error["message"]
+            assert answer.stdout == "" and (error["code"], error["kind"]) == (code, kind) and error["message"]
 
 
 def test_with_json_all_that_goes_to_stderr_is_json(capsule: Any) -> None:
@@ -204,10 +195,6 @@ def test_a_file_in_a_stores_place_is_named_and_no_way_out_is_offered_that_fails(
     (tmp_path / "file").write_text("x")
     assert "is a file" in capsule("init", str(tmp_path / "file"), expect=6).stderr
     assert "capsule init" not in capsule("--store", str(tmp_path / "file"), "list", expect=3).stderr
-
-
-def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
-    assert "Did you mean 'list'" in capsule("lisst", expect=2).stderr
 
 
 def test_the_store_must_be_one(capsule: Any, tmp_path: Path) -> None:
@@ -269,11 +256,7 @@ def test_a_reader_that_leaves_ends_the_program_quietly(capsule: Any) -> None:
 
 
 def test_ctrl_c_ends_the_program_with_130(capsule: Any) -> None:
-    id = capsule.new("A", "--type", "group")
-    process = capsule.start("append", id, "--jsonl")
-    process.stdin.write(b'{"content": "one"}\n')
-    process.stdin.flush()
-    process.stdout.readline()
+    process = capsule.stream(capsule.new("A", "--type", "group"))
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert b"Traceback" not in process.stderr.read()
@@ -289,23 +272,10 @@ def test_output_to_a_full_disk_is_no_success(capsule: Any) -> None:
     assert process.stderr.read().startswith(b"capsule: ")
 
 
-_ALLOWED = {"typer", "shellingham", "orjson", "platformdirs", "annotated_doc"}
-
-
-@pytest.mark.parametrize(
-    ("words", "allowed"),
-    [
-        (["--version"], _ALLOWED - {"orjson"}),
-        (["list"], _ALLOWED),
-        (["--json", "list"], _ALLOWED),
-        (["tag", "@last", "x"], _ALLOWED | {"portalocker"}),
-        (["append", "@last", "x"], _ALLOWED | {"portalocker"}),
-        (["append", "@last", "--jsonl"], _ALLOWED | {"portalocker"}),
-    ],
-)
-def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed: set[str]) -> None:
+@pytest.mark.parametrize("words", [["--version"], ["--json", "list"], ["append", "@last", "--jsonl"]])
+def test_starting_imports_nothing_heavy(capsule: Any, words: list[str]) -> None:
     capsule.new("A")
-    capsule.process("list")  # The index is built once, under a lock.
+    capsule("list")  # The index is built once, under a lock.
     script = (
         "import sys; from capsule_cli.app import main\n"
         f"sys.argv = ['capsule', *{words!r}]\n"
@@ -313,27 +283,25 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str], allowed:
         "except SystemExit: pass\n"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        input=b'{"content": "hello"}',
-        capture_output=True,
-        env=capsule.environment(),
-        check=True,
-    )
+    command, environment = [sys.executable, "-c", script], capsule.environment()
+    done = subprocess.run(command, input=b'{"content": "hello"}', capture_output=True, env=environment, check=True)
     loaded = set(done.stderr.decode().split())
-    own = {"capsule", "capsule_cli"}
-    foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - own - {"__main__"}
+    known = {*sys.stdlib_module_names, "capsule", "capsule_cli", "__main__"}
+    foreign = {name.partition(".")[0] for name in loaded} - known
+    allowed = {"typer", "shellingham", "orjson", "platformdirs", "annotated_doc"}
+    allowed |= {"portalocker"} if "append" in words else set()
     assert {name for name in foreign if not name.startswith("_")} <= allowed
     assert not loaded & {"capsule.format.models", "capsule.format.schema", "capsule.maintenance.doctor", "asyncio"}
-    assert "sqlite3" not in loaded or words != ["--version"]
     if words == ["--version"]:
-        assert not [
-            name
-            for name in loaded
-            if name.startswith("capsule.")
-            and name not in {"capsule.errors", "capsule.timestamps"}
-            and not "capsule.format.text.shown".startswith(name)
-        ]
+        assert not loaded & {"orjson", "sqlite3"}
+        own = {name for name in loaded if name.startswith("capsule.")}
+        assert own <= {
+            "capsule.errors",
+            "capsule.timestamps",
+            "capsule.format",
+            "capsule.format.text",
+            "capsule.format.text.shown",
+        }
 
 
 def _complete(capsule: Any, line: str, at: int, shell: str = "bash") -> list[str]:
@@ -344,27 +312,26 @@ def _complete(capsule: Any, line: str, at: int, shell: str = "bash") -> list[str
     return stdout.decode().split()
 
 
-@pytest.mark.slow
 def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
-    for id in ("alpha-1", "alpha-2", "beta-1"):
-        capsule.new("T", "--id", id)
+    for id in ("alpha-1", "alpha-2", "beta-1", "untitled-1"):
+        capsule("new", "--id", id)
     capsule("delete", "beta-1")
-    assert sorted(_complete(capsule, "capsule show al", 2)) == ["alpha-1", "alpha-2"]
-    assert _complete(capsule, f"capsule --store '{capsule.root}' delete alpha-1 alpha-2", 5) == ["alpha-2"]
-    capsule("new", "--id", "untitled-1")
-    (capsule.root / "conversations" / "untold-1.json").write_text("{")
-    (said,) = (words for words in _complete(capsule, "capsule show unti", 2, "zsh") if "untitled-1" in words)
-    assert "damaged" not in said
-    assert any("damaged" in words for words in _complete(capsule, "capsule show unto", 2, "zsh"))
-    assert _complete(capsule, "capsule show @l", 2) == ["@last"]
-    assert _complete(capsule, "capsule restore b", 2) == ["beta-1"]
-    assert _complete(capsule, "capsule una", 1) == []
-    assert _complete(capsule, "capsule unl", 1) == ["unlock"]
     capsule("tag", "alpha-1", "design", "deep")
-    for line in ("list --tag de", "set alpha-2 --untag de", "tag alpha-2 de"):
-        assert sorted(_complete(capsule, f"capsule {line}", len(line.split()))) == ["deep", "design"]
-    assert _complete(capsule, "capsule append alpha-1 --role as", 4) == ["assistant"]
+    (capsule.root / "conversations" / "untold-1.json").write_text("{")
+    for line, words in (
+        ("show al", ["alpha-1", "alpha-2"]),
+        (f"--store '{capsule.root}' delete alpha-1 alpha-2", ["alpha-2"]),
+        ("show @l", ["@last"]),
+        ("restore b", ["beta-1"]),
+        ("una", []),
+        ("unl", ["unlock"]),
+        ("list --tag de", ["deep", "design"]),
+        ("append alpha-1 --role as", ["assistant"]),
+    ):
+        assert sorted(_complete(capsule, f"capsule {line}", len(shlex.split(line)))) == words
     assert "--json" in _complete(capsule, "capsule list --j", 2)
+    assert "damaged" not in _complete(capsule, "capsule show unti", 2, "zsh")
+    assert "damaged" in " ".join(_complete(capsule, "capsule show unto", 2, "zsh"))
 
 
 def test_completion_in_no_store_offers_nothing_and_says_nothing(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,29 +361,33 @@ def test_a_signal_whose_exception_python_drops_is_raised_once_more(child: Callab
     assert process.end() == 143
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_program_without_standard_streams_does_its_work(capsule: Any, closed: str) -> None:
     """The first file that is opened must not become standard output, either."""
     id = capsule.new("Plan")
-    environment = capsule.environment(CAPSULE_STORE=str(capsule.root))
-    command = f"{shlex.quote(sys.executable)} -m capsule_cli append {id} hello {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    for words in (f"append {id} hello", "list"):
+        command = f"{shlex.quote(sys.executable)} -m capsule_cli {words} {closed}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=capsule.environment())
+        assert (done.returncode, done.stderr) == (0, "")
     assert [message["content"] for message in capsule.json("show", id)["history"]] == ["hello"]
-    listing = f"{shlex.quote(sys.executable)} -m capsule_cli list {closed}"
-    done = subprocess.run(["sh", "-c", listing], capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_working_directory_that_was_deleted_is_an_error_in_words(tmp_path: Path) -> None:
-    for words in [["list"], ["--store", "x", "list"], ["init", "x"], ["context", "capture", "x"]]:
+def test_a_working_directory_that_was_deleted_is_an_error_in_words(
+    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = capsule.new("Plan")
+    monkeypatch.delenv("CAPSULE_STORE")
+    for words in [
+        ["list"],
+        ["--store", "x", "list"],
+        ["init", "x"],
+        ["--store", str(capsule.root), "context", "capture", id],
+    ]:
         (tmp_path / "gone").mkdir()
-        script = f'cd "{tmp_path}/gone" && rmdir "$PWD" && exec "$0" -m capsule_cli "$@"'
-        environment = {name: value for name, value in os.environ.items() if name != "CAPSULE_STORE"}
-        done = subprocess.run(
-            ["sh", "-c", script, sys.executable, *words], capture_output=True, text=True, env=environment
-        )
-        assert done.returncode == 3 and "Traceback" not in done.stderr and "working directory" in done.stderr, done
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        assert "working directory" in capsule(*words, expect=3).stderr
+        monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
