@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format import codec
 from capsule.format.new import new_capsule
-from capsule_cli.commands.show import drawn, whole
+from capsule_cli.commands.show import drawn
 
 __all__ = ["run"]
 
@@ -49,7 +49,8 @@ def write_tree(root: Path, id: str, messages: int, branches: int) -> list[str]:
 
 def _drawn(store: Store) -> int:
     """What `capsule show` does with a conversation, up to the writing."""
-    messages, _ = whole(store, "c", all_=False)
+    history, tree, current = store.branches.tree("c")
+    messages = [(place, history[place]) for place in tree.path(current)]
     return len("\n\n".join(drawn(at, message) for at, message in messages))
 
 

@@ -5,7 +5,7 @@ What must stay true: a text that stands in a file can't command the terminal it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -38,9 +38,6 @@ commands = typer.Typer()
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, dict[str, Any]]
 
-#: What stands beside the messages, by place: `2/3`.
-Marks = Mapping[int, str]
-
 #: The colours of ANSI: cyan, green, yellow, magenta.
 _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
 
@@ -66,13 +63,10 @@ def show(
     prints a list of messages, with --tree a list that says which message answers which.
     """
     some = last is not None or around is not None
-    wrong = raw + markdown + rendered + asked.json > 1 or (raw and some)
-    refuse(
-        wrong, "--raw, --markdown, --rendered and --json exclude each other; --raw also excludes --last and --around"
-    )
-    wrong = (tree and (markdown or rendered)) or all_ + tree + raw + (last is not None) + (around is not None) > 1
-    refuse(wrong, "--all, --tree, --raw, --last and --around exclude each other, and --tree the forms of text")
-    form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
+    ways = raw + markdown + rendered + asked.json > 1 or (raw and some)
+    refuse(ways, "--raw, --markdown, --rendered and --json exclude each other; --raw also excludes --last and --around")
+    parts = all_ + tree + raw + (last is not None) + (around is not None) > 1 or (tree and (markdown or rendered))
+    refuse(parts, "--all, --tree, --raw, --last and --around exclude each other, and --tree the forms of text")
     with store_of() as store, paged():
         source = store  # Or one that holds a past version.
         if at is None:
@@ -85,9 +79,9 @@ def show(
         if tree:
             from capsule_cli.shared.trees import as_lines, as_objects
 
-            history, drawn, current = source.branches.tree(id)
-            text = "" if asked.json else "\n".join(as_lines(history, drawn, current))
-            answer(as_objects(drawn, history, current) if asked.json else None, text)
+            history, drawing, current = source.branches.tree(id)
+            text = "" if asked.json else "\n".join(as_lines(history, drawing, current))
+            answer(as_objects(drawing, history, current) if asked.json else None, text)
         elif raw:
             out_bytes(source.read(id))
         elif asked.json and not some:
@@ -96,12 +90,7 @@ def show(
 
             out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
         else:
-            if some:
-                page = source.page(id, last or 2 * span + 1, around=around)
-                near = slice(max(page.at - span, 0), page.at + span + 1) if around else slice(None)
-                messages, tree_of = page.entries[near], page.tree
-            else:
-                messages, tree_of = whole(source, id, all_=all_)
+            messages, tree_of = _chosen(source, id, last, around, span, all_=all_)
             if asked.json:
                 out_json_bytes(encoded([message for _, message in messages]))
                 return
@@ -109,16 +98,20 @@ def show(
                 from capsule_cli.commands.summaries import tell_standing
 
                 tell_standing(store, id)
-            branches = 1 if all_ or tree_of is None else sum(at not in tree_of.children for at in range(len(tree_of)))
-            render(source.head(id), messages, form=form, marks=_marks(tree_of, answers=all_), branches=branches)
+            form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
+            render(source.head(id), messages, tree_of, form=form, all_=all_)
 
 
-def _marks(tree: Tree | None, *, answers: bool = False) -> Marks:
-    if tree is None or not tree.forks:
-        return {}
-    from capsule_cli.shared.trees import marks_of
-
-    return marks_of(tree, answers=answers)
+def _chosen(
+    source: Store, id: str, last: int | None, around: str | None, span: int, *, all_: bool
+) -> tuple[list[Placed], Tree | None]:
+    """The messages that were asked for, and the tree, where other branches may be."""
+    if last is None and around is None:
+        history, tree, current = source.branches.tree(id)
+        return [(place, history[place]) for place in (range(len(history)) if all_ else tree.path(current))], tree
+    page = source.page(id, last or 2 * span + 1, around=around)
+    near = slice(max(page.at - span, 0), page.at + span + 1) if around else slice(None)
+    return page.entries[near], page.tree
 
 
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:
@@ -131,21 +124,18 @@ def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     return b"[\n" + block + b"\n]\n"
 
 
-def whole(source: Store, id: str, *, all_: bool) -> tuple[list[Placed], Tree | None]:
-    """All messages of the active branch, or of every one, and the tree."""
-    history, tree, current = source.branches.tree(id)
-    places: Iterable[int] = range(len(history)) if all_ else tree.path(current)
-    return [(place, history[place]) for place in places], tree
-
-
-def render(head: Head, messages: list[Placed], *, form: Form, marks: Marks, branches: int = 1) -> None:
+def render(head: Head, messages: list[Placed], tree: Tree | None, *, form: Form, all_: bool = False) -> None:
     """Write a conversation, message by message, so that a reader who leaves ends the work."""
+    from capsule_cli.shared.trees import marks_of
+
+    branches = 1 if all_ or tree is None else sum(at not in tree.children for at in range(len(tree)))
     title, about = one_line(head.title), _about(head, branches)
     if form == "markdown":
         out(f"# {title}\n\n*{about}*")
     else:
         out(f"{styled(title, 1)}\n{styled(about, 2)}")
     draw = {"plain": drawn, "markdown": _as_markdown, "rendered": _rendered}[form]
+    marks = marks_of(tree, answers=all_) if tree is not None and tree.forks else {}
     for at, message in messages:
         out("\n" + draw(at, message, marks.get(at, "")))
 
@@ -225,16 +215,10 @@ def _time(time: str) -> str:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    content = shown(str(message.get("content") or ""))
+    parts = [shown(str(message.get("content") or ""))]
     calls = message.get("toolCalls")
-    if not calls or not isinstance(calls, list):
-        return content
-    names = [_call_name(call) for call in calls]
-    return "\n\n".join(part for part in (content, *(f"[calls {name}]" for name in names)) if part)
-
-
-def _call_name(call: Any) -> str:
-    """The name of a called tool, in the two forms that are common."""
-    inner = call.get("function") if isinstance(call, dict) else None
-    name = (inner if isinstance(inner, dict) else call if isinstance(call, dict) else {}).get("name")
-    return one_line(str(name or "a tool"))
+    for call in calls if isinstance(calls, list) else ():
+        inner = call.get("function", call) if isinstance(call, dict) else None  # In the two forms that are common.
+        name = inner.get("name") if isinstance(inner, dict) else None
+        parts.append(f"[calls {one_line(str(name or 'a tool'))}]")
+    return "\n\n".join(filter(None, parts))
