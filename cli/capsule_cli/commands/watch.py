@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Collection, Iterator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -37,7 +36,6 @@ from capsule_cli.signals import end_at_once
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.engines.changes import Change
-    from capsule_cli.commands.git.sync import Waiting
 
 commands = typer.Typer()
 
@@ -60,42 +58,29 @@ def watch(
         "Run this in a shell for each change, one after the other. The command finds the change as JSON in "
         "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
     ),
-    autocommit: int | None = option(
-        "--autocommit SECONDS",
-        "Commit to git when nobody has written for this long, as `capsule git autocommit` does.",
-        min=1,
-    ),
 ) -> None:
     """Report the changes of all programs as they happen, a line each, until Ctrl-C (exit code 130) or SIGTERM (143).
 
     A line has the time, the kind, the conversation and the details; with --json it is a JSON object. Kinds: created,
     appended, edited, head, locked, unlocked, deleted, restored, damaged, repaired.
     """
-    alone = cursor is None and exec_ is None and autocommit is None
-    refuse(print_cursor and not alone, "it prints a cursor and ends; give it alone", "--print-cursor")
-    if autocommit is None:
-        end_at_once()
-    else:
-        from capsule_cli.commands.git.sync import committing
+    refuse(print_cursor and (cursor or exec_), "it prints a cursor and ends; give it alone", "--print-cursor")
+    end_at_once()
     with store_of() as store:
         if print_cursor:
             now = store.changes().cursor
             answer({"cursor": now}, now, line=True)
             return
-        wanted = [store.resolve(id) for id in ids] if ids else None
-        with nullcontext() if autocommit is None else committing(store, autocommit, tells=say) as waiting:
-            for change in followed(store, cursor, wanted, waiting):
-                _tell(change)
-                if exec_ is not None:
-                    _run(exec_, change, store.root)
+        for change in followed(store, cursor, [store.resolve(id) for id in ids] if ids else None):
+            _tell(change)
+            if exec_ is not None:
+                _run(exec_, change, store.root)
 
 
-def followed(
-    store: Store, since: str | None, ids: list[str] | None, waiting: Waiting | None = None
-) -> Iterator[Change]:
-    """The changes as they come, waited for with `waiting` where that is given."""
+def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator[Change]:
+    """The changes after a cursor (None: from now on) as they come, in some conversations (None: in all)."""
     while True:
-        found = waiting(since, ids) if waiting else store.wait_for_changes(since, ids=ids)
+        found = store.wait_for_changes(since, ids=ids)
         yield from found.changes
         since = found.cursor
 

@@ -6,7 +6,7 @@ exit code of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +14,13 @@ import typer
 
 from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag, option, refuse
-from capsule_cli.shared.output import Stopped, answer, counted, one_line, out, out_json, progress, say
+from capsule_cli.shared.output import Stopped, answer, counted, one_line, progress, say
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.engines.changes import Changes
     from capsule.git.commits.commit import Committed
     from capsule.git.commits.operation import Progress
     from capsule.git.commits.sync import Synced
@@ -100,85 +98,76 @@ def autocommit(
     If somebody writes without a pause, it commits after twenty times this long. It reports what it can't commit yet,
     and tries again. At the end it commits what is left. It prints a line for each commit; with --json a JSON object.
     """
-    with store_of() as store, committing(store, after, syncs=syncs) as waiting:
-        since = None
-        while True:
-            since = waiting(since, None).cursor
+    with store_of() as store, Ending() as ending:
+        auto = _Autocommit(store, after, ending, syncs=syncs)
+        try:
+            since = None
+            while True:
+                ending.busy()  # An exception in the midst of waiting could leave a thread's lock behind.
+                since = auto.wait(since)
+                ending.rest()
+        except (KeyboardInterrupt, SystemExit):
+            ending.finish()
+            auto.end()
+            raise
 
 
-#: Waits for the changes after a cursor (None: from now on) in some conversations (None: in all).
-Waiting = Callable[[str | None, list[str] | None], "Changes"]
-
-
-@contextmanager
-def committing(
-    store: Store, after_s: float, *, syncs: bool = False, tells: Callable[[str], None] | None = None
-) -> Iterator[Waiting]:
-    """What commits by itself while the body waits with it; a signal that ends the body has it commit what is left.
+class _Autocommit:
+    """Commits, or syncs, when nobody has written for a while, and says what it did.
 
     Args:
         after_s: How long nobody must have written, in seconds.
         syncs: Whether it syncs instead, but for the end, which waits for no network.
-        tells: Called with what was done, a line each; None: it goes to stdout, as JSON where that was asked for.
     """
-    from capsule.git.commits.autocommit import Autocommit
-    from capsule.git.commits.sync import Synced
 
-    clone = git.open(store)
-    _ = clone.repository  # Without one it does not begin.
-    named: set[str] = set()
-    #: Whether the remote could not be reached the last time, and which it was: each change of that is said once.
-    alone: tuple[bool, str] | None = None
-    last = False
+    def __init__(self, store: Store, after_s: float, ending: Ending, *, syncs: bool) -> None:
+        from capsule.git.commits.autocommit import Autocommit
 
-    def act() -> None:
-        nonlocal alone
-        exchanges = syncs and not last
-        with _shown(None if last else ending) as steps:
+        self._clone = git.open(store)
+        _ = self._clone.repository  # Without one it does not begin.
+        self._store, self._syncs = store, syncs
+        self._ending: Ending | None = ending
+        self._timer = Autocommit(after_s, self._act, self._failed, every_s=_EVERY_S if syncs else None)
+        self._named: set[str] = set()
+        #: Whether the remote could not be reached the last time, and which it was: each change of that is said once.
+        self._alone: tuple[bool, str] | None = None
+
+    def wait(self, since: str | None) -> str:
+        """Wait for changes, and act when it is time. Returns: the cursor after the changes."""
+        due_in_s = self._timer.due_in_s()
+        found = self._store.wait_for_changes(since, timeout_s=_LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S))
+        self._timer.heard(found.changes)
+        self._timer.act_if_due()
+        return found.cursor
+
+    def end(self) -> None:
+        """Commit what is left."""
+        self._ending = None
+        self._timer.act()
+
+    def _act(self) -> None:
+        from capsule.git.commits.sync import Synced
+
+        exchanges = self._syncs and self._ending is not None
+        with _shown(self._ending) as steps:
             if exchanges:
-                done = clone.sync(progress=steps, asks=False)
+                done = self._clone.sync(progress=steps, asks=False)
             else:
-                done = Synced(clone.commit(progress=steps, asks=False))
-        lines = _of_sync(done)
-        if asked.json and lines and tells is None:
-            out_json((done if syncs else done.committed).as_json(), line=True)
-        elif tells is not None or not asked.json:
-            for line in lines:
-                (tells or out)(line)
+                done = Synced(self._clone.commit(progress=steps, asks=False))
+        if lines := _of_sync(done):
+            answer((done if self._syncs else done.committed).as_json(), "\n".join(lines), line=True)
         if exchanges:
-            if (bool(done.offline), done.remote) != alone:
+            alone = bool(done.offline), done.remote
+            if alone != self._alone:
                 _warn_of(done)
-            alone = (bool(done.offline), done.remote)
+            self._alone = alone
         for problem in (str(problem) for error in done.committed.invalid for problem in error.problems):
-            if problem not in named:
-                named.add(problem)
+            if problem not in self._named:
+                self._named.add(problem)
                 say(f"not committed: {problem}")
 
-    def failed(error: CapsuleError) -> None:
+    def _failed(self, error: CapsuleError) -> None:
         say(f"not committed; it is tried again: {error.message}")
-
-    def changes(since: str | None, ids: list[str] | None = None) -> Changes:
-        while True:
-            ending.busy()  # An exception in the midst of waiting could leave a thread's lock behind.
-            due_in_s = auto.due_in_s()
-            timeout_s = _LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S)
-            found = store.wait_for_changes(since, ids=ids, timeout_s=timeout_s)
-            auto.heard(found.changes)
-            auto.act_if_due()
-            ending.rest()
-            if found.changes:
-                return found
-            since = found.cursor
-
-    with Ending() as ending:
-        auto = Autocommit(after_s, act, failed, every_s=_EVERY_S if syncs else None)
-        try:
-            yield changes
-        except (KeyboardInterrupt, SystemExit):
-            last = True
-            ending.finish()
-            auto.act()
-            raise
 
 
 @contextmanager
