@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,29 +12,11 @@ from capsule import Store
 from capsule.engines.changes import Change
 from capsule.errors import CapsuleError, GitFailed
 from capsule.git.commits.autocommit import Autocommit
-from tests.git.repositories import Clone, environment, run
-from tests.git.turning import sync_of
+from tests.git.conftest import Start
+from tests.git.repositories import Clone
+from tests.git.talking import sync_of
 
 pytestmark = pytest.mark.slow
-
-Start = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts `capsule` on a clone's store."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def begin(clone: Clone, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "capsule_cli", "--store", str(clone.root), *words]
-        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        processes.append(subprocess.Popen(command, cwd=clone.top, env=environment(), text=True, **pipes))
-        return processes[-1]
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -48,7 +26,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return told
 
 
-def test_it_commits_what_was_there_and_what_comes(repo: Clone, start: Start) -> None:
+def test_autocommit_commits_earlier_and_later_changes(repo: Clone, start: Start) -> None:
     with Store.open(repo.root, keep_locks=False) as store:
         id = store.create(title="Plan", type="group").id
         process = start(repo, "git", "autocommit", "--after", "1")
@@ -59,7 +37,7 @@ def test_it_commits_what_was_there_and_what_comes(repo: Clone, start: Start) -> 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_its_end_commits_what_is_left(repo: Clone, start: Start, number: int, code: int) -> None:
+def test_autocommit_commits_the_rest_when_it_ends(repo: Clone, start: Start, number: int, code: int) -> None:
     with Store.open(repo.root, keep_locks=False) as store:
         id = store.create(title="Plan", type="group").id
         process = start(repo, "git", "autocommit", "--after", "3600", "--json")
@@ -83,7 +61,7 @@ def test_with_sync_it_gives_and_takes(clones: tuple[Clone, Clone], start: Start)
         assert ben.file(id).exists()
 
 
-def test_with_sync_a_remote_that_can_not_be_reached_is_said_once(repo: Clone, start: Start) -> None:
+def test_autocommit_reports_an_unreachable_remote_once(repo: Clone, start: Start) -> None:
     repo.run("remote", "add", "origin", str(repo.top / "no such disk" / "r.git"))
     with Store.open(repo.root, keep_locks=False) as store:
         id = store.create(title="Plan", type="group").id
@@ -96,13 +74,7 @@ def test_with_sync_a_remote_that_can_not_be_reached_is_said_once(repo: Clone, st
         assert err.count("origin/main can't be reached") == len(err.splitlines()) == 1
 
 
-def test_outside_a_repository_it_does_not_begin(tmp_path: Path) -> None:
-    Store.init(tmp_path / "plain")
-    ran = run(tmp_path / "plain", sys.executable, "-m", "capsule_cli", "git", "autocommit", expect=3)
-    assert "lies in no git repository; make one with: git init" in ran.err
-
-
-def test_what_does_not_parse_is_named_once_and_the_rest_is_committed(repo: Clone, start: Start) -> None:
+def test_autocommit_names_a_damaged_file_once_and_commits_the_rest(repo: Clone, start: Start) -> None:
     with Store.open(repo.root, keep_locks=False) as store:
         id = store.create(title="Plan", type="group").id
         bad = repo.root / "conversations" / "bad.json"
@@ -148,7 +120,7 @@ def test_it_waits_for_a_pause_and_for_no_longer_than_twenty() -> None:
 
 
 @pytest.mark.sample
-def test_what_fails_is_said_once_and_tried_again() -> None:
+def test_autocommit_reports_an_error_once_and_tries_again() -> None:
     clock, said = Clock(), []
     errors: list[CapsuleError | None] = [
         GitFailed("held"),
@@ -177,7 +149,7 @@ def test_what_fails_is_said_once_and_tried_again() -> None:
     assert waits == [0, 5, 5, 5, 1]
 
 
-def test_one_that_syncs_acts_though_nothing_changed() -> None:
+def test_an_autocommit_that_syncs_acts_without_changes() -> None:
     clock, acted = Clock(), []
     auto = Autocommit(1, lambda: acted.append(clock.now), pytest.fail, every_s=300, clock=clock)
     for _ in range(3):

@@ -76,12 +76,14 @@ def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) ->
     two = store.branches.regenerate(id, "two", "@1")
     on = store.append(id, content="on two")
     ids = [str(message.id) for message in store.load(id).history]
-    assert (
-        store.branches.descendants(id, "@0") == [ids[1], two.id, ids[2], on.id]
-        and store.branches.descendants(id, "@2") == []
-    )
+    assert store.branches.descendants(id, "@0") == [ids[1], two.id, ids[2], on.id]
+    assert store.branches.descendants(id, "@2") == []
     assert [store.branches.alternatives(id, message).leaf for message in ids] == [on.id, ids[2], ids[2], on.id, on.id]
-    asks: list[Callable[[str, str], object]] = [store.branches.descendants, store.branches.alternatives, store.path]
+    asks: list[Callable[[str, str], object]] = [
+        store.branches.descendants,
+        store.branches.alternatives,
+        store.branches.path,
+    ]
     for ask in asks:
         with pytest.raises(NotFound):
             ask(id, "nobody")

@@ -85,16 +85,15 @@ def summarize(
         if command is not None:
             head = _by_program(store, id, command, title, budget, context=context)
         else:
-            mark = store.summaries.mark(
-                id, up_to
-            )  # Before a pipe is read, whose writer may have read the conversation by now.
+            # Before a pipe is read, whose writer may have read the conversation by now.
+            mark = store.summaries.mark(id, up_to)
             head = store.summaries.add(id, message_text(text, file), title=title, of=mark)
     made = f"Made {one_line(head.title)!r}\n" if in_terminal() else ""
     answer(head.as_json(), made + head.id)
 
 
 def _by_program(store: Store, id: str, command: str, title: str | None, budget: int | None, *, context: bool) -> Head:
-    from capsule.store.freshness import Mark
+    from capsule.store.summaries import Mark
 
     refuse(not command.strip(), "the command line is empty", "--command")
     document = store.document(id)
