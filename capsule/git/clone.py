@@ -141,7 +141,7 @@ class Clone:
         Raises:
             NotFound: Neither the store nor the history of this branch has, or had, such a conversation.
 
-        Cost: one `git log`, and a read and a parse of each version that is told of.
+        Cost: one `git log`, and a read and a parse of each version that is listed.
         """
         return timeline.history(self.store, self.repository, id, limit=limit)
 

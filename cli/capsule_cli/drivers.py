@@ -72,7 +72,7 @@ def _textconv(arguments: list[str]) -> int:
 def _merge(arguments: list[str]) -> int:
     from capsule.git.drivers.merge import Sides, merge_files
 
-    # %L came later than the rest, and whoever leaves it out gets git's usual length of markers.
+    # A configuration without %L, which came later than the rest, gets git's usual length of markers.
     *files, path = arguments or [""]
     size = int(files.pop()) if len(files) == 4 and files[3].isdecimal() else 7
     if len(files) != 3:

@@ -71,14 +71,16 @@ def test_at_a_terminal_it_asks_for_each(capsule: Any, disputed: str) -> None:
     assert (head["title"], head["pinned"]) == ("Ben's", False)
 
 
-def test_who_does_not_choose_changes_nothing(capsule: Any, disputed: str) -> None:
+def test_resolve_changes_nothing_without_a_valid_choice(capsule: Any, disputed: str) -> None:
     before = capsule.file(disputed).read_bytes()
     assert "nothing was changed" in capsule.terminal("git", "resolve", disputed, "title", typed="q\n", expect=1)
+    capsule.terminal("git", "resolve", disputed, "title", typed="0\n", expect=2)
     for arguments in (
         ("title", "--keep", "3"),
         ("title",),
         ("metadata.mode", "--keep", "1"),
         ("--keep", "1"),
+        ("--value", ""),
         ("metadata.pinned", "--value", "no JSON"),
         ("metadata.pinned", "--value", '"yes"'),
         ("title", "--keep", "1", "--value", "x"),

@@ -2,7 +2,7 @@
 
 A packet is four hexadecimal digits with its length, themselves included, and what it carries; `0000` is the flush
 packet, which ends a list or a content (git's Documentation/technical/protocol-common.txt). What must stay true: a
-stream that ends is told apart from one that holds no packets; nothing is read beyond what is asked for.
+stream that ends is another case than one without packets; nothing is read beyond the packets asked for.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The version that two versions of a conversation began from, as far as git has it.
+"""The committed version that two versions of a conversation began from.
 
 What must stay true: a version counts as the ancestor of another one only where that one shows it; else there is none,
 and a merge without one keeps more than it must, which is the better mistake.
 
-Where a file synchronizer made two versions of one file, no commit says what they began from. A committed version is
-taken for the ancestor of both when each of them shows that whoever wrote it had read this one: it holds the
-version's last message, its `updatedAt` is not earlier, and of each message that both have it has the same words, or a
-later edit; and what it lacks of this one was not brought into it after that last message, by a merge for example. A
-version that was written elsewhere by somebody who had not read the commit yet fails at one of these.
+Where a file synchronizer made two versions of one file, no commit says what they began from. A committed version
+counts as the ancestor of both when each of them shows that its writer had read it: it holds the version's last
+message, its `updatedAt` is not earlier, and of each message that both have it has the same words, or a later edit; and
+no message that it lacks came into the committed version after that last message, by a merge for example. A version
+whose writer had not read the commit fails at one of these.
 """
 
 from __future__ import annotations

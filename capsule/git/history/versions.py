@@ -183,8 +183,8 @@ class Restoration:
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
         version = self.version
-        told = {"id": version.id, "title": version.document["title"], "commit": version.commit.hash}
-        return {**told, "changes": list(self.changes), "kept": self.kept, "dryRun": self.dry_run}
+        result = {"id": version.id, "title": version.document["title"], "commit": version.commit.hash}
+        return {**result, "changes": list(self.changes), "kept": self.kept, "dryRun": self.dry_run}
 
 
 def restore(store: Store, repository: Repository, id: str, text: str, *, dry_run: bool) -> Restoration:

@@ -56,9 +56,11 @@ def resolve(
     """Settle a field that two merged versions changed differently. At a terminal it asks which value to keep."""
     refuse(keep is not None and value is not None, "give --keep or --value, not both", "--value")
     with conversation(id) as (store, id):
-        settled = [
-            _settle(store, one, keep, value) for one in _meant(store, id, field, one=keep is not None or bool(value))
-        ]
+        settled = []
+        for dispute in _meant(store, id, field, only_one=keep is not None or value is not None):
+            chosen = _chosen(dispute, keep, value)
+            store.conflicts.settle(id, dispute.field, chosen)
+            settled.append({"field": dispute.field, "value": chosen})
         left = [one.as_json() for one in store.conflicts.list(id)]
     done = "\n".join(f"{id}: {one_line(one['field'])} is {_shown(one['value'])}" for one in settled)
     answer({"id": id, "settled": settled, "left": left}, done)
@@ -66,12 +68,8 @@ def resolve(
         say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
 
 
-def _meant(store: Store, id: str, field: str | None, *, one: bool) -> list[Disputed]:
-    """What is to be settled.
-
-    Raises:
-        InvalidInput: Nothing is, or it isn't clear which.
-    """
+def _meant(store: Store, id: str, field: str | None, *, only_one: bool) -> list[Disputed]:
+    """The disputes to settle. Raises InvalidInput: There are none, or more than the one that was to be named."""
     found = store.conflicts.list(id)
     names = ", ".join(one_line(dispute.field) for dispute in found)
     if not found:
@@ -79,35 +77,27 @@ def _meant(store: Store, id: str, field: str | None, *, one: bool) -> list[Dispu
     meant = [dispute for dispute in found if field in (None, dispute.field)]
     if not meant:
         raise InvalidInput(f"conversation {id} has nothing to settle about {one_line(field or '')!r}, only: {names}")
-    if one and len(meant) > 1:
+    if only_one and len(meant) > 1:
         raise InvalidInput(f"several fields of conversation {id} are to be settled; name one of: {names}")
     return meant
 
 
-def _settle(store: Store, dispute: Disputed, keep: int | None, value: str | None) -> dict[str, Any]:
-    """Settle one.
+def _chosen(dispute: Disputed, keep: int | None, value: str | None) -> Any:
+    """The value that was chosen: as typed (JSON, unless the values are texts), or by its number.
 
     Raises:
         InvalidInput: The choice is none of the values, or nobody can be asked.
         Stopped: The person doesn't want to decide.
     """
-    chosen = _read(dispute, value) if value is not None else _kept(dispute, _ask(dispute) if keep is None else keep)
-    store.conflicts.settle(dispute.id, dispute.field, chosen)
-    return {"field": dispute.field, "value": chosen}
-
-
-def _kept(dispute: Disputed, number: int) -> Any:
-    if number > len(dispute.values):
-        raise InvalidInput(f"{dispute.field} has {len(dispute.values)} values, and no number {number}")
-    return dispute.values[number - 1][0]
-
-
-def _read(dispute: Disputed, text: str) -> Any:
-    """A value as typed: a text where the values are texts, else JSON."""
-    if all(value is None or isinstance(value, str) for value, _ in dispute.values):
-        return text
+    if value is None:
+        number = _ask(dispute) if keep is None else keep
+        if not 1 <= number <= len(dispute.values):
+            raise InvalidInput(f"{dispute.field} has {len(dispute.values)} values, and no number {number}")
+        return dispute.values[number - 1][0]
+    if all(one is None or isinstance(one, str) for one, _ in dispute.values):
+        return value
     try:
-        return orjson.loads(text)
+        return orjson.loads(value)
     except orjson.JSONDecodeError:
         raise InvalidInput(f"the values of {dispute.field} are no texts, so --value must be JSON; it is none") from None
 
@@ -123,8 +113,7 @@ def _ask(dispute: Disputed) -> int:
     answer = typer.prompt(f"Which stands? 1-{len(dispute.values)}, or q to leave it", default="q", err=True)
     if not str(answer).isdecimal():
         raise Stopped("nothing was changed")
-    number = int(answer)
-    return max(number, 1) if number <= len(dispute.values) else number
+    return int(answer)
 
 
 def _shown(value: Any) -> str:

@@ -58,8 +58,9 @@ def log(id: Id, limit: Limit = None) -> None:
             found = list(with_bar("reading", steps))
         with paged():
             columns = ("commit", "when", "author", "what")
-            told = [step.as_json() for step in found]
-            listing(told, columns, map(row, found), "git has no version of it", last="what")
+            listing(
+                [step.as_json() for step in found], columns, map(row, found), "git has no version of it", last="what"
+            )
 
 
 def _when(at: str) -> str:
@@ -110,9 +111,9 @@ def restore(
     with store_of() as store:
         clone = git.open(store)
         done = clone.restore(clone.resolve(id), at, dry_run=dry_run)
-    told, how = done.as_json(), _as_of(done.version)
+    result, how = done.as_json(), _as_of(done.version)
     said = f"{'would be' if dry_run else 'is'} {how}: {'; '.join(done.changes)}"
     if not done.changes:
         said = f"is as it was, {how}; nothing was changed"
     kept = f"; the version before is kept as {one_line(done.kept)}" if done.kept else ""
-    answer(told, f"conversation {told['id']} {one_line(told['title'])!r} {said}{kept}")
+    answer(result, f"conversation {result['id']} {one_line(result['title'])!r} {said}{kept}")

@@ -1,6 +1,6 @@
 """`git commit`, `git autocommit` and `git sync`: the store into its repository, and from clone to clone.
 
-What must stay true: what was done is told even when something is left to a person; and what is left to them has an
+What must stay true: the output says what was done even when something is left to a person, which has an
 exit code of its own.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-#: What an autocommit waits for when it isn't told.
+#: How many seconds without a change an autocommit waits for by default.
 QUIET = 30
 #: How often one that syncs asks the remote, though nothing changed here.
 _EVERY_S = 300.0
