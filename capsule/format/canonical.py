@@ -7,6 +7,7 @@ the storage layer can append to the file. This module imports nothing heavy, as 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from capsule.format.fields import names
@@ -52,6 +53,12 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
 def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """The same message with its keys in canonical order, as a new dict."""
     return _ordered(message, _MESSAGE)
+
+
+@lru_cache(maxsize=1024)
+def is_in_order(keys: tuple[str, ...]) -> bool:
+    """Whether the keys of a message stand in canonical order. A conversation has few sets of keys."""
+    return tuple(_ordered(dict.fromkeys(keys), _MESSAGE)) == keys
 
 
 def _ordered(found: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:

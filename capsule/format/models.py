@@ -1,4 +1,4 @@
-"""What a capsule is, as pydantic models: version 2.0, and 2.1 as its extension by optional fields.
+"""What a capsule of version 2.1 is, as pydantic models; one of 2.0 only lacks optional fields.
 
 What must stay true: the models accept what `validation.check` accepts as far as types go (a test holds them and
 `fields` together), and keep unknown fields. They are lenient about the values of enumerations, and take times as
@@ -28,7 +28,7 @@ class _Part(BaseModel):
     )
 
 
-class Lock20(_Part):
+class Lock(_Part):
     """The instance lock: who may write the conversation just now."""
 
     active: bool = Field(default=False, description="Whether an instance holds the conversation.")
@@ -36,11 +36,6 @@ class Lock20(_Part):
     timestamp: Time | None = Field(default=None, description="When the lock was taken or last refreshed.")
     user: str | None = Field(default=None, description="The user the instance runs for.")
     host: str | None = Field(default=None, description="The machine the instance runs on.")
-
-
-class Lock(Lock20):
-    """The instance lock: who may write the conversation just now."""
-
     pid: int | None = Field(default=None, description="The instance's process, for people to read.")
     name: str | None = Field(default=None, description="The name of the instance, when a person named it.")
     client: str | None = Field(default=None, description="The program that it was taken for, as people know it.")
@@ -72,7 +67,7 @@ class SummaryOf(_Part):
     updated_at: Time | None = Field(default=None, description="The `updatedAt` of that conversation then.")
 
 
-class Metadata20(_Part):
+class Metadata(_Part):
     """The properties of a conversation, besides its messages."""
 
     mode: str = Field(
@@ -81,12 +76,6 @@ class Metadata20(_Part):
     tags: list[str] = Field(default_factory=list, description="The user's tags.")
     is_summary: bool = Field(default=False, description="Whether it sums up another conversation.")
     source_conversation_id: str | None = Field(default=None, description="The conversation it was made from.")
-    lock: Lock20 = Field(default_factory=Lock20, description="The instance lock.")
-
-
-class Metadata(Metadata20):
-    """The properties of a conversation, besides its messages."""
-
     lock: Lock = Field(default_factory=Lock, description="The instance lock.")
     type: str = Field(
         default="chat",
@@ -139,7 +128,7 @@ class ContextFile(_Part):
     tokens: int | None = Field(default=None, description="Its estimated tokens.")
 
 
-class ContextMetadata20(_Part):
+class ContextMetadata(_Part):
     """Where the context comes from."""
 
     project_path: str | None = Field(default=None, description="The project the context was taken from.")
@@ -148,11 +137,6 @@ class ContextMetadata20(_Part):
     context_hash: str | None = Field(
         default=None, description="Its digest, after the name of the algorithm: sha256:..."
     )
-
-
-class ContextMetadata(ContextMetadata20):
-    """Where the context comes from."""
-
     files: list[ContextFile] = Field(default_factory=list, description="The files it was made from.")
     selection: dict[str, Any] | None = Field(
         default=None, description="Which files of the project were chosen, so that new ones can be found."
@@ -163,34 +147,22 @@ class ContextMetadata(ContextMetadata20):
     )
 
 
-class Context20(_Part):
+class Context(_Part):
     """The project context of a conversation."""
 
     full_context: str = Field(default="", description="The context as text, usually Markdown.")
-    metadata: ContextMetadata20 = Field(default_factory=ContextMetadata20, description="Where it comes from.")
-
-
-class Context(Context20):
-    """The project context of a conversation."""
-
     metadata: ContextMetadata = Field(default_factory=ContextMetadata, description="Where it comes from.")
 
 
-class Message20(_Part):
-    """One entry of the history."""
-
-    role: str = Field(description="The role of its writer.", json_schema_extra={"enum": ["user", "assistant"]})
-    content: str = Field(description="The text, usually Markdown.")
-    timestamp: Time | None = Field(default=None, description="When it was written; ISO 8601, UTC.")
-
-
-class Message(Message20):
+class Message(_Part):
     """One entry of the history."""
 
     # A slot, and no private attribute of pydantic's: those cost a Python call for every message loaded.
     __slots__ = ("_at",)
 
     role: str = Field(description="The role of its writer.", json_schema_extra={"enum": list(ROLES)})
+    content: str = Field(description="The text, usually Markdown.")
+    timestamp: Time | None = Field(default=None, description="When it was written; ISO 8601, UTC.")
     id: str | None = Field(default=None, description="A UUIDv7; a message without one gets one at the next write.")
     # Absent (`"parent" not in message.model_fields_set`) and None say different things.
     parent: str | None = Field(
@@ -225,30 +197,20 @@ class Message(Message20):
 _at: Any = Message.__dict__["_at"]
 
 
-class Capsule20(_Part):
-    """A conversation, version 2.0 of the format."""
+class Capsule(_Part):
+    """A conversation."""
 
     id: str = Field(
         description="The conversation's id, and the stem of its file's name.",
         json_schema_extra={"pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]*$", "maxLength": 128},
     )
     title: str = Field(description="The user's title, or one made from the first message.")
-    version: str = Field(description="The version of the format.", json_schema_extra={"const": "2.0"})
+    version: str = Field(description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"})
     created_at: Time = Field(description="When the conversation was made; ISO 8601, UTC.")
     updated_at: Time = Field(description="When it was last changed; ISO 8601, UTC.")
-    metadata: Metadata20 = Field(default_factory=Metadata20, description="Its properties.")
-    context: Context20 = Field(default_factory=Context20, description="Its project context.")
-    history: list[Message20] = Field(description="The messages, oldest first.")
-
-
-class Capsule(Capsule20):
-    """A conversation, version 2.1 of the format: 2.0 and optional fields."""
-
-    version: str = Field(description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"})
     metadata: Metadata = Field(default_factory=Metadata, description="Its properties.")
     context: Context = Field(default_factory=Context, description="Its project context.")
-    # A list is invariant for type checkers; nothing takes a Capsule for a Capsule20 to put messages in.
-    history: list[Message] = Field(description="The messages, oldest first.")  # type: ignore[assignment]
+    history: list[Message] = Field(description="The messages, oldest first.")
 
 
 _MESSAGES = TypeAdapter(list[Message])

@@ -16,10 +16,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import CoreSchema
 
 from capsule.errors import NotFound
-from capsule.format.models import Capsule, Capsule20, NextOverrides
+from capsule.format.fields import PARTS
+from capsule.format.models import Capsule, NextOverrides
 
 _MODELS: dict[str, dict[str, type[BaseModel]]] = {
-    "capsule": {"2.0": Capsule20, "2.1": Capsule},
+    "capsule": {"2.0": Capsule, "2.1": Capsule},
     "overrides": {"2.1": NextOverrides},
 }
 _TITLES = {"capsule": "Capsule", "overrides": "Overrides for the next conversation"}
@@ -70,12 +71,33 @@ def schema(kind: str, version: str | None = None) -> dict[str, Any]:
         raise NotFound(f"no schema of {kind} {version}; there is: {', '.join(known)}", id=f"{kind} {version}")
     model = _MODELS[kind][version]
     made = model.model_json_schema(by_alias=True, schema_generator=_Generator, ref_template="#/$defs/{model}")
+    if (kind, version) == ("capsule", "2.0"):
+        _make_2_0(made)
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": f"urn:capsule-conversations:schema:{kind}:{version}",
         "title": f"{_TITLES[kind]} {version}",
         **{key: value for key, value in made.items() if key != "title"},
     }
+
+
+def _make_2_0(made: dict[str, Any]) -> None:
+    """Take out of the schema of 2.1 what `PARTS` says is new in it."""
+    parts: dict[str, dict[str, Any]] = {"": made}
+    for part, fields in PARTS.items():
+        if (inside := parts.get(part)) is None:
+            continue
+        for field in fields:
+            about = inside["properties"][field.name]
+            if field.since != "2.0":
+                del inside["properties"][field.name]
+            elif field.kind in ("part", "parts"):
+                name = about.get("items", about)["$ref"].rpartition("/")[2]
+                parts[f"{part}.{field.name}".lstrip(".")] = made["$defs"][name]
+    made["$defs"] = {name: one for name, one in made["$defs"].items() if any(one is part for part in parts.values())}
+    made["properties"]["version"] = {"const": "2.0", **made["properties"]["version"]}
+    del made["properties"]["version"]["pattern"]
+    parts["history"]["properties"]["role"]["enum"] = ["user", "assistant"]
 
 
 def file_name(kind: str, version: str) -> str:

@@ -14,9 +14,9 @@ from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.format import new
 from capsule.format.message import check_message
-from capsule.format.paths import active_path
 from capsule.format.references import find_message
 from capsule.format.text.titles import MAX, check_tags, check_title, title_from
+from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
 from capsule.store.change import complete
 from capsule.store.creation import made_once, write_new

@@ -18,15 +18,15 @@ from capsule.format.values import fault
 
 SAMPLES = sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json"))
 
-MODELS: dict[str, tuple[type[BaseModel] | None, type[BaseModel]]] = {
-    "": (models.Capsule20, models.Capsule),
-    "metadata": (models.Metadata20, models.Metadata),
-    "metadata.lock": (models.Lock20, models.Lock),
-    "metadata.summaryOf": (None, models.SummaryOf),
-    "context": (models.Context20, models.Context),
-    "context.metadata": (models.ContextMetadata20, models.ContextMetadata),
-    "context.metadata.files": (None, models.ContextFile),
-    "history": (models.Message20, models.Message),
+MODELS: dict[str, type[BaseModel]] = {
+    "": models.Capsule,
+    "metadata": models.Metadata,
+    "metadata.lock": models.Lock,
+    "metadata.summaryOf": models.SummaryOf,
+    "context": models.Context,
+    "context.metadata": models.ContextMetadata,
+    "context.metadata.files": models.ContextFile,
+    "history": models.Message,
 }
 FIELDS = [(part, field) for part, fields in PARTS.items() for field in fields]
 #: A value of every kind that JSON has; the text is a time, so that it will do for all texts.
@@ -67,11 +67,9 @@ def _accepts(model: type[BaseModel], document: bytes) -> bool:
 
 def test_the_table_has_the_fields_of_the_models_in_their_order() -> None:
     for part in PARTS:
-        old, new = MODELS[part]
-        assert [field.name for field in PARTS[part]] == _aliases(new)
-        if old is not None:
-            assert [field.name for field in PARTS[part] if field.since == "2.0"] == _aliases(old)
-        required = [info.alias or name for name, info in new.model_fields.items() if info.is_required()]
+        model = MODELS[part]
+        assert [field.name for field in PARTS[part]] == _aliases(model)
+        required = [info.alias or name for name, info in model.model_fields.items() if info.is_required()]
         assert [field.name for field in PARTS[part] if field.required] == required
 
 
@@ -89,7 +87,7 @@ def test_the_table_takes_the_values_that_the_models_take() -> None:
             if field.kind == "parts" and isinstance(value, list):
                 taken = taken and all(isinstance(item, dict) for item in value) and field.name != "history"
                 taken = taken or value == []
-            assert _accepts(MODELS[part][1], data) == taken, (part, field.name, value)
+            assert _accepts(MODELS[part], data) == taken, (part, field.name, value)
 
 
 def test_the_samples_load_and_keep_their_unknown_fields() -> None:
@@ -97,7 +95,6 @@ def test_the_samples_load_and_keep_their_unknown_fields() -> None:
         data = path.read_bytes()
         capsule = models.Capsule.model_validate_json(data)
         assert capsule.model_dump(by_alias=True, exclude_unset=True) == json.loads(data)
-        assert models.Capsule20.model_validate_json(data).title == capsule.title
         assert _accepts(models.Capsule, codec.encode(codec.decode(data, path.name)))
 
 

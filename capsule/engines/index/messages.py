@@ -45,30 +45,14 @@ def pieces_of(block: bytes) -> list[bytes]:
     return block[_FIRST:-_LAST].split(_BETWEEN) if block else []
 
 
-_in_order: dict[tuple[str, ...], bool] = {}
-
-
-def _is_in_order(keys: tuple[str, ...], entry: dict[str, Any]) -> bool:
-    """Whether an entry's keys come in canonical order, so that its bytes are those the store would write."""
-    found = _in_order.get(keys)
-    if found is None:
-        found = tuple(canonical.order_message(entry)) == keys
-        if len(_in_order) < 1024:
-            _in_order[keys] = found
-    return found
-
-
 def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[Message] | None:
     """The messages, each with the lines it stands in; None when one has no id, no time or an order of its own."""
     made = []
     for entry, piece in zip(entries, pieces, strict=True):
-        keys = tuple(entry)
         get = entry.get
         role, content, stamp, id = entry["role"], entry["content"], get("timestamp"), get("id")
         parent = (entry["parent"] or ROOT) if "parent" in entry else None
-        if not _is_in_order(keys, entry):
-            return None
-        if not id or not stamp:
+        if not id or not stamp or not canonical.is_in_order(tuple(entry)):
             return None
         digest = crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
         words, tools = count_words(content), _tools(entry)

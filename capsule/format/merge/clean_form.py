@@ -14,7 +14,7 @@ import orjson
 
 from capsule.errors import InvalidDocument
 from capsule.format import codec, migrations, validation
-from capsule.format.canonical import in_order, order_message
+from capsule.format.canonical import in_order, is_in_order
 from capsule.format.fields import PARTS, ROLES, Field
 from capsule.format.new import CURRENT, inactive_lock
 from capsule.format.values import canonical_time, fault
@@ -101,10 +101,7 @@ def _quick(data: bytes, kind: str) -> bytes | None:
 
 def is_clean_message(entry: Any) -> bool:
     """Whether an entry of `history` is a message as this version writes it, so that cleaning would leave it alone."""
-    if not isinstance(entry, dict):
-        return False
-    others = _others(tuple(entry))
-    if others is None:
+    if not isinstance(entry, dict) or (others := _others(tuple(entry))) is None:
         return False
     stamp, id = entry["timestamp"], entry["id"]
     if not (isinstance(stamp, str) and stamp and canonical_time(stamp) == stamp and isinstance(id, str) and id):
@@ -115,17 +112,12 @@ def is_clean_message(entry: Any) -> bool:
 
 
 def _is_clean_value(field: Field, value: Any) -> bool:
-    if fault(field, value):
-        return False
-    return field.kind != "time" or not value or canonical_time(value) == value
+    return not fault(field, value) and (field.kind != "time" or not value or canonical_time(value) == value)
 
 
 @lru_cache(maxsize=1024)
 def _others(keys: tuple[str, ...]) -> tuple[Field, ...] | None:
-    """The known fields among the keys of a message besides those that all have; None when the keys can't be clean.
-
-    A conversation has few sets of keys, so this is asked of each set once.
-    """
-    if not _LOOKED_AT.issubset(keys) or tuple(order_message(dict.fromkeys(keys))) != keys:
+    """The known fields among the keys of a message besides those that all have; None when the keys can't be clean."""
+    if not _LOOKED_AT.issubset(keys) or not is_in_order(keys):
         return None
     return tuple(_FIELDS[key] for key in keys if key in _FIELDS and key not in _LOOKED_AT)

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from capsule.format import migrations
-from capsule.format.merge.marks import bare
+from capsule.format.merge.values import bare
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]

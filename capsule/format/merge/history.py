@@ -13,10 +13,20 @@ from typing import Any
 
 from capsule.format.canonical import order_message
 from capsule.format.fields import names
-from capsule.format.merge.marks import VERSION_OF, bare, digest, noted, version_of
 from capsule.format.merge.order import in_one_order
 from capsule.format.merge.side import BESIDE, LINE, Parent, Side
-from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, same
+from capsule.format.merge.values import (
+    ABSENT,
+    VERSION_OF,
+    bare,
+    bytes_of,
+    digest,
+    merged,
+    merged_object,
+    noted,
+    same,
+    version_of,
+)
 from capsule.format.text.shown import one_line
 from capsule.ids import version_id_for
 

@@ -1,35 +1,18 @@
-"""Merging: two versions of a document that began as one, made one again, as a person would who has the time.
+"""Merging two versions of a capsule by meaning, three ways; docs/format.md, "Merging", has the laws and the rules.
 
-What must stay true, for all that is a capsule (the tests have it as properties):
+What must stay true besides: what decides is what the versions say of their ancestor, never what an earlier merge made
+of it. What a merged capsule could not show otherwise is noted in it: the deleted message that a message answered
+(`metadata.originalParent` of the message), and the message that a version switched to (`metadata.currentWanted`).
 
-- merging a document with itself gives it, and with a side that changed nothing the other one;
-- the answer is the same, byte for byte, when the sides change places;
-- every message of either side that the other didn't delete is in the result, with its content; and every value that
-  had to give way without a rule of the format is in `metadata.conflicts`;
-- the result is a valid capsule, canonical, of the version that is written, locked by nobody;
-- three versions of one ancestor, merged two by two in any order, end as the same bytes.
-
-The last holds, heads, branches and deletions included, for what stores do: append, branch, edit, delete with and
-without children, prune, switch, rename, tag. So that it does, what decides is what the versions say of their ancestor,
-never what an earlier merge made of it; where that can't be seen in a merged capsule it is noted there: whom a message
-answered that is gone (`metadata.originalParent` of the message), and which message was gone to
-(`metadata.currentWanted`). It doesn't always hold for deletions without an ancestor; when different fields of one
-message, or keys of one unknown object, are changed in three versions; when messages are moved or typed by hand, or an
-id stands twice. And it is of one common ancestor: clones that merge each other's merges crosswise, with another
-ancestor each time, can differ in whom the answer to a deleted message answers and in the active branch, until one takes
-the other's result. The first four laws hold there too, and git merges two by two: who has merged has the same bytes as
-who takes the merge.
-
-How it goes, three ways and by meaning: what each version says (`merging_side`), with the same ids for what was typed
-(`merging_typed`); messages by id (`merging_history`), their order (`merging_order`), the active branch
-(`merging_node`), the head field by field (`merging_head`). What they ask of values is in `merging_values`, what is left
-to be settled in `conflicting`. Three ways is what diff3 does with lines (Khanna, Kunal, Pierce: A Formal Investigation
-of Diff3, 2007); that a union of messages with ids converges is known of grow-only sets. Pure: no clock, no chance, no
-file.
+The steps: what each version says, with the same ids for what was typed (`side`); the messages by id (`history`) and
+their order (`order`); the active branch (below); the head field by field (`head`). `values` merges single values, and
+`conflicts` holds what a person has to settle. The three ways are those of diff3 (Khanna, Kunal, Pierce: A Formal
+Investigation of Diff3, 2007). Pure: no clock, no chance, no file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
@@ -40,15 +23,16 @@ from capsule.errors import InvalidDocument, Problem
 from capsule.format.canonical import in_order
 from capsule.format.merge.clean_form import cleaned, is_clean_message
 from capsule.format.merge.conflicts import Merged
-from capsule.format.merge.current_node import merged_current
 from capsule.format.merge.head import Heads
 from capsule.format.merge.history import Histories
-from capsule.format.merge.side import Side
-from capsule.format.merge.typed import Renamed, renamed_in, same_ids
+from capsule.format.merge.side import Renamed, Side, renamed_in, same_ids
+from capsule.format.merge.values import ABSENT, bytes_of, same
 from capsule.format.new import CURRENT
 from capsule.format.text.shown import one_line
+from capsule.format.tree.pruning import kept_current
 
 Document = dict[str, Any]
+_NODE, _WANTED = "currentNode", "currentWanted"
 _TEXTS = frozenset({str})
 _EMPTY: Document = {"metadata": {}, "context": {}, "history": []}
 
@@ -88,7 +72,7 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     sides = [side(one.document["history"], one.written, base=first) for one in (mine, yours)]
     histories = Histories(first, sides[0], sides[1], ours["id"])
     history, notes = histories.merged()
-    document["metadata"] |= merged_current(began, ours, theirs, histories, history)
+    document["metadata"] |= _merged_current(began, ours, theirs, histories, history)
     # The messages are as they should be by now.
     document = cleaned(in_order({**document, "history": []}), path) | {"history": history}
     conflicts = tuple(sorted(heads.conflicts, key=lambda one: one.field))
@@ -147,3 +131,71 @@ def _check_ids(base: Document | None, ours: Document, theirs: Document, path: st
     if len(ids) > 1:
         what = f"these are versions of different conversations: {', '.join(map(one_line, ids))}"
         raise InvalidDocument.of([Problem(path, 0, 0, "id", what)])
+
+
+# -- The active branch -----------------------------------------------------------------------------------------------
+
+
+def _merged_current(
+    base: Document, ours: Document, theirs: Document, histories: Histories, history: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`currentNode` and `currentWanted` of the merged capsule, as far as it needs them.
+
+    The side that switched to another branch wins, and of two the one that switched to the later message. If that
+    message is gone, the node is set as after a deletion in the store.
+    """
+    was = base.get("metadata", {})
+    # Later is what the message says itself: the leaf under it may have grown on either side since.
+    went = [_went(was, side["metadata"]) for side in (ours, theirs) if _has_gone(was, side["metadata"])]
+    wanted, instead = was.get(_NODE, ABSENT), ABSENT
+    if went:
+        wanted, instead = max(went, key=lambda one: (_lateness(one[0], histories), bytes_of(one[1])))
+    if not isinstance(wanted, str):
+        return {}
+    there = {message["id"] for message in history}
+    known = histories.base.entries
+    if wanted in there or (wanted not in known and instead is ABSENT):
+        return {_NODE: wanted}
+    now: str | None = wanted if wanted in known else instead
+    if now is not None and now not in there:
+        now = _made_good(now, histories.base, there, history) if now in known else None
+    current = {} if now is None else {_NODE: now}
+    return {**current, _WANTED: {"message": wanted, "instead": now}} if went else current
+
+
+def _has_gone(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a version went to another branch than the ancestor."""
+    return not same(now.get(_NODE, ABSENT), was.get(_NODE, ABSENT)) or _wanted(now) != _wanted(was)
+
+
+def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Where it went; and, when that was gone by then, what took its place, if anything did."""
+    wanted = _wanted(now)
+    return (now.get(_NODE, ABSENT), ABSENT) if wanted is None or wanted == _wanted(was) else wanted
+
+
+def _wanted(about: Mapping[str, Any]) -> tuple[str, str | None] | None:
+    """What an earlier merge noted there, unless somebody went elsewhere since."""
+    noted = about.get(_WANTED)
+    if not isinstance(noted, dict) or not isinstance(noted.get("message"), str):
+        return None
+    instead = noted.get("instead")
+    return (noted["message"], instead) if instead == about.get(_NODE) else None
+
+
+def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
+    sides = (histories.base, histories.ours, histories.theirs)
+    message = next((side.entries[current] for side in sides if current in side.entries), {})
+    return isinstance(current, str), message.get("timestamp") or "", bytes_of(current)
+
+
+def _made_good(current: str, base: Side, there: set[str], history: Sequence[Mapping[str, Any]]) -> str | None:
+    """What takes the place of a message that was deleted, as in the store: see `kept_current`."""
+    gone = {at for at, id in enumerate(base.ids) if id not in there}
+    path = base.tree.path_to(base.tree.active_leaf(current))
+    removed = None
+    for place in reversed(path):
+        if place not in gone:
+            break
+        removed = place
+    return kept_current(base.tree, current, gone, removed, history)

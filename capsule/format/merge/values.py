@@ -8,6 +8,7 @@ Python `1`, `1.0` and `true` are equal. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from hashlib import sha256
 from typing import Any
 
 import orjson
@@ -106,3 +107,49 @@ def merged_set(base: Any, ours: Any, theirs: Any) -> Any:
 def _items(value: Any) -> dict[bytes, Any]:
     items: Iterable[Any] = value if isinstance(value, list) else ()
     return {bytes_of(item): item for item in items}
+
+
+# -- What a merge notes in the `metadata` of a message -----------------------------------------------------------------
+# The note says where a message belongs, and nothing else. A field of the name with another kind of value is left alone.
+
+Message = Mapping[str, Any]
+#: Of a version that gave way: the id of the message that it is a version of.
+VERSION_OF = "versionOf"
+#: The id of the one that a message answers, or null, where a merge had to have it answer another, as that one was
+#: deleted; or where it stands beside a line, and would be taken for a part of it.
+ORIGINAL_PARENT = "originalParent"
+
+
+def version_of(message: Message) -> str | None:
+    """The message that this is a version of that gave way; None: it is none."""
+    about = message.get("metadata")
+    other = about.get(VERSION_OF) if about else None
+    return other if isinstance(other, str) and other else None
+
+
+def has_original_parent(message: Message) -> bool:
+    """Whether a merge noted whom the message answers."""
+    about = message.get("metadata")
+    return about is not None and isinstance(about.get(ORIGINAL_PARENT, 0), str | None)
+
+
+def noted(message: Message, parent: str | None) -> dict[str, Any]:
+    """The message with this noted, where nobody has a field of that name."""
+    about = {**(message.get("metadata") or {})}
+    about.setdefault(ORIGINAL_PARENT, parent)
+    return {**message, "metadata": about}
+
+
+def bare(message: Message) -> dict[str, Any]:
+    """The message without what says whom it answers."""
+    result = {name: value for name, value in message.items() if name != "parent"}
+    if has_original_parent(message):
+        result["metadata"] = {name: value for name, value in message["metadata"].items() if name != ORIGINAL_PARENT}
+        if not result["metadata"]:
+            del result["metadata"]
+    return result
+
+
+def digest(message: Message) -> str:
+    """What tells one version of a message from another, in hexadecimal."""
+    return sha256(orjson.dumps({name: value for name, value in bare(message).items() if name != "id"})).hexdigest()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Where = tuple[str | int, ...]
@@ -46,24 +45,6 @@ def dotted(where: Where) -> str:
     return words if len(words) <= 160 else f"{words[:120]}...{words[-20:]}"
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A container the walk is inside of; `step` is the key or index of the value that comes next."""
-
-    is_object: bool
-    node: _Node | None
-    step: str | int
-    key_next: bool
-
-
-@dataclass(slots=True)
-class _Node:
-    """A wanted place, or one on the way to it."""
-
-    children: dict[str | int, _Node] = field(default_factory=dict)
-    position: int = -1
-
-
 def _tokens(text: str) -> Iterator[tuple[Kind, int, str]]:
     """The tokens of `text` that are no commas or colons: what each is, where it starts, what it says."""
     objects: list[bool] = []
@@ -90,7 +71,7 @@ def _tokens(text: str) -> Iterator[tuple[Kind, int, str]]:
 
 def _text_in(token: str) -> str:
     try:
-        return str(json.loads(token, strict=False))
+        return str(json.loads(token, strict=False)) if "\\" in token else token[1:-1]
     except ValueError:
         return token[1:-1]
 
@@ -101,63 +82,34 @@ def locate_all(data: bytes, wheres: Iterable[Where]) -> dict[Where, Place]:
     A path that leads to nothing has the place of its deepest part that exists.
     """
     wanted = list(wheres)
-    if not wanted:
-        return {}
+    asked = {where[:depth] for where in wanted for depth in range(len(where) + 1)}
+    deepest = max(map(len, wanted), default=-1)
     text = text_of(data)
-    root = _Node()
-    for where in wanted:
-        node = root
-        for step in where:
-            node = node.children.setdefault(step, _Node())
-    _mark(text, root)
-    positions = {where: _deepest(root, where) for where in wanted}
-    places: dict[int, Place] = {}
-    line, start, seen = 1, 0, 0
-    for position in sorted(set(positions.values())):
-        line += text.count("\n", seen, position)
-        start = text.rfind("\n", 0, position) + 1
-        seen = position
-        places[position] = line, position - start + 1
-    return {where: places[position] for where, position in positions.items()}
-
-
-def _mark(text: str, root: _Node) -> None:
-    """Note in the nodes below `root` where their values start."""
-    frames: list[_Frame] = []
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        frame = frames[-1] if frames else None
-        if token in {"}", "]"}:
-            if frames:
-                frames.pop()
-        elif token == ",":
-            if frame is not None:
-                frame.key_next = frame.is_object
-                if isinstance(frame.step, int):
-                    frame.step += 1
-        elif token == ":":
-            pass
-        elif frame is not None and frame.key_next and match.lastindex == 2:
-            frame.key_next = False
-            frame.step = _text_in(token) if frame.node is not None else ""
+    starts: dict[Where, int] = {}
+    path: list[str | int] = []  # Of each container around the walk, the key or the index that it has come to.
+    for kind, position, token in _tokens(text):
+        if kind == "key":
+            path[-1] = _text_in(token)
+        elif kind == "close":
+            del path[-1:]
         else:
-            node = root if frame is None else frame.node.children.get(frame.step) if frame.node is not None else None
-            if node is not None and node.position < 0:
-                node.position = match.start()
-            if token in {"{", "["}:
-                inside = node if node is not None and node.children else None
-                frames.append(_Frame(token == "{", inside, "" if token == "{" else 0, token == "{"))
+            if path and isinstance(path[-1], int):
+                path[-1] += 1
+            if len(path) <= deepest and (where := tuple(path)) in asked:
+                starts.setdefault(where, position)
+            if kind == "open":
+                path.append("" if token == "{" else -1)
+    ends = {where: next((starts[part] for part in _upwards(where) if part in starts), 0) for where in wanted}
+    lines: dict[int, Place] = {}
+    line, seen = 1, 0
+    for position in sorted(set(ends.values())):
+        line, seen = line + text.count("\n", seen, position), position
+        lines[position] = line, position - text.rfind("\n", 0, position)
+    return {where: lines[position] for where, position in ends.items()}
 
 
-def _deepest(root: _Node, where: Where) -> int:
-    position = max(root.position, 0)
-    node = root
-    for step in where:
-        node = node.children[step]
-        if node.position < 0:
-            break
-        position = node.position
-    return position
+def _upwards(where: Where) -> Iterator[Where]:
+    return (where[:depth] for depth in range(len(where), -1, -1))
 
 
 def locate(data: bytes, where: Where) -> Place:

@@ -28,7 +28,7 @@ import orjson
 from capsule.errors import InvalidDocument
 from capsule.format import codec, validation
 from capsule.format.fields import names
-from capsule.format.text.shown import one_line, shown
+from capsule.format.text.shown import call_of, one_line, shown
 from capsule.format.tree.tree import Tree
 
 Message = Mapping[str, Any]
@@ -202,14 +202,12 @@ def _indented(text: str) -> Iterator[str]:
 
 
 def _call(call: Mapping[str, Any]) -> str:
-    """Name and arguments of a tool call, in the two forms that are common; the rest of it besides."""
-    inner = call.get("function")
-    inside = inner if isinstance(inner, dict) else call
-    arguments = next((inside[key] for key in ("arguments", "input", "args") if inside.get(key)), None)
-    if not inside.get("name"):
+    """Name and arguments of a tool call; the rest of it besides."""
+    name, arguments = call_of(call)
+    if not name:
         return _plain(call)
     id = f" ({_plain(call['id'])})" if call.get("id") else ""
-    return _plain(inside["name"]) + ("" if arguments is None else f" {_plain(arguments)}") + id
+    return _plain(name) + ("" if arguments is None else f" {_plain(arguments)}") + id
 
 
 def _time(value: Any) -> str:

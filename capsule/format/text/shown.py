@@ -7,6 +7,8 @@ writing; what is left can be read. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 #: C0 but newline and tab, DEL, C1, and what turns the direction of writing.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -23,6 +25,13 @@ def shown(text: str) -> str:
 def one_line(text: str) -> str:
     """`text` as it may be shown in one line and one column."""
     return text if text.isprintable() else shown(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def call_of(call: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Name and arguments of a tool call, in the two forms that are common; None: it has none."""
+    inner = call.get("function")
+    call = inner if isinstance(inner, dict) else call
+    return call.get("name"), next((call[key] for key in ("arguments", "input", "args") if call.get(key)), None)
 
 
 def _escape(match: re.Match[str]) -> str:

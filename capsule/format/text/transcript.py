@@ -15,7 +15,8 @@ from typing import Any
 import orjson
 
 from capsule.errors import InvalidInput
-from capsule.format.paths import active_path
+from capsule.format.text.shown import call_of
+from capsule.format.tree.tree import active_path
 
 #: Whatever some reader takes for the end of a line, and what can stand unseen before a heading.
 _BREAK = "[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
@@ -139,8 +140,9 @@ def _blocks(entry: Message) -> Iterator[str]:
     when = _line(str(entry.get("timestamp") or "no time")) + (", edited" if entry.get("editedAt") else "")
     yield _block(f"{who}, {when}", str(entry.get("content") or ""))
     for call in entry.get("toolCalls") or ():
-        name, arguments = _call(call)
-        yield _block(f"{who} calls {_name(name)}", arguments)
+        name, arguments = call_of(call)
+        said = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode() if arguments else ""
+        yield _block(f"{who} calls {_name(name or 'a tool')}", said)
     for attached in entry.get("attachments") or ():
         name = next((attached[key] for key in ("name", "path", "filename", "id") if attached.get(key)), "a file")
         yield _block(f"{who} attached {_name(name)}", "")
@@ -148,14 +150,6 @@ def _blocks(entry: Message) -> Iterator[str]:
 
 def _block(heading: str, text: str) -> str:
     return f"=== {heading} ===\n" + (f"{quoted(text)}\n" if text else "")
-
-
-def _call(call: Mapping[str, Any]) -> tuple[Any, str]:
-    """Name and arguments of a tool call, in the two forms that are common."""
-    inner = call.get("function")
-    call = inner if isinstance(inner, dict) else call
-    arguments = next((call[key] for key in ("arguments", "input", "args") if call.get(key)), "")
-    return call.get("name") or "a tool", arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 
 def _name(name: Any) -> str:

@@ -219,6 +219,12 @@ def active(messages: Sequence[Link], current: str | None) -> list[bool]:
     return on
 
 
+def active_path(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of the active branch of a capsule whose messages have ids, in the order of the answers."""
+    history: list[dict[str, Any]] = document["history"]
+    return [history[place] for place in Tree(history).path(document["metadata"].get("currentNode"))]
+
+
 def _places(ids: list[str | None]) -> dict[str, int]:
     places = {id: at for at, id in enumerate(ids) if id}
     if len(places) < len(ids):  # One has none, or it stands twice: the first is meant.
