@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from capsule.format.servers import switches_in
+from capsule.format.servers import are_switches, switches_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,52 +51,28 @@ class Head:
     @classmethod
     def of(cls, document: dict[str, Any], path: str, size: int) -> Head | None:
         """The head in a capsule or in its beginning; None when a field is not of its type."""
-        get = document.get
-        metadata = get("metadata")
-        if not isinstance(metadata, dict):
+        about = document.get("metadata")
+        if not isinstance(about, dict):
             return None
-        more = metadata.get
-        tags, lock, version, servers = more("tags", []), more("lock"), get("version"), more("mcpServers")
-        texts: tuple[Any, ...] = (
-            get("id"),
-            get("title"),
-            get("createdAt"),
-            get("updatedAt"),
-            version,
-            more("mode", "api"),
-        )
-        optional = (more("sourceConversationId"), more("titleSetBy"), more("forkedFrom"))
+        texts: list[Any] = [document.get(name) for name in ("id", "title", "version", "createdAt", "updatedAt")]
+        texts.append(about.get("mode", "api"))
+        optional = [about.get(name) for name in ("sourceConversationId", "titleSetBy", "forkedFrom")]
+        tags, lock, servers = about.get("tags", []), about.get("lock"), about.get("mcpServers")
         if (
             not all(type(text) is str for text in texts)
-            or not str(version).startswith("2.")
+            or not texts[2].startswith("2.")
             or not all(text is None or type(text) is str for text in optional)
             or type(tags) is not list
             or not all(type(tag) is str for tag in tags)
             or not (lock is None or type(lock) is dict)
-            or not (servers is None or _are_switches(servers))
+            or not (servers is None or are_switches(servers))
         ):
             return None
-        return cls(
-            id=texts[0],
-            title=texts[1],
-            version=texts[4],
-            created_at=texts[2],
-            updated_at=texts[3],
-            mode=texts[5],
-            type=more("type") or "chat",
-            tags=tuple(tags),
-            pinned=more("pinned") is True,
-            archived=more("archived") is True,
-            is_summary=more("isSummary") is True,
-            source_conversation_id=optional[0],
-            title_set_by=optional[1],
-            forked_from=optional[2],
-            mcp_servers=switches_in(servers) if servers else {},
-            conflicts=_fields_in(more("conflicts")),
-            lock=lock if lock and lock.get("active") is True else None,
-            path=path,
-            bytes=size,
-        )
+        flags = (about.get(name) is True for name in ("pinned", "archived", "isSummary"))
+        holder = lock if lock and lock.get("active") is True else None
+        more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *optional]
+        on = switches_in(servers) if servers else {}
+        return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), holder, path, size))
 
     @property
     def named(self) -> bool:
@@ -105,24 +81,13 @@ class Head:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints: the names of the format, where it has them."""
-        told = asdict(self)
-        names = {
-            "created_at": "createdAt",
-            "updated_at": "updatedAt",
-            "is_summary": "isSummary",
-            "source_conversation_id": "sourceConversationId",
-            "title_set_by": "titleSetBy",
-            "forked_from": "forkedFrom",
-            "mcp_servers": "mcpServers",
-        }
-        shown = {names.get(name, name): value for name, value in told.items()}
+        if self.damaged:
+            return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
+        shown = {camel(name): value for name, value in asdict(self).items() if name != "damaged"}
         shown["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
         if not self.conflicts:
             del shown["conflicts"]
-        if not self.damaged:
-            del shown["damaged"]
-            return shown
-        return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
+        return shown
 
 
 class ParsedHead:
@@ -173,12 +138,12 @@ class HeadCache:
         return parsed
 
 
+def camel(name: str) -> str:
+    """A field's name as the format writes it, from that of an attribute."""
+    first, *more = name.split("_")
+    return first + "".join(map(str.capitalize, more))
+
+
 def _fields_in(conflicts: Any) -> tuple[str, ...]:
     found = conflicts if type(conflicts) is list else ()
     return tuple(one["field"] for one in found if type(one) is dict and type(one.get("field")) is str)
-
-
-def _are_switches(value: Any) -> bool:
-    if type(value) is dict:
-        return all(type(override) is dict and type(override.get("enabled")) is bool for override in value.values())
-    return type(value) is list and all(type(name) is str for name in value)

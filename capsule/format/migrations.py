@@ -1,4 +1,4 @@
-"""Bringing a capsule to the version that is written: one pure function a step, in a registry.
+"""Bringing a capsule to the version that is written, one step after the other.
 
 What must stay true: a migration reads no clock and draws no random number, so that two clones of a file migrate
 to the same bytes; it is idempotent, changes only what it names, and never touches its argument. A newer minor
@@ -8,27 +8,22 @@ version keeps its number; a newer major one is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.canonical import in_order
-from capsule.format.new import empty_context, new_metadata
+from capsule.format.new import CURRENT, empty_context, new_metadata
 from capsule.format.text.titles import title_from
 from capsule.format.values import canonical_time
 from capsule.ids import message_id_for
 
 Version = tuple[int, int]
 Document = dict[str, Any]
-Step = Callable[[Document], Document]
 
 #: `CURRENT` as numbers.
 KNOWN: Version = (2, 1)
 _VERSION = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.[0-9]{1,4})*")
 _EPOCH = "1970-01-01T00:00:00.000Z"
-
-#: Each step by the first version that does not need it; in order.
-_STEPS: dict[Version, Step] = {}
 
 
 def parse_version(version: object) -> Version | None:
@@ -64,24 +59,13 @@ def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
     if missing:
         raise InvalidDocument.of([Problem(path, 0, 0, name, "is missing") for name in missing])
     changes: list[str] = []
-    result = dict(document)
-    for target, step in _STEPS.items():
-        if version < target:
-            result = step(result)
-    if result.get("version") != document.get("version"):
-        changes.append(f"version {document.get('version', 'missing')} -> {result['version']}")
+    result = document if version >= (2, 0) else _to_2_0(document)
+    if version < KNOWN:  # 2.1 is 2.0 and optional fields; ids come with the tidying of every write.
+        result = {**result, "version": CURRENT}
+        changes.append(f"version {document.get('version', 'missing')} -> {CURRENT}")
     return in_order(_tidy(result, changes)), changes
 
 
-def _step(target: Version) -> Callable[[Step], Step]:
-    def register(function: Step) -> Step:
-        _STEPS[target] = function
-        return function
-
-    return register
-
-
-@_step((2, 0))
 def _to_2_0(document: Document) -> Document:
     """From no version, or one before 2.0: fill in what a reader of 2.0 needs."""
     history = document["history"]
@@ -92,18 +76,11 @@ def _to_2_0(document: Document) -> Document:
     return {
         "title": title_from(first),
         **document,
-        "version": "2.0",
         "createdAt": created,
         "updatedAt": document.get("updatedAt") or (times[-1] if times else created),
         "metadata": about,
         "context": {**empty_context(), **document.get("context", {})},
     }
-
-
-@_step((2, 1))
-def _to_2_1(document: Document) -> Document:
-    """From 2.0: only the number, for 2.1 is 2.0 and optional fields; ids come with the tidying of every write."""
-    return {**document, "version": "2.1"}
 
 
 def _tidy(document: Document, changes: list[str]) -> Document:

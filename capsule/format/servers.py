@@ -29,6 +29,13 @@ def check_server(name: str) -> str:
     return name
 
 
+def are_switches(value: Any) -> bool:
+    """Whether a value is an object of switches; or a list of names, as drafts of version 2.1 had it."""
+    if isinstance(value, dict):
+        return all(isinstance(one, dict) and isinstance(one.get("enabled"), bool) for one in value.values())
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
 def overrides_in(value: Any) -> Overrides:
     """The overrides in a valid `mcpServers`, as an object of their own; a list of names is servers that are on."""
     if isinstance(value, Mapping):

@@ -13,6 +13,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.format.fields import Field
+from capsule.format.servers import are_switches
 
 _WHOLE = re.compile(rb"-?[0-9]+")
 
@@ -74,32 +75,25 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
 
 
 def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def _is_switches(value: Any) -> bool:
-    """An object of switches; or a list of names, as drafts of version 2.1 had it."""
-    if isinstance(value, dict):
-        return all(isinstance(item, dict) and isinstance(item.get("enabled"), bool) for item in value.values())
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
 _IS: dict[str, Callable[[Any], bool]] = {
-    "text": _is_text,
-    "time": _is_text,
+    "text": _is(str),
+    "time": _is(str),
     "whole": _is_whole,
-    "yes or no": lambda value: isinstance(value, bool),
+    "yes or no": _is(bool),
     "texts": _list_of(str),
-    "object": lambda value: isinstance(value, dict),
+    "object": _is(dict),
     "objects": _list_of(dict),
-    "switches": _is_switches,
-    "part": lambda value: isinstance(value, dict),
-    "parts": lambda value: isinstance(value, list),
+    "switches": are_switches,
+    "part": _is(dict),
+    "parts": _is(list),
 }
 _SAID = {
     "text": "a text",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 from heapq import nlargest
+from math import inf
 from typing import Any
 
 import orjson
@@ -60,6 +61,9 @@ class Asked:
         return repr((*asked, self.branch, self.in_tools, self.profile))
 
 
+#: The matching messages, with what narrows them in an index without texts.
+_WORDS = """words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
+    WHERE words.words MATCH ?"""
 #: One match: how well it fits, when it was written, its number. Plain, as there are thousands.
 _Match = tuple[float, int, int]
 #: One match with its score, so that the best and newest is the greatest; the last tells a title from a message.
@@ -194,24 +198,24 @@ class _Search:
         """The matches among the messages that are to be ranked, and whether there are older ones."""
         if self._capsules == []:
             return [], False
-        if not self._query.match:
-            return self._literally()
-        if self._profile.ranks_all:
-            return self._all_messages()
         conditions, values = self._conditions()
+        if self._query.match and self._profile.ranks_all:
+            return self._all_messages(conditions, values)
+        if self._query.match:
+            fit, num, table, match = "-bm25(words.words)", "words.rowid", _WORDS, self._match
+        else:  # No index has a text without words.
+            content = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
+            fit, num, table, match = "1.0", "m.num", f"messages AS m WHERE instr({content}, ?)", self._query.literal
         rows = self._db.execute(
-            f"""SELECT -bm25(words.words), m.time_ms, m.num
-            FROM words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
-            WHERE words.words MATCH ? AND words.rowid BETWEEN ? AND ? AND {conditions}
-            ORDER BY words.rowid DESC LIMIT {WINDOW + 1}""",
-            (self._match, *self._reach(), *values),
+            f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND {conditions}"
+            f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
+            (match, *self._reach(), *values),
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
-    def _all_messages(self) -> tuple[list[_Match], bool]:
+    def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[_Match], bool]:
         """The best matches of all, some more of them than are asked for; and whether there are others."""
         wanted = self._asked.limit + len(self._page.given) + 1
-        conditions, values = self._conditions()
         first, last = self._reach()
         if self._capsules is None:
             # Looking at the rows of all matches costs as much as ranking them: first those that rank best.
@@ -225,27 +229,11 @@ class _Search:
             if len(rows) >= wanted:
                 return rows, True
         rows = self._db.execute(
-            f"""SELECT -bm25(words.words), m.time_ms, m.num
-            FROM words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
-            WHERE words.words MATCH ? AND words.rowid BETWEEN ? AND ? AND {conditions}
-            ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {wanted}""",
+            f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? AND ?"
+            f" AND {conditions} ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {wanted}",
             (self._match, first, last, *values),
         ).fetchall()
         return rows, len(rows) == wanted
-
-    def _literally(self) -> tuple[list[_Match], bool]:
-        """The newest messages that hold a text without words, which no index has; all of them when it is empty."""
-        conditions, values = self._conditions()
-        column = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
-        if self._query.literal:
-            conditions += f" AND instr({column}, ?) > 0"
-            values.append(self._query.literal)
-        rows = self._db.execute(
-            f"""SELECT 1.0, m.time_ms, m.num FROM messages AS m WHERE m.num BETWEEN ? AND ? AND {conditions}
-            ORDER BY m.num DESC LIMIT {WINDOW + 1}""",
-            (*self._reach(), *values),
-        ).fetchall()
-        return rows[:WINDOW], len(rows) > WINDOW
 
     @property
     def _match(self) -> str:
@@ -263,20 +251,15 @@ class _Search:
         if asked.mode:
             conditions.append("c.mode = ?")
             values.append(asked.mode)
-        narrowed = " AND ".join(conditions)
+        fit, num, table = "1.0", "c.num", "capsules AS c WHERE instr(c.title, ?)"
         if self._query.match:
-            found = self._db.execute(
-                f"""SELECT -bm25(names, {_TITLE_WEIGHT}, {_TAG_WEIGHT}), c.updated_ms, c.num
-                FROM names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ? AND {narrowed}
-                ORDER BY names.rowid DESC LIMIT {limit}""",
-                (self._words, *values),
-            )
-        else:
-            found = self._db.execute(
-                f"""SELECT 1.0, c.updated_ms, c.num FROM capsules AS c WHERE {narrowed} AND instr(c.title, ?) > 0
-                ORDER BY c.num DESC LIMIT {limit}""",
-                (*values, self._query.literal),
-            )
+            fit, num = f"-bm25(names, {_TITLE_WEIGHT}, {_TAG_WEIGHT})", "names.rowid"
+            table = "names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ?"
+        found = self._db.execute(
+            f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {' AND '.join(conditions)}"
+            f" ORDER BY {num} DESC LIMIT {limit}",
+            (self._words if self._query.match else self._query.literal, *values),
+        )
         rows = found.fetchall()
         return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
 
@@ -291,23 +274,17 @@ class _Search:
         """
         best = max((fit for fit, _, _ in messages), default=1.0)
         best_title = max((fit for fit, _, _ in titles), default=0.0) or 1.0
-        brought = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
-        weigh, now_ms, page = self._profile.weigh, self._page.now_ms, self._page
-        scores = weigh(messages, now_ms)
+        titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
+        weigh, page = self._profile.weigh, self._page
+        scores = weigh(messages, page.now_ms)
+        found = [(score, match[1], match[2], False) for score, match in zip(scores, messages, strict=True)]
         named = sorted(
-            (
-                (score, time_ms, num, True)
-                for score, (_, time_ms, num) in zip(weigh(brought, now_ms), brought, strict=True)
-            ),
+            ((score, *match[1:], True) for score, match in zip(weigh(titles, page.now_ms), titles, strict=True)),
             reverse=True,
         )
-        most = nlargest(len(named), scores)
-        capped = [(min(one[:1] + tuple(most[place : place + 1])), *one[1:]) for place, one in enumerate(named)]
-        return [
-            (score, time_ms, num, False)
-            for score, (_, time_ms, num) in zip(scores, messages, strict=True)
-            if num not in page.given
-        ] + [one for one in capped if one[2] not in page.given_titles]
+        most = [*nlargest(len(named), scores), *(inf for _ in named)]
+        capped = [(min(one[0], most[place]), *one[1:]) for place, one in enumerate(named)]
+        return [one for one in (*found, *capped) if one[2] not in (page.given_titles if one[3] else page.given)]
 
     # -- What is shown of it --------------------------------------------------------------------------------------
 

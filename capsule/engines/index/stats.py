@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
 
+from capsule.format.head import camel
+
 #: How many of the largest conversations are named.
 _LARGEST = 10
 #: So that every time of the years 1 to 9999 is counted from a day upwards.
@@ -60,11 +62,7 @@ class Stats:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        told = asdict(self)
-        return {_NAMES.get(name, name): value for name, value in told.items()}
-
-
-_NAMES = {"by_role": "byRole", "by_month": "byMonth"}
+        return {camel(name): value for name, value in asdict(self).items()}
 
 
 def count(db: sqlite3.Connection) -> Stats:
