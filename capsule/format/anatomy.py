@@ -117,11 +117,7 @@ def _lock_stamp(head: bytes) -> int:
 
 
 def head_of(beginning: bytes) -> bytes | None:
-    """The head as a JSON document of its own, from the first bytes of a canonical capsule.
-
-    Returns:
-        None when the head does not end within `beginning`, or it is no canonical capsule's.
-    """
+    """The head as a JSON document, from the first bytes of a canonical capsule; None when it ends further on."""
     end = beginning.find(_CONTEXT)
     if end < 0 or not beginning.startswith(b"{\n") or beginning[end - 1 : end] != b",":
         return None
@@ -187,9 +183,8 @@ def moved(anatomy: Anatomy, by: int) -> Anatomy:
 def context_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """A context as it stands in a capsule, from the first byte of its line to the newline behind it.
 
-    Args:
-        pieces: A JSON object in the canonical layout, as a document of its own but without a newline at its end, cut
-            anywhere but within a line's indentation or before it.
+    The pieces are of a JSON object in the canonical layout, without a newline at its end. They may be cut anywhere but
+    within a line's indentation or before it.
     """
     yield b'  "context": '
     for piece in pieces:
@@ -200,9 +195,7 @@ def context_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def context_end(block: bytes, *, first: bool) -> int:
     """The offset behind the context in a piece of a canonical capsule; -1 when it ends further on.
 
-    Args:
-        block: The piece.
-        first: Whether it begins where the context does.
+    `first` says whether the piece begins where the context does.
     """
     if first and block.startswith(_CONTEXT_EMPTY):
         return len(_CONTEXT_EMPTY)
@@ -226,13 +219,8 @@ def context_in(data: bytes) -> tuple[int, int] | None:
 def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
     """The last entries in a piece of a canonical history that ends at `tail`.
 
-    Args:
-        block: Bytes of the file up to `tail`, from anywhere inside `history`.
-        wanted: How many entries to look for.
-
     Returns:
-        The JSON array of the entries found, and how many they are (fewer than `wanted` when `block` doesn't
-        hold more whole ones).
+        The JSON array of the entries found, and their number: fewer than `wanted` when `block` holds fewer whole ones.
     """
     at, found = len(block), 0
     while found < wanted:

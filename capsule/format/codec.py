@@ -94,11 +94,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
 
 
 def decode_record(data: bytes) -> dict[str, Any]:
-    """As `decode`, of what the store wrote for itself: it may be deeper by what stands around a document's part.
-
-    Raises:
-        ValueError, RecursionError: It is no JSON.
-    """
+    """As `decode`, of a record of the log, which may be deeper by one. Raises ValueError or RecursionError."""
     found: dict[str, Any] = _DECODER.decode(data.decode())
     return found
 

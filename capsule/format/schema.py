@@ -45,11 +45,7 @@ def kinds() -> list[str]:
 
 
 def versions(kind: str) -> list[str]:
-    """The versions of `kind` that have a schema, oldest first.
-
-    Raises:
-        NotFound: There is no such kind.
-    """
+    """The versions of `kind` that have a schema, oldest first. Raises NotFound when there is no such kind."""
     if kind not in _MODELS:
         raise NotFound(f"no schema of kind {kind!r}; there is: {', '.join(kinds())}", id=kind)
     return list(_MODELS[kind])

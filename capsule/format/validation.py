@@ -28,15 +28,9 @@ _REQUIRED = {part: tuple(field.name for field in fields if field.required) for p
 
 
 def check(document: dict[str, Any], data: bytes, path: str) -> None:
-    """Make sure that `document` is a capsule.
+    """Raise InvalidDocument unless `document` is a capsule: one problem for each wrong field, in the order of the file.
 
-    Args:
-        document: What `codec.decode` made of the file.
-        data: The file, to tell line and column.
-        path: The file's name, for the error.
-
-    Raises:
-        InvalidDocument: It is none: one problem for each wrong field, in the order of the file.
+    `data` is the file, which gives line and column, and `path` its name for the error.
     """
     found: list[_Found] = []
     for problem in _problems(document):
@@ -48,12 +42,8 @@ def check(document: dict[str, Any], data: bytes, path: str) -> None:
 
 
 def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
-    """What is odd about a valid capsule, in the order of the file, though it can be read.
-
-    These are: two messages of one id (the second is named), times without a zone, a `parent` or a `currentNode` that
-    is no message, messages that answer each other in a circle,
-    `mcpServers` as a list of names.
-    """
+    """What is odd about a valid capsule, in the order of the file: a second message of one id, times without a zone, a
+    `parent` or a `currentNode` that is no message, circles of messages, and `mcpServers` as a list of names."""
     return _placed(list(_oddities(document)), data, path)
 
 

@@ -48,11 +48,7 @@ PROFILES = {"recent": Profile(24.0, 0.1), "balanced": Profile(168.0, 0.5), "exac
 
 
 def profile_of(name: str) -> Profile:
-    """The profile of this name.
-
-    Raises:
-        InvalidInput: There is none.
-    """
+    """The profile of this name. Raises InvalidInput when there is none."""
     if name not in PROFILES:
         raise InvalidInput(f"{name!r} is no ranking profile; there are: {', '.join(PROFILES)}")
     return PROFILES[name]

@@ -139,7 +139,7 @@ def _is_whole(data: bytes, known: Known) -> bool:
 def _grown(storage: Source, kind: str, id: str, known: Known, before: Row) -> Found | None:
     """A file to which the store has only appended since, read from where the index stopped; else None.
 
-    The note's tag says so: every other write of the store, and every version it took in, gets a new one.
+    The note's tag tells: every other write gets a new one.
     """
     at = known.anatomy
     if (
@@ -265,8 +265,7 @@ def _with_head(found: Found, document: dict[str, Any], head: Head | None) -> Fou
 def _document(data: bytes, path: str, id: str, *, vouched: bool) -> tuple[dict[str, Any], bool]:
     """The checked document in a file, and whether its layout is that of the store (its order of keys may not be).
 
-    orjson takes two things that the strict reader refuses, a second key of one name and too deep a nesting; what it
-    writes again byte for byte has no second key, and the depth is asked where there is any.
+    orjson accepts a second key of one name and any depth. A file that it writes back byte for byte has no second key.
     """
     try:
         document = orjson.loads(data)

@@ -268,9 +268,8 @@ class _Search:
     def _scored(self, messages: list[_Match], titles: list[_Match]) -> list[_Scored]:
         """All matches that were not given yet, with their scores.
 
-        bm25 of a message and of a title don't compare: the titles are brought to the measure of the messages, so
-        that the best title fits as well as the best message. Many titles that fit alike would then take the whole
-        page; so no title counts for more than the message of the same place among messages.
+        The bm25 of a title and that of a message don't compare. So titles are scaled: the best one fits as well as the
+        best message, and the n-th title never scores more than the n-th message.
         """
         best = max((fit for fit, _, _ in messages), default=1.0)
         best_title = max((fit for fit, _, _ in titles), default=0.0) or 1.0

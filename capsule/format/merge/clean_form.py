@@ -53,11 +53,7 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
 
 
 def cleaned(document: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """As `clean`, of a capsule that `validation.check` accepts; it stays as it is.
-
-    Raises:
-        InvalidDocument: It is of a newer major version.
-    """
+    """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises as `clean`."""
     return _let_go(migrations.current(document, path)[0], always=True)
 
 
@@ -75,8 +71,7 @@ def _let_go(document: dict[str, Any], *, always: bool = False) -> dict[str, Any]
 def _quick(data: bytes, kind: str) -> bytes | None:
     """The clean form of a file in the layout of the store, of the version that is written; None: look closer.
 
-    That orjson gives back the very bytes says as much as `codec.decode` would: no key stands twice, no number is
-    written otherwise, no text holds half a character. What remains is what the format wants of the fields.
+    That orjson gives back the very bytes says as much as `codec.decode` would, so only the fields are left to check.
     """
     try:
         document = orjson.loads(data)

@@ -206,8 +206,8 @@ def _bytes(value: Any) -> bytes:
 def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]) -> list[tuple[int, int]]:
     """Which message became which, by places, in the order of `new`.
 
-    A message that a person typed has no id until the store writes the file. The one it is given then comes of its
-    place and its words, so that one whose words or place changed before that is known again by the other of the two.
+    A message without an id gets one of its place and its words at the next write. So when either of them changed before
+    that, the other one tells.
     """
     typed = [not message.get("id") for message in before["history"]], [not m.get("id") for m in after["history"]]
     pairs: dict[int, int] = {}
@@ -238,8 +238,8 @@ _KEYS: tuple[Callable[[Message], Any], ...] = (
 def _moved(
     old: Sequence[Message], new: Sequence[Message], trees: tuple[Tree, Tree], pairs: Sequence[tuple[int, int]]
 ) -> Iterator[Message]:
-    """The messages that were told to answer another one. One that follows from where it stands, as the lines of a
-    group do, is not told of, nor is one whose own was taken out."""
+    """The messages whose parent changed by intent. A parent that follows from the place in the file does not count, nor
+    one that was removed."""
     became = dict(pairs)
     for was, now in pairs:
         parents = trees[0].parents[was], trees[1].parents[now]

@@ -121,8 +121,7 @@ class Histories:
         return order_message(combined)
 
     def _order(self, side: Side) -> list[str]:
-        """The messages that stay, in the order of a side; a version that did not win stands before the one that did,
-        so that the newest of the two is the one that is gone on from."""
+        """The kept messages in the order of a side. A version that lost stands before the one that won."""
         ids = self._with_what_comes_back(side)
         if not self.beside:
             return [id for id in ids if id in self.kept]
@@ -270,8 +269,8 @@ class Histories:
                     self.answered[id] = max(str(parent), self.answered.get(id) or "")
 
     def _mark_beside(self, order: Sequence[str], answered: Mapping[str, str | None]) -> None:
-        """Note of messages beside the line whom they answer, where they come before what follows that one in the line:
-        who reads the result would take them for the line."""
+        """Note the parent of messages beside the line that stand before the next message of the line: without the
+        note, a reader would take them for the line."""
         ended: set[str | None] = set()  # Those of the line whose follower stands already.
         passed: set[str | None] = {None}
         for id in order:

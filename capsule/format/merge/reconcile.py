@@ -108,8 +108,7 @@ def _dropped(writes: list[Write], read: _Read) -> int:
 
 
 def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write]) -> bytes:
-    """The record that goes behind a version that was taken in: what was taken out on purpose must not come back later,
-    and what the person put back must not go."""
+    """The record of a version that was taken in: what stays out from now on, and what stays in."""
     there = {entry.get("id") for entry in outcome.document["history"]}
     logged = {entry.get("id") for write in writes for entry in write.entries}
     gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
@@ -273,8 +272,8 @@ def _lock_of(flat: _Flat) -> str:
 
 
 def _readable(heads: list[Write], read: _Read) -> list[int]:
-    """Which of the heads the person may have begun from: the one in force at the latest write that is shown to have
-    been read, and those after it of the same `updatedAt`; all that there are, when none is shown."""
+    """The heads that the person may have begun from: the last one at the latest write that they have read, and those
+    after it with the same `updatedAt`; all, when no write is known to have been read."""
     before = [at for at, head in enumerate(heads) if head.place <= read.upto]
     after = [at for at, head in enumerate(heads) if head.place > read.upto and head.told["u"] == read.stamp]
     return before[-1:] + after or list(range(len(heads)))

@@ -22,14 +22,8 @@ HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
 
 
 def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1) -> bytes:
-    """The record of an append.
-
-    Args:
-        stamp: The `updatedAt` it writes.
-        entries: The messages.
-        count: How many there are then.
-        at: The byte at which they are spliced in; -1: they are not.
-    """
+    """The record of an append: its `updatedAt`, its messages, their number from then on, and the byte at which they are
+    spliced in (-1: they are not)."""
     return orjson.dumps({"k": "append", "u": stamp, "n": count, "at": at, "e": list(entries)})
 
 

@@ -147,9 +147,8 @@ class Side:
         return Tree(self.entries.values())
 
     def _line(self, beside: Container[str], *, is_strict: bool) -> Iterable[str]:
-        """From the first message on who follows it: the entry behind it, unless that says another, else the oldest
-        answer; a version that gave way in a merge never does, and what stands beside the line only where nothing else
-        does, if at all."""
+        """The messages of the line from the first on: each time the entry behind it, unless that names another parent,
+        else the oldest answer. Versions that lost are no part of it; messages beside it are where no other answer is."""
         at, children = -1, self.tree.children
         while True:
             answers = [

@@ -23,8 +23,7 @@ Each = Callable[[str, Any, Any, Any], Any]
 
 
 def bytes_of(value: Any) -> bytes:
-    """What tells one value from another, and decides where nothing else does: the greater stands, and anything before
-    a field that isn't there."""
+    """What tells one value from another, and decides where no rule does: the greater stands; an absent field is least."""
     return b"" if value is ABSENT else orjson.dumps(value)
 
 
@@ -57,15 +56,10 @@ def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ..
 def merged_object(
     base: Any, ours: Mapping[str, Any], theirs: Mapping[str, Any], each: Each, known: Collection[str] = ()
 ) -> dict[str, Any]:
-    """One object out of three.
+    """One object out of three, field by field with `each`. A base that is no object counts as empty.
 
-    Args:
-        base: The common ancestor's; anything else than an object counts as an empty one.
-        ours: One side's.
-        theirs: The other's.
-        each: Merges one field.
-        known: The fields that get their place by the format; the others keep the order of the side that changed it,
-            and are sorted where both did.
+    The fields in `known` get their place by the format. The others keep the order of the side that changed it, and are
+    sorted where both did.
     """
     base = base if isinstance(base, Mapping) else {}
     result = {}

@@ -134,9 +134,9 @@ def _conflict(conflict: Any) -> str:
 
 
 def _branch(tree: Tree, history: list[Message], place: int) -> str:
-    """What a message answers, when that isn't the one before it; and the how manieth answer it is.
+    """The message that this one answers, when it is not the one before it, and its number among the answers.
 
-    Of how many isn't said: that would change with each one that comes.
+    The count of the answers is left out: it would change with each new one.
     """
     parent = tree.parents[place]
     number, _ = tree.forks.get(place, (1, 1))

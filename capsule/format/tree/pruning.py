@@ -23,12 +23,7 @@ _BESIDE_THE_TEXT = ("parent", "editedAt")
 
 
 def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Document]:
-    """The history without these messages; what answered one of them answers what that one answered.
-
-    Args:
-        history: The messages, each with an id.
-        tree: Its tree.
-        gone: The places of those that go.
+    """The history without the messages at these places; their answers answer what they answered.
 
     Raises:
         InvalidInput: An answer to a message whose id stands twice can't be put in words.
@@ -42,12 +37,9 @@ def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Docu
 
 
 def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str | None]) -> None:
-    """Name the parent of each message, by its place (-1: none), where the history would say another one.
+    """Name the parent of each message where the history would say another one. Changes `history` in place.
 
-    Args:
-        history: The messages; changed in place.
-        parents: For each the place of its parent.
-        gone: Ids that are not to be named any more.
+    `parents` holds places (-1: no parent), and `gone` ids that must not be named any more.
     """
     tree = Tree(history)
     gone = gone - {*tree.ids, None}

@@ -204,15 +204,7 @@ _CIRCLE = "closes a circle of messages that answer each other; correct or remove
 
 
 def active(messages: Sequence[Link], current: str | None) -> list[bool]:
-    """Which messages lie on the active branch.
-
-    The active leaf is reached from `current` by following the newest child; without it, it is the last message. The
-    branch is the leaf and all it answers, up to a root.
-
-    Args:
-        messages: Id and parent of each, in the order of `history`.
-        current: `metadata.currentNode`; one that is no message here counts as none.
-    """
+    """Which messages lie on the active branch that `current` (`metadata.currentNode`) names; see `Tree.path`."""
     on = [False] * len(messages)
     for place in Tree.of_links(messages).path(current):
         on[place] = True
