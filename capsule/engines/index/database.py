@@ -1,13 +1,13 @@
-"""The index's file: opened, built aside and put into place, and built anew when there is anything wrong with it.
+"""The file of the index: opened, built aside and put into place, and built anew when anything is wrong with it.
 
-What must stay true: a connection that writes has the file that the name stands for (or one that nobody will read any
-more), so that no two indexes ever share a write-ahead log; the index may be deleted, cut short or overwritten at any
-moment; and where no file can be written, there is an index in memory.
+What must stay true: a connection that writes has the file that the name stands for, or one that nobody will read any
+more, so that no two indexes share a write-ahead log; the index may be deleted, cut short or overwritten at any moment;
+and where no file can be written, the index is in memory.
 
-How a file takes the place of another. SQLite keeps `index.sqlite3-wal` beside the file, and finds it by name. So
-under the lock of `index.lock`, and in this order: the old file's name goes, then its log's, then the new file gets
-the name, complete and without a log. Whoever opened the old file in between sees that the name stands for another
-one now, before anything is written; and SQLite itself leaves the log alone when it closes a file that has no name.
+How a new file replaces the old one: SQLite finds `index.sqlite3-wal` by name. So under the lock of `index.lock`, first
+the old file's name goes, then its log's, then the new file gets the name, complete and without a log. A process that
+opened the old file in between sees that the name stands for another one before it writes. SQLite itself leaves the log
+alone when it closes a file without a name.
 """
 
 from __future__ import annotations

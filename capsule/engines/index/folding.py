@@ -1,13 +1,12 @@
 """Texts as the search sees them: without case and accents, and with a space wherever a word ends.
 
-What must stay true: a query is folded as the texts are, so that a text's own words always find it; every character
-is folded by itself, whatever stands beside it, so that a place in the folded text has its place in the original;
-and a text of ASCII alone is left as it is, for the tokenizer of the index folds its case.
+What must stay true: queries are folded as texts are, so that a text's own words find it; each character of a composed
+text is folded by itself, so that a place in the folded text has its place in the original; and an ASCII text stays as
+it is, because the tokenizer folds its case.
 
-The tokenizer of the index is FTS5's `ascii`: letters and digits of ASCII and everything beyond it are parts of
-words. All that is known of Unicode is known here: SQLite's own tables are of another age with every SQLite, take
-the vowel signs of Thai and Hindi for spaces, and know no emoji. Characters of scripts that put no spaces between
-their words, and symbols, are words of their own: any run of them is then found as a phrase (docs/search.md).
+The tokenizer is FTS5's `ascii`: ASCII letters and digits and everything beyond ASCII are parts of words. Characters of
+scripts that put no spaces between words, and symbols, become words of their own (docs/search.md, "How words are
+indexed", says why).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Two versions of an agent's document made one: three ways, field by field.
+"""Merging two versions of an agent's document, field by field.
 
-What must stay true: a read cursor never goes back, whichever side is merged into which; the answer is the same when the
-sides change places; and unknown fields survive. The module knows of the document that it has `cursors`, by
-conversation, and times of its own. Pure.
+What must stay true: a read cursor never goes back; the result does not depend on the order of the sides; and unknown
+fields survive. The module knows only the `cursors`, by conversation, and the times of the document. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The form in which a document enters git: canonical, of the version that is written, and locked by nobody.
 
-What must stay true: the clean form of a clean document is itself, byte for byte; a capsule that is locked and the same
-one unlocked have one clean form; nothing else of the document is lost; and what is no document is refused, never
-guessed at. A capsule of a newer major version is left alone. No clock, no chance: two clones clean alike. Pure.
+What must stay true: cleaning a clean document changes no byte; a lock does not change the clean form, and nothing but
+the lock is lost; what is no document is refused. A capsule of a newer major version is left alone. No clock, no
+chance: two clones clean alike. Pure.
 """
 
 from __future__ import annotations

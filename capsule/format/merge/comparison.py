@@ -1,11 +1,7 @@
 """What changed between two versions of a conversation: as data, and in words.
 
-What must stay true: neither a lock nor `updatedAt` is a change, and a version that only lacks what the next write fills
-in (ids, times, the newer version) is none either; a message is the same one by its id, wherever it stands; and whatever
-two versions differ in besides is named, so that nobody is told "nothing" of a version that differs. Pure.
-
-The index compares too (`index/rows.py`), digests in its rows with what a file says now, and tells ids; it has no
-earlier version to show.
+What must stay true: a lock, `updatedAt` and what the next write fills in (ids, times, the version) are no changes;
+messages are compared by id, wherever they stand; and every other difference is named. Pure.
 """
 
 from __future__ import annotations

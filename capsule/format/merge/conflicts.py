@@ -1,8 +1,7 @@
-"""What both sides of a merge changed differently, and a person has yet to settle: how it stands in a file.
+"""The conflicts that a merge leaves for a person, and how they stand in a file.
 
-What must stay true: `metadata.conflicts` says nothing of whose side a value was, and is sorted, so that whoever merges
-in whichever order writes the same; a value that one side settled stays settled; and an entry that isn't of this form is
-kept as it is. Pure.
+What must stay true: `metadata.conflicts` is sorted and does not say whose a value was, so that every order of merging
+writes the same; a conflict that one side settled stays settled; and an entry of another form is kept as it is. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The names that file synchronizers give to one of two versions that were changed at the same time.
 
-What must stay true: a name that may be an id is taken for a copy's only when it bears a mark that no person types, so
-that no conversation is ever taken for the copy of another one by its name alone. Pure.
-
-The marks, and where they are described:
+What must stay true: a name that may be an id counts as a copy's only if it has a mark that no person types. Pure.
 
 | program | name of the copy of `x.json` |
 | --- | --- |

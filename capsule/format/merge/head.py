@@ -1,9 +1,8 @@
-"""Two heads that began as one, made one again, field by field, and what of it a person has to settle.
+"""Merging two heads field by field, and finding what a person has to settle.
 
-What must stay true: the answer is the same when the sides change places; what both sides changed differently, and no
-rule of the format decides, stands in `metadata.conflicts` with every value it could have; and where a rule goes by
-which of two is later, the time is written along, so that whoever is merged next is compared with that and not with the
-merge. No clock, no chance. Pure.
+What must stay true: the result does not depend on the order of the sides; where both changed a field and the format has
+no rule, `metadata.conflicts` holds every value; and where a rule compares times, the time is written to the result, so
+that the next merge compares with it and not with the time of this merge. No clock, no chance. Pure.
 """
 
 from __future__ import annotations

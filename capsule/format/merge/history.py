@@ -1,9 +1,9 @@
-"""Two histories that began as one, made one again: which messages there are, with what in them, and who answers whom.
+"""Merging two histories: which messages there are, what is in them, and which message each one answers.
 
-What must stay true: nothing of either side vanishes but what the other deleted and this one left alone; of a message
-that both changed differently both versions are there; whoever answers a message goes on answering it, and when that one
-is gone, whom it answered, until that one comes back; what decides is what both sides say, not what was merged before;
-and the answer is the same when the sides change places. No clock, no chance. Pure.
+What must stay true: a message vanishes only if one side deleted it and the other left it alone; a message that both
+edited is kept in both versions; a message keeps its parent, and while that is deleted it has the parent's parent; what
+the two sides say decides, not what was merged before; and the result does not depend on the order of the sides.
+No clock, no chance. Pure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Two orders of messages made one: each side's is kept, and across the sides the earlier comes first.
+"""Merging two orders of messages: each side's order is kept, and between the sides the earlier message comes first.
 
-What must stay true: the answer is the same when the sides change places, and whichever two of three are merged first;
-where the two contradict each other there still is one, in a time that grows with their length and no faster. Pure.
+What must stay true: the result does not depend on the order of the sides, nor on which two of three are merged first;
+contradictions have one result too, in linear time. Pure.
 
-Both lists are passed once, as in merging sorted lists. A message that both have waits until both have come to it; of
-two that wait for nothing the one of the lower key goes first.
+Both lists are passed once, as when sorted lists are merged. A message that both sides have waits until both lists have
+come to it. Of two messages that wait for nothing, the one with the lower key goes first.
 """
 
 from __future__ import annotations

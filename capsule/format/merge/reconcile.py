@@ -1,25 +1,24 @@
-"""What the store wrote lately, held against a file that somebody else saved.
+"""Comparing a file that another program saved with what the store wrote lately.
 
-An editor saves what it read some time ago, with its person's changes. What the store wrote in between is missing from
-the file, and so is what the person took out. The rule that tells the two apart:
+An editor saves what it read some time ago, with the changes of a person. The file then lacks what the store wrote in
+between, and also what the person removed. This is how the two are told apart:
 
-1. The log has a record of every write, in their order; each write gives the document an `updatedAt` of its own.
-2. A saved version shows what its author can have read: the write whose `updatedAt` it carries, every write that a
-   message in it came from, and all writes before those.
-3. What such a write brought and the version lacks was taken out on purpose. It stays out.
+1. The log has a record of every write, in order. Each write gives the document another `updatedAt`.
+2. A saved version shows what its author can have read: the write of its `updatedAt`, every write that one of its
+   messages came from, and all writes before those.
+3. What such a write brought and the version lacks was removed on purpose, and stays out.
 4. The messages of every later write come back, at the end.
-5. The edits, removals and changes of the head of a later write are made again, but not where the person changed the
-   same: then the person wins, and the store's is kept and named.
-6. A version whose `updatedAt` is later than every record has nothing made again but messages: the log is behind it.
+5. The edits, removals and head changes of a later write are made again. Where the person changed the same, the
+   person's change stands, and the store's is kept and named.
+6. If the `updatedAt` is later than every record, the log is behind, and only messages are made again.
 7. A message without an id is the logged one of the same role, text and time, each once.
-8. What the log can't give back any more is counted and named.
+8. What the log no longer holds is counted and named.
 
-What it can't tell: a hand-typed `updatedAt` shows nothing, which leaves the messages; a message deleted by hand that
-came from another clone by git comes back while no message of that clone shows that it was read; and the context, which
-is large and rarely written, is the last one saved. What must stay true: pure; the order of the records decides and no
-clock does; and nothing acknowledged is dropped without being named in the outcome.
+Limits: an `updatedAt` typed by hand shows nothing, so only the messages tell; a message from another clone that was
+deleted by hand comes back until a message of that clone shows that it was read; the context is always the saved one.
 
-The idea is that of a three-way merge; the rule for telling stale from deleted is this project's own.
+What must stay true: the order of the records decides, not a clock; and the outcome names every acknowledged write that
+it drops. Pure.
 """
 
 from __future__ import annotations

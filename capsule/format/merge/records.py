@@ -1,8 +1,8 @@
 """The records of the log: what the store is about to write to a conversation, and what it found in it.
 
-What must stay true: a record says by itself what it is of, so that the oldest can be dropped at any time; one write
-has its records together; and what a person took out or put back is told by the record of the version they saved
-(`out`, `back`), which goes over all records before it. Pure.
+What must stay true: each record stands by itself, so that the oldest can be dropped at any time; the records of one
+write stay together; and the record of a saved version says what the person removed and put back (`out`, `back`), which
+corrects all records before it. Pure.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One version of a history, as merging sees it: what each message says, and whom it answers.
+"""One version of a history, as merging sees it: what each message says, and which message it answers.
 
-What must stay true: whom a message answers is read so that it doesn't matter which others were deleted: of what the
-common ancestor has by the ancestor, unless a person moved it; of all else by what earlier merges noted. Thereby what
-was merged says as much as what it was merged from. No clock, no chance. Pure.
+What must stay true: the parent of a message does not depend on which other messages were deleted. If the common
+ancestor has the message, its parent there counts, unless a person moved it; else what earlier merges noted counts. So a
+merged version says as much as the versions it was made from. No clock, no chance. Pure.
 
-A message is compared by whom it answers, not by the field `parent`, which a message need not have. In a conversation
-with many writers the messages that only follow each other form a *line*, and whom they answer is left to the order: so
-that what two wrote at once stands in one line, by time, where in a `chat` it is two branches.
+Messages are compared by their parents, not by the field `parent`, which may be absent. In a conversation with many
+writers the messages that only follow each other form a *line*, whose parents result from the order. So what two wrote
+at once stands in one line, by time, where in a `chat` it becomes two branches.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Side:
 
     def _line(self, beside: Container[str], *, is_strict: bool) -> Iterable[str]:
         """The messages of the line from the first on: each time the entry behind it, unless that names another parent,
-        else the oldest answer. Versions that lost are no part of it; messages beside it are where no other answer is."""
+        else the oldest answer. Versions that lost are not in it; messages beside it are if no other answer exists."""
         at, children = -1, self.tree.children
         while True:
             answers = [

@@ -1,8 +1,7 @@
-"""Three versions of a value made one: what one side changed is taken, and objects are merged key by key.
+"""Merging three versions of a value: the change of one side is taken, and objects are merged key by key.
 
-What must stay true: every answer is the same when ours and theirs change places; what both sides changed differently is
-never decided in silence, the caller is told; and values are compared by the bytes that are written for them, since to
-Python `1`, `1.0` and `true` are equal. Pure.
+What must stay true: no result depends on the order of the sides; the caller is told of each value that both changed
+differently; and values are compared by their JSON, because in Python `1`, `1.0` and `true` are equal. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Each = Callable[[str, Any, Any, Any], Any]
 
 
 def bytes_of(value: Any) -> bytes:
-    """What tells one value from another, and decides where no rule does: the greater stands; an absent field is least."""
+    """What tells one value from another. Where no rule decides, the greater stands; an absent field is least."""
     return b"" if value is ABSENT else orjson.dumps(value)
 
 

@@ -1,9 +1,8 @@
 """A conversation as lines to read, so that their difference reads like a chat: what `git diff` and `git log -p` show.
 
-What must stay true: whatever changes in one message changes its lines and no others, so nothing here counts from the
-beginning, refers to a message by its place, or is aligned; a line that begins with a time begins a message, and no
-text that is stored can pose as one; no control character passes. `updatedAt` is no line, as it would be one of every
-difference. Pure.
+What must stay true: a change in one message changes its lines and no others, so nothing is numbered, named by its
+place, or aligned; only a message begins with a time, and no stored text can pose as one; no control character passes.
+`updatedAt` has no line: it would be in every difference. Pure.
 
     conversation 550e8400-e29b-41d4-a716-446655440000
     title: Plans (by user)

@@ -1,7 +1,7 @@
-"""What is said of branches, and how it is worked out.
+"""Working out branches: switching, other answers, removals.
 
-What must stay true: nothing here writes; and what is planned for a conversation is worked out from it alone, so that
-what a dry run tells is what would be done.
+What must stay true: nothing here writes, and a plan depends on the conversation alone, so that a dry run says what
+would be done.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Taking messages out of a history, and putting them back.
 
-What must stay true: whatever goes or comes, every other message goes on answering the one that it answered, and nothing
-else of it is touched; and what a write takes out or changes is recorded so that it can be put back. Pure.
+What must stay true: every other message keeps its parent, and nothing else of it changes; and what a write takes out or
+changes is recorded so that it can be put back. Pure.
 
-A message that names no parent answers the entry before it. So when entries go or come, a parent is named where it must.
+A message without a `parent` answers the entry before it. So when entries go or come, some parents must be named.
 """
 
 from __future__ import annotations

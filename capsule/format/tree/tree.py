@@ -1,10 +1,10 @@
-"""The tree of messages: who answers whom, and which of them lie on the active branch.
+"""The tree of messages: which message each one answers, and which of them lie on the active branch.
 
-What must stay true: a conversation in which nobody branched off costs nothing here; whatever stands in the file (a
-parent that isn't there, a circle, an id twice), there is an answer, the same for the same file, in a time that grows
-with the file's length and no faster; and nothing here goes by times, so that an edited message does not move. Pure.
+What must stay true: a conversation without branches costs nothing here; every file has a tree (an unknown parent, a
+circle and an id that stands twice included), the same each time, in linear time; and times play no part, so that an
+edited message does not move. Pure.
 
-Messages are known by their places in `history`, as an id may be missing or stand twice; then the first is meant.
+Messages are named by their places in `history`: an id may be missing, or stand twice, and then the first is meant.
 """
 
 from __future__ import annotations
