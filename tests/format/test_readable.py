@@ -126,10 +126,7 @@ def test_what_the_head_says_besides_has_a_line_each() -> None:
     ]
 
 
-def test_an_old_capsule_reads_too(samples: Any) -> None:
-    for path in samples.glob("*.json"):
-        document = codec.decode(path.read_bytes(), path.name)
-        assert next(readable(document)) == f"conversation {document['id']}"
+def test_an_old_capsule_reads_too() -> None:
     assert list(readable({"id": "c", "history": [{"role": "user", "content": "a"}]})) == [
         "conversation c",
         "title: null",

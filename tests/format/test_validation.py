@@ -46,14 +46,6 @@ def found(document: dict[str, Any]) -> list[str]:
     return []
 
 
-def test_the_samples_are_capsules() -> None:
-    for path in SAMPLES:
-        data = path.read_bytes()
-        document = codec.decode(data, path.name)
-        check(document, data, path.name)
-        assert notes(document, path.name, data) == []
-
-
 def test_a_wrong_field_is_named_with_what_it_must_be() -> None:
     for where, value, says in [
         (("id",), 5, "id: must be a text, is a number"),

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -55,14 +56,16 @@ class Indexed(RuleBasedStateMachine):
 
     def _sound(self, which: int) -> str | None:
         """The id of a conversation that parses."""
+        opened = self._opened(which)
+        return opened[0].stem if opened else None
+
+    def _opened(self, which: int) -> tuple[Path, Any] | None:
+        """The file of a conversation that parses, and its document."""
         path = self._path(which)
-        if path is None:
-            return None
         try:
-            orjson.loads(path.read_bytes())
+            return None if path is None else (path, orjson.loads(path.read_bytes()))
         except orjson.JSONDecodeError:
             return None
-        return path.stem
 
     @rule(text=WORDS, title=TITLES, type=st.sampled_from(["chat", "group"]))
     def create(self, text: str, title: str, type: str) -> None:
@@ -121,19 +124,17 @@ class Indexed(RuleBasedStateMachine):
 
     @rule(which=WHICH, place=PLACE, text=WORDS, layout=st.booleans(), in_place=st.booleans())
     def type_into(self, which: int, place: int, text: str, layout: bool, in_place: bool) -> None:
-        if not (id := self._sound(which)):
+        if not (opened := self._opened(which)):
             return
-        path = self.root / "conversations" / f"{id}.json"
-        document = orjson.loads(path.read_bytes())
+        path, document = opened
         document["history"].insert(place % (len(document["history"]) + 1), {"role": "user", "content": text})
         self._save(path, codec.encode(document) if layout else orjson.dumps(document), in_place)
 
     @rule(which=WHICH, place=PLACE, in_place=st.booleans())
     def take_out(self, which: int, place: int, in_place: bool) -> None:
-        if not (id := self._sound(which)):
+        if not (opened := self._opened(which)):
             return
-        path = self.root / "conversations" / f"{id}.json"
-        document = orjson.loads(path.read_bytes())
+        path, document = opened
         if document["history"]:
             del document["history"][place % len(document["history"])]
             self._save(path, codec.encode(document), in_place)
@@ -141,20 +142,18 @@ class Indexed(RuleBasedStateMachine):
     @rule(which=WHICH, by=st.sampled_from([("red", "bad"), ("fish", "dish"), ("e", "a")]))
     def change_letters(self, which: int, by: tuple[str, str]) -> None:
         """In place, of the same size, and at once."""
-        if not (id := self._sound(which)):
+        if not (opened := self._opened(which)):
             return
-        path = self.root / "conversations" / f"{id}.json"
-        document = orjson.loads(path.read_bytes())
+        path, document = opened
         for message in document["history"]:
             message["content"] = message["content"].replace(*by)
         self._save(path, codec.encode(document), True)
 
     @rule(which=WHICH, node=PLACE)
     def switch_branch(self, which: int, node: int) -> None:
-        if not (id := self._sound(which)):
+        if not (opened := self._opened(which)):
             return
-        path = self.root / "conversations" / f"{id}.json"
-        document = orjson.loads(path.read_bytes())
+        path, document = opened
         ids = [message["id"] for message in document["history"] if message.get("id")]
         if ids:
             document["metadata"]["currentNode"] = ids[node % len(ids)]
@@ -162,10 +161,9 @@ class Indexed(RuleBasedStateMachine):
 
     @rule(which=WHICH, at=st.integers(0, 400))
     def break_it(self, which: int, at: int) -> None:
-        if id := self._sound(which):
-            path = self.root / "conversations" / f"{id}.json"
-            data = path.read_bytes()
-            self._save(path, data[:at] + b'"' + data[at:], False)
+        if opened := self._opened(which):
+            data = opened[0].read_bytes()
+            self._save(opened[0], data[:at] + b'"' + data[at:], False)
 
     @precondition(lambda self: hasattr(self, "root"))
     @rule(which=WHICH)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,38 +54,6 @@ def test_a_query_right_after_a_write_of_another_process_sees_it(store: Store, ro
     assert state(store) == state_of_the_files(root)
 
 
-def test_a_query_of_a_new_process_each_time_sees_it_too(store: Store, root: Path, child: Start) -> None:
-    id = store.create(type="group", title="T").id
-    writer = child(WRITER, root)
-    writer.hear()
-    for turn in range(200):
-        writer.say([id, f"text {turn}"])
-        writer.hear()
-        with Store.open(root) as reader:
-            assert last(reader, id) == f"text {turn}"
-
-
-def test_a_hand_edit_of_another_process_is_seen_at_once(store: Store, root: Path, child: Start) -> None:
-    id = store.create(type="group", title="T", messages=[{"role": "user", "content": "hand 0000"}]).id
-    editor = child(
-        """
-        say()
-        while (told := hear()) is not None:
-            before, after = told
-            with open(sys.argv[1], "rb") as file: data = file.read()
-            with open(sys.argv[1], "r+b") as file: file.write(data.replace(before.encode(), after.encode()))
-            say(before.encode() in data)
-        """,
-        root / "conversations" / f"{id}.json",
-    )
-    editor.hear()
-    for turn in range(1, 200):
-        editor.say([f"hand {turn - 1:04}", f"hand {turn:04}"])
-        assert editor.hear()
-        assert last(store, id) == f"hand {turn:04}"
-    editor.say(None)
-
-
 def test_a_refresh_takes_no_mutex_and_waits_for_none(store: Store, root: Path, child: Start) -> None:
     ids = [store.create(type="group", title="T", messages=[{"role": "user", "content": "x"}]).id for _ in range(3)]
     list(store.heads())
@@ -134,46 +101,6 @@ def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -
     store.rename(id, "Renamed")
     refresher.say()
     assert last(store, id) == "while the index is being written"
-
-
-REFRESHER = """
-store = Store.open(sys.argv[1], keep_locks=False)
-say()
-deadline = hear()
-import time
-told = 0
-cursor = store.changes().cursor
-seen = []
-while time.time() < deadline:
-    found = store.changes(cursor)
-    cursor = found.cursor
-    seen += [id for change in found.changes for id in change.messages]
-found = store.changes(cursor)
-seen += [id for change in found.changes for id in change.messages]
-say(seen)
-"""
-
-
-def test_several_who_refresh_at_once_hear_each_message_once(store: Store, root: Path, child: Start) -> None:
-    ids = [store.create(type="group", title="T").id for _ in range(4)]
-    refreshers = [child(REFRESHER, root) for _ in range(3)]
-    for refresher in refreshers:
-        refresher.hear()
-    list(store.heads())
-    deadline = time.time() + 3
-    for refresher in refreshers:
-        refresher.say(deadline)
-    # They take their cursors in a moment; what is written from the middle on is heard by all.
-    written: list[str | None] = []
-    while time.time() < deadline - 0.3:
-        message = store.append(ids[len(written) % 4], content=f"text {len(written)}")
-        written.append(message.id)
-    half = written[len(written) // 2 :]
-    for refresher in refreshers:
-        seen = refresher.hear()
-        assert len(seen) == len(set(seen)) and set(half) <= set(seen)
-        assert [id for id in seen if id in set(half)] == sorted(half, key=seen.index)
-    assert state(store) == state_of_the_files(root)
 
 
 def test_several_who_find_no_index_build_one(root: Path, child: Start) -> None:
@@ -263,22 +190,6 @@ def test_a_forked_child_has_an_index_of_its_own_hands(store: Store, root: Path) 
     assert last(store, id) == "of the child"
     store.append(id, content="of the parent")
     assert last(store, id) == "of the parent"
-
-
-def test_threads_share_a_store(store: Store, root: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    ids = [store.create(type="group", title="T").id for _ in range(4)]
-
-    def work(which: int) -> None:
-        for n in range(60):
-            store.append(ids[which], content=f"text {n}")
-            assert last(store, ids[which]) == f"text {n}"
-            assert len(list(store.heads())) == 4
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    assert state(store) == state_of_the_files(root)
 
 
 def test_a_fork_waits_until_no_thread_is_at_work_in_the_index(root: Path, child: Start) -> None:

@@ -367,31 +367,6 @@ def test_after_a_start_of_the_machine_what_was_written_last_is_looked_at_again(r
         assert [bool(head.damaged) for head in rebooted.heads()] == [True]
 
 
-def test_the_branch_is_kept_up_with(store: Store, root: Path) -> None:
-    id = store.create(type="group", title="T").id
-    active = "SELECT content FROM messages WHERE active ORDER BY at"
-
-    def on() -> str:
-        return "".join(row[0] for row in store.index.query(lambda db: db.execute(active).fetchall()))
-
-    first = store.append(id, content="a").id
-    store.append(id, content="b")
-    assert on() == "ab"
-    store.append(id, content="c", parent=first)
-    assert on() == "ac"
-    store.append(id, content="d")
-    assert on() == "acd"
-    document = orjson.loads(path_of(root, id).read_bytes())
-    document["metadata"]["currentNode"] = document["history"][1]["id"]
-    path_of(root, id).write_bytes(codec.encode(document))
-    cursor = store.changes().cursor
-    assert on() == "ab"
-    store.append(id, content="e", parent=document["history"][1]["id"])
-    assert on() == "abe"
-    assert state(store) == state_of_the_files(root)
-    assert cursor
-
-
 def test_what_is_no_cursor_is_said(store: Store) -> None:
     for text in ("", "x", "a.b.c", "a.1", "a.1.2.3.4", "a.-1.2", "a.1." + "9" * 99, "é.١.٢"):
         with pytest.raises(InvalidInput):
