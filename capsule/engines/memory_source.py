@@ -49,12 +49,6 @@ class MemorySource:
         got = self.read(kind, id)
         return None if got is None else (got[0][offset:], got[1])
 
-    def remembers(self, kind: str, id: str) -> bool:
-        return False
-
-    def is_torn(self, data: bytes) -> bool:
-        return False
-
     def tracker(self, kind: str) -> MemoryTracker:
         return self._engine.tracker()
 

@@ -14,6 +14,7 @@ from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import decoded, mendable, settle
 from capsule.engines.files.protocols import Leftover, Scanned
+from capsule.engines.files.repair import mend
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.head import Head
@@ -168,7 +169,7 @@ class _Examination:
             got = held.read() if held is not None else None
             if held is not None and got is not None and mendable(held, *got) is not None:
                 return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
-            if files_of(self._store.engine).is_torn(data):
+            if mend(data) is not None:
                 what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
                 return [self._finding("torn", f"{at.what}: {what}", at.line, at.column)]

@@ -20,7 +20,7 @@ ONE, TWO = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31", "0b9c3f54-2f5d-4f7e-8a53-3f1b
 LIVING = """
 from capsule.engines.files.storage import FileStorage
 storage = FileStorage(sys.argv[1])
-storage.announce(sys.argv[2])
+storage.instances.announce(sys.argv[2])
 say("announced")
 hear()
 storage.close()
@@ -168,7 +168,7 @@ def test_a_forked_childs_end_does_not_end_its_parents_instance(
         """
         from capsule.engines.files.storage import FileStorage
         storage = FileStorage(sys.argv[1])
-        storage.announce(sys.argv[2])
+        storage.instances.announce(sys.argv[2])
         pid = os.fork()
         if pid == 0:
             storage.close()

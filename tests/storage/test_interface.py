@@ -11,6 +11,7 @@ import pytest
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import mendable
 from capsule.engines.files.protocols import Interfered, Known
+from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Refused, StoreBusy
 from capsule.format import anatomy, codec
@@ -261,12 +262,12 @@ def test_what_is_deleted_lies_in_the_trash_and_comes_back(storage: FileStorage, 
         trashed = held.delete()
         assert held.look() is None and held.read() is None
     assert not storage.exists(KIND, "plan") and storage.known(KIND, "plan") is None
-    assert storage.trash(KIND) == [trashed] and storage.read_trashed(trashed.token) == data
-    assert storage.trash("agents") == []
+    assert storage.keeping.trashed(KIND) == [trashed] and storage.keeping.read(trashed.token) == data
+    assert storage.keeping.trashed("agents") == []
     with storage.mutex(KIND, "plan") as held:
         held.restore(trashed.token)
         assert held.look() is None  # It is looked at as a whole before anything goes on.
-    assert data_of(storage) == data and storage.trash(KIND) == []
+    assert data_of(storage) == data and storage.keeping.trashed(KIND) == []
 
 
 def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: FileStorage) -> None:
@@ -276,7 +277,7 @@ def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: FileStora
     second = put(storage, "plan", ["two"])
     with storage.mutex(KIND, "plan") as held, pytest.raises(Refused):
         held.restore(trashed.token)
-    assert data_of(storage) == second and storage.trash(KIND) == [trashed]
+    assert data_of(storage) == second and storage.keeping.trashed(KIND) == [trashed]
 
 
 def test_deletions_of_one_instant_overwrite_nothing(storage: FileStorage) -> None:
@@ -286,7 +287,7 @@ def test_deletions_of_one_instant_overwrite_nothing(storage: FileStorage) -> Non
         with storage.mutex(KIND, "plan") as held:
             tokens.add(held.delete().token)
     assert len(tokens) == 5
-    assert {texts_of(storage.read_trashed(token))[0] for token in tokens} == set("01234")
+    assert {texts_of(storage.keeping.read(token))[0] for token in tokens} == set("01234")
 
 
 def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: FileStorage) -> None:
@@ -295,8 +296,8 @@ def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: FileS
         paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
     assert [Path(path).read_bytes() for path in paths] == [b"data 0", b"data 1", b"data 2"]
     assert all("plan" in path and "why" in path for path in paths)
-    assert storage.purge(3600) == []
-    assert sorted(storage.purge(0)) == sorted(paths)
+    assert storage.keeping.purge(3600) == []
+    assert sorted(storage.keeping.purge(0)) == sorted(paths)
 
 
 def test_a_torn_document_is_mended_and_the_original_kept(storage: FileStorage, root: Path) -> None:
@@ -304,7 +305,7 @@ def test_a_torn_document_is_mended_and_the_original_kept(storage: FileStorage, r
     torn = whole[:-7] + b",\n    {\n      "
     path = root / KIND / "plan.json"
     path.write_bytes(torn)
-    assert storage.is_torn(torn) and not storage.is_torn(whole)
+    assert mend(torn) is not None and mend(whole) is None
     with storage.mutex(KIND, "plan") as held:
         got = held.read()
         assert got is not None
@@ -381,18 +382,18 @@ def test_what_is_no_regular_file_is_no_document(storage: FileStorage, root: Path
 def test_an_instance_is_alive_from_its_announcement_to_the_end_of_its_storage(root: Path, make) -> None:  # type: ignore[no-untyped-def]
     one, other = make(str(root)), make(str(root))
     instance = new_id()
-    assert not other.alive(instance)
-    one.announce(instance)
-    one.announce(instance)
-    assert one.alive(instance) and other.alive(instance)
+    assert not other.instances.alive(instance)
+    one.instances.announce(instance)
+    one.instances.announce(instance)
+    assert one.instances.alive(instance) and other.instances.alive(instance)
     one.close()
-    assert not other.alive(instance)
+    assert not other.instances.alive(instance)
     other.close()
 
 
 def test_what_is_no_instance_is_not_alive(storage: FileStorage) -> None:
     for instance in ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"]:
-        assert not storage.alive(instance)
+        assert not storage.instances.alive(instance)
 
 
 def test_leftovers_of_the_dead_are_found_and_put_away(storage: FileStorage, root: Path) -> None:

@@ -160,7 +160,7 @@ class FilesEngine:
         known = self.storage.known(CONVERSATIONS, check_id(id))
         if known is not None:
             return known
-        if not self.storage.exists(CONVERSATIONS, id) and not self.storage.remembers(CONVERSATIONS, id):
+        if not self.storage.exists(CONVERSATIONS, id) and self.storage.noted(CONVERSATIONS, id) is None:
             raise NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
         try:
             return again(lambda: self._settle(id))
@@ -222,11 +222,11 @@ class FilesEngine:
 
     def trash(self, kind: str) -> list[Trashed]:
         """See `Engine.trash`."""
-        return self.storage.trash(kind)
+        return self.storage.keeping.trashed(kind)
 
     def trashed(self, token: str) -> bytes:
         """See `Engine.trashed`."""
-        return self.storage.read_trashed(token)
+        return self.storage.keeping.read(token)
 
     def restore(self, kind: str, id: str, token: str) -> None:
         """See `Engine.restore`."""
@@ -238,7 +238,7 @@ class FilesEngine:
         for leftover in self.storage.leftovers(CONVERSATIONS):
             if leftover.kind == "temporary":
                 self.storage.sweep(CONVERSATIONS, leftover)
-        gone = self.storage.purge(older_than_s)
+        gone = self.storage.keeping.purge(older_than_s)
         for id in self.storage.remembered(CONVERSATIONS):
             try:
                 again(partial(forget_texts, self.storage, CONVERSATIONS, id))
@@ -249,15 +249,15 @@ class FilesEngine:
 
     def announce(self, instance: str) -> None:
         """See `Engine.announce`."""
-        self.storage.announce(instance)
+        self.storage.instances.announce(instance)
 
     def withdraw(self, instance: str) -> None:
         """See `Engine.withdraw`."""
-        self.storage.withdraw(instance)
+        self.storage.instances.withdraw(instance)
 
     def is_alive(self, instance: str) -> bool:
         """See `Engine.is_alive`."""
-        return self.storage.alive(instance)
+        return self.storage.instances.alive(instance)
 
     def close(self) -> None:
         """See `Engine.close`."""

@@ -146,12 +146,6 @@ class Source(Protocol):
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
         """As `read`, from a byte on. Costs reading what is behind it."""
 
-    def is_torn(self, data: bytes) -> bool:
-        """Whether a file that is not valid is what a crash can leave."""
-
-    def remembers(self, kind: str, id: str) -> bool:
-        """Whether the store has a note of such a document, whatever became of the file since."""
-
     def noted(self, kind: str, id: str) -> Known | None:
         """How the store left a document, whatever became of the file and the machine since; None without a note."""
 

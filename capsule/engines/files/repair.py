@@ -203,7 +203,7 @@ def _torn(rest: bytes, offset: int, *, first: bool) -> bool:
         and (closing.startswith(written) or _begins_entry(written, opening))
     ):
         return True
-    if nul and len(written) == len(closing) and _is_mixed(written, -offset % _SECTOR, opening, closing):
+    if nul and len(written) == len(closing) and _is_mixed_of(written, closing, opening[: len(closing)], offset):
         return True
     if not nul and _begins_entry(rest, opening):
         return True
@@ -217,16 +217,6 @@ def _torn(rest: bytes, offset: int, *, first: bool) -> bool:
     return False
 
 
-def _is_mixed(written: bytes, border: int, opening: bytes, closing: bytes) -> bool:
-    """Whether each side of a sector's border within the closing is the new bytes or the old."""
-    versions = (opening[: len(closing)], closing)
-    if not 0 < border < len(closing):
-        return written in versions
-    return written[:border] in [version[:border] for version in versions] and written[border:] in [
-        version[border:] for version in versions
-    ]
-
-
 def _begins_entry(rest: bytes, opening: bytes) -> bool:
     """Whether `rest` is a canonical entry cut anywhere, its opening included."""
     if opening.startswith(rest):
@@ -236,13 +226,7 @@ def _begins_entry(rest: bytes, opening: bytes) -> bool:
     *lines, cut = rest[len(opening) :].split(b"\n")
     if not all(_LINE.fullmatch(line) for line in lines):
         return False
-    return _CUT_LINE.fullmatch(cut) is not None or b"    },".startswith(cut) or _broken_character(cut)
-
-
-def _broken_character(cut: bytes) -> bool:
-    """Whether the cut fell inside a character of several bytes (the pattern above is on bytes, so it never
-    matters; kept apart for a cut inside an escape such as a half of ``\\u00e9``)."""
-    return re.fullmatch(rb' *(?:"(?:[^"\\]|\\.)*": )?"(?:[^"\\\x00-\x1f]|\\.)*\\u[0-9a-fA-F]{0,3}', cut) is not None
+    return _CUT_LINE.fullmatch(cut) is not None or b"    },".startswith(cut)
 
 
 def _mend_stamps(data: bytes) -> bytes | None:

@@ -21,8 +21,8 @@ from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Known, Leftover, Scanned, Signature, Tracker, Trashed
-from capsule.errors import CapsuleError, NotFound, Remedy
+from capsule.engines.files.protocols import Known, Leftover, Scanned, Signature, Tracker
+from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
@@ -59,7 +59,7 @@ class FileStorage:
         self.layout = Layout(root, shared)
         self.replaces_on_append = append == "replace"
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
-        self.keeping = Keeping(self.sys, self.layout)
+        self.keeping = Keeping(self.sys, self.layout, document_bytes)
         self.derived = Derived(self.layout, self.sys)
         self.boot = self.sys.boot() or "unknown"
         self._timeout_s = mutex_timeout_s
@@ -68,7 +68,7 @@ class FileStorage:
         self.logs = Directory(self.layout, self.sys, "log")
         self.mutexes = Mutexes(self.sys, self._mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
-        self._instances = Instances(self.sys, Directory(self.layout, self.sys, "instances"))
+        self.instances = Instances(self.sys, Directory(self.layout, self.sys, "instances"))
         self._checked: set[str] = set()
         _open_storages.add(self)
 
@@ -175,21 +175,11 @@ class FileStorage:
             finally:
                 self.sys.close(fd)
 
-    def is_torn(self, data: bytes) -> bool:
-        """See `Source.is_torn`."""
-        from capsule.engines.files import repair
-
-        return repair.mend(data) is not None
-
     def remembered(self, kind: str) -> list[str]:
         """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
         with whole_files.naming(self._mutex_files.path, "list"):
             names = (name.removeprefix(f"{kind}-") for name in self._mutex_files.files() if name.startswith(f"{kind}-"))
             return [id for id in names if is_id(id)]
-
-    def remembers(self, kind: str, id: str) -> bool:
-        """See `Source.remembers`."""
-        return self.noted(kind, id) is not None
 
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
         """The last `n` entries as a JSON array; None when the file changed meanwhile.
@@ -251,37 +241,6 @@ class FileStorage:
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
-    def trash(self, kind: str) -> list[Trashed]:
-        """The deleted documents of a kind, newest first."""
-        with whole_files.naming(self.layout.derived("trash"), "list"):
-            return self.keeping.trashed(kind)
-
-    def read_trashed(self, token: str) -> bytes:
-        """The bytes of a deleted document. Raises `NotFound`."""
-        with whole_files.naming(self.layout.derived("trash", token), "read"):
-            try:
-                return self.keeping.read(token, self._document_bytes)
-            except FileNotFoundError:
-                raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """Drop what lies in the trash and the quarantine for longer; the paths."""
-        with whole_files.naming(self.layout.derived("trash"), "purge"):
-            return self.keeping.purge(older_than_s)
-
-    def announce(self, instance: str) -> None:
-        """Make the instance file, locked as long as this process lives; idempotent."""
-        with whole_files.naming(self.layout.derived("instances", instance), "make"):
-            self._instances.announce(instance)
-
-    def withdraw(self, instance: str) -> None:
-        """Give an instance file of this process back, when there is one."""
-        self._instances.withdraw(instance)
-
-    def alive(self, instance: str) -> bool:
-        """Whether a process on this machine holds that instance file."""
-        return self._instances.alive(instance)
-
     def clear_temporary(self, kind: str, id: str) -> str:
         """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""
         temporary = self.layout.temporary(kind, id)
@@ -321,7 +280,7 @@ class FileStorage:
         Takes the mutex of each document that seems to have one.
         """
         with whole_files.naming(self.layout.root, "list"):
-            dead = [(one, self.layout.derived("instances", one)) for one in self._instances.dead()]
+            dead = [(one, self.layout.derived("instances", one)) for one in self.instances.dead()]
             found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
             present, temporaries = set(), []
             with suppress(FileNotFoundError):
@@ -346,7 +305,7 @@ class FileStorage:
         """Put one leftover away; in words what was done."""
         with whole_files.naming(leftover.path, "put away"):
             if leftover.kind == "instance":
-                self._instances.sweep(leftover.id)
+                self.instances.sweep(leftover.id)
                 return f"{leftover.path}: unlinked"
             with self.mutex(kind, leftover.id) as held:
                 if leftover.kind == "temporary":
@@ -358,13 +317,13 @@ class FileStorage:
 
     def close(self) -> None:
         """Give back every descriptor and the instance file."""
-        self._instances.close()
+        self.instances.close()
         self.mutexes.close()
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
         self.mutexes.forget()
-        self._instances.forget()
+        self.instances.forget()
 
 
 _open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()

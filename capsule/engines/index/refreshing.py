@@ -272,7 +272,7 @@ class Refreshing:
 
     def _remembers(self, id: str) -> bool:
         try:
-            return self._storage.remembers(self._kind, id)
+            return self._storage.noted(self._kind, id) is not None
         except CapsuleError:
             return False
 

@@ -114,7 +114,7 @@ def _between_writes(path: str, kind: str) -> bytes | None:
 
     storage = FileStorage(root)
     try:
-        if not storage.remembers(kind, id):
+        if storage.noted(kind, id) is None:
             return None  # The store never wrote it, so nobody is writing it; and this look leaves no trace.
         with storage.mutex(kind, id, _PATIENCE_S) as held:
             content = held.read()

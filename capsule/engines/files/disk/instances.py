@@ -18,7 +18,7 @@ import orjson
 
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import names_file
+from capsule.engines.files.disk.whole_files import names_file, naming
 from capsule.errors import CapsuleError
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -43,9 +43,9 @@ class Instances:
         """Make this instance's file and hold it locked; idempotent, and made anew where it was moved away.
 
         Raises:
-            OSError, Refused: It can't be made.
+            StorageFailed, Refused: It can't be made.
         """
-        with self._guard:
+        with self._guard, naming(f"{self._directory.path}/{instance}", "make"):
             fd = self._mine.get(instance, -1)
             if fd >= 0:
                 if names_file(self._sys, f"{self._directory.path}/{instance}", fd):

@@ -18,12 +18,14 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.whole_files import (
     drop_name,
     name_also,
+    naming,
     open_document,
     pread_all,
     pwrite_all,
     sync_directory,
 )
 from capsule.engines.files.protocols import Trashed
+from capsule.errors import NotFound, Remedy
 
 TRASH, QUARANTINE = "trash", "quarantine"
 _STEM = r"[a-z]+~[A-Za-z0-9._@-]+~\d{8}T\d+Z"
@@ -44,10 +46,11 @@ def _spread(compact: str) -> str:
 
 
 class Keeping:
-    """The two directories of one store."""
+    """The two directories of one store; what is larger than `most` bytes is not read out of them."""
 
-    def __init__(self, sys: Syscalls, layout: Layout) -> None:
+    def __init__(self, sys: Syscalls, layout: Layout, most: int) -> None:
         self._sys = sys
+        self._most = most
         self._directories = {name: Directory(layout, sys, name) for name in (TRASH, QUARANTINE)}
 
     def _link(self, source: str, directory: str, parts: tuple[str, ...]) -> str:
@@ -91,8 +94,10 @@ class Keeping:
 
     def trashed(self, kind: str) -> list[Trashed]:
         """What lies in the trash, newest first."""
-        names = self._directories[TRASH].files()
-        found = [self.trashed_as(name) for name in names if name.startswith(f"{kind}~") and _TRASHED.fullmatch(name)]
+        directory = self._directories[TRASH]
+        with naming(directory.path, "list"):
+            names = [name for name in directory.files() if name.startswith(f"{kind}~") and _TRASHED.fullmatch(name)]
+        found = map(self.trashed_as, names)
         return sorted(found, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
 
     def trashed_as(self, name: str) -> Trashed:
@@ -103,13 +108,18 @@ class Keeping:
     def _in_trash(self, token: str) -> str:
         return self._directories[TRASH].file(os.path.basename(token))
 
-    def read(self, token: str, most: int) -> bytes:
-        """The bytes of a file in the trash. Raises InvalidDocument for one of more than `most`."""
-        fd, found = open_document(self._sys, self._in_trash(token), os.O_RDONLY, most)
-        try:
-            return pread_all(self._sys, fd, found.st_size)
-        finally:
-            self._sys.close(fd)
+    def read(self, token: str) -> bytes:
+        """The bytes of a file in the trash. Raises `NotFound`, and `InvalidDocument` for one that is too large."""
+        path = self._in_trash(token)
+        with naming(path, "read"):
+            try:
+                fd, found = open_document(self._sys, path, os.O_RDONLY, self._most)
+            except FileNotFoundError:
+                raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
+            try:
+                return pread_all(self._sys, fd, found.st_size)
+            finally:
+                self._sys.close(fd)
 
     def drop(self, token: str) -> None:
         with suppress(FileNotFoundError):
@@ -125,21 +135,21 @@ class Keeping:
 
     def purge(self, older_than_s: float) -> list[str]:
         """Unlink what came longer ago than that (seconds, by the file's name); the paths."""
-        gone = []
+        gone: list[str] = []
         now = timestamps.now()
         for directory in self._directories.values():
-            for name in directory.files():
-                path = directory.file(name)
-                if _KEPT.fullmatch(name):
-                    try:
-                        age_s = timestamps.seconds_between(_spread(name.split("~")[2]), now)
-                    except ValueError:
+            with naming(directory.path, "purge"):
+                for path, name in [(directory.file(name), name) for name in directory.files()]:
+                    if _KEPT.fullmatch(name):
+                        try:
+                            age_s = timestamps.seconds_between(_spread(name.split("~")[2]), now)
+                        except ValueError:
+                            continue
+                    elif _HALF.fullmatch(name):
+                        age_s = time.time() - self._sys.lstat(path).st_mtime
+                    else:
                         continue
-                elif _HALF.fullmatch(name):
-                    age_s = time.time() - self._sys.lstat(path).st_mtime
-                else:
-                    continue
-                if age_s >= older_than_s:
-                    self._sys.unlink(path)
-                    gone.append(path)
+                    if age_s >= older_than_s:
+                        self._sys.unlink(path)
+                        gone.append(path)
         return gone
