@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
+from capsule.errors import CapsuleError
 from capsule.format import codec
 from capsule.maintenance.doctor import examine
 
@@ -86,7 +87,7 @@ def check(root: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("what", ["mutex", "instances"])
+@pytest.mark.parametrize("what", ["mutex", "instances", "log"])
 def test_damage_to_every_derived_file_of_a_kind_costs_no_data(root: Path, what: str, damage: str) -> None:
     for path in sorted((root / ".capsule" / what).iterdir()):
         if path.exists() and path.suffix != ".older":
@@ -105,7 +106,7 @@ def test_damage_to_one_mutex_file_costs_no_data(root: Path, name: str, damage: s
     check(root)
 
 
-@pytest.mark.parametrize("what", ["", "mutex", "instances", "trash", "quarantine", ".gitignore"])
+@pytest.mark.parametrize("what", ["", "mutex", "log", "instances", "trash", "quarantine", ".gitignore"])
 def test_whole_derived_directories_may_go(root: Path, what: str) -> None:
     place = root / ".capsule" / what
     if place.is_dir():
@@ -130,8 +131,6 @@ def test_the_derived_part_of_another_store_does_no_harm(root: Path, tmp_path: Pa
 
 
 def test_a_directory_in_place_of_a_mutex_file_is_an_error_and_no_loss(root: Path) -> None:
-    from capsule.errors import CapsuleError
-
     place = root / ".capsule" / "mutex" / "conversations-team"
     place.unlink()
     place.mkdir()

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.errors import CapsuleError, NotFound, StorageFailed
+from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed
 from capsule.format import codec
 from capsule.maintenance.doctor import examine
 from tests.processes import Child
@@ -22,6 +22,7 @@ from tests.storage.faults import ERRORS, OPERATIONS, Faulty, store_on
 pytestmark = pytest.mark.slow
 
 LONG = bool(os.environ.get("CAPSULE_TORTURE"))
+Sweep = Callable[..., int]
 
 
 def texts_in(path: Path) -> list[str]:
@@ -87,67 +88,55 @@ def template(memory: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_fault_at_any_call_is_told_and_the_file_is_old_or_new(memory: Path, template: Path, operation: str) -> None:
-    at, trials = 0, 0
-    while True:
-        at += 1
-        hit = False
-        for error in ERRORS if LONG else (ERRORS[at % len(ERRORS)],):
-            trial = Trial(template, memory / "store", operation)
-            hit = trial.run(at, error)
-            try:
-                trial.check()
-            except BaseException as failure:
-                failure.add_note(
-                    f"{operation}: call {at} ({trial.sys.hit}): {os.strerror(error)}; said: {trial.failed}"
-                )
-                raise
-            shutil.rmtree(trial.root)
+@pytest.fixture
+def sweep(memory: Path, template: Path) -> Sweep:
+    """Tries an operation with a fault at its first call, at its second, and so on; how many trials there were."""
+
+    def sweep(operation: str, *errors: int, lasting: bool = False, told: bool = True, swaps: bool = True) -> int:
+        trials = 0
+        while True:
             trials += 1
-        if not hit:
-            break
-    assert trials > 3
+            for error in errors if LONG else errors[trials % len(errors) :][:1]:
+                trial = Trial(template, memory / "store", operation)
+                if not swaps:
+                    trial.sys.exchange = lambda one, other: False  # type: ignore[method-assign]
+                hit = trial.run(trials, error, lasting=lasting)
+                try:
+                    assert told or trial.failed is None
+                    trial.check()
+                except BaseException as failure:
+                    fault = f"{operation}: call {trials} ({trial.sys.hit}): {os.strerror(error)}"
+                    failure.add_note(f"{fault}; said: {trial.failed}")
+                    raise
+                shutil.rmtree(trial.root)
+            if not hit:
+                return trials
+
+    return sweep
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_disk_that_is_full_from_any_call_on_costs_nothing_that_was_there(
-    memory: Path, template: Path, operation: str
-) -> None:
-    at = 0
-    while True:
-        at += 1
-        trial = Trial(template, memory / "store", operation)
-        hit = trial.run(at, errno.ENOSPC, lasting=True)
-        try:
-            trial.check()
-        except BaseException as failure:
-            failure.add_note(f"{operation}: full from call {at} on ({trial.sys.hit}); said: {trial.failed}")
-            raise
-        shutil.rmtree(trial.root)
-        if not hit:
-            break
+def test_a_fault_at_any_call_is_told_and_the_file_is_old_or_new(sweep: Sweep, operation: str) -> None:
+    assert sweep(operation, *ERRORS) > 3
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_short_write_at_any_call_goes_on_behind_what_it_wrote(memory: Path, template: Path, operation: str) -> None:
-    at = 0
-    while True:
-        at += 1
-        trial = Trial(template, memory / "store", operation)
-        hit = trial.run(at, 0)
-        assert trial.failed is None
-        trial.check()
-        shutil.rmtree(trial.root)
-        if not hit:
-            break
+def test_a_disk_that_is_full_from_any_call_on_costs_nothing_that_was_there(sweep: Sweep, operation: str) -> None:
+    sweep(operation, errno.ENOSPC, lasting=True)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_short_write_at_any_call_goes_on_behind_what_it_wrote(sweep: Sweep, operation: str) -> None:
+    sweep(operation, 0, told=False)
+
+
+@pytest.mark.parametrize("operation", ["rename", "edit", "append after a stale save"])
+def test_a_store_without_an_atomic_swap_keeps_the_same_promises(sweep: Sweep, operation: str) -> None:
+    sweep(operation, errno.EIO, swaps=False)
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "fsync"])
-@pytest.mark.parametrize(
-    "operation",
-    ["append", "rename", "edit", "create", "refresh a lock", "delete and restore"],
-)
+@pytest.mark.parametrize("operation", ["append", "rename", "edit", "create", "refresh a lock", "delete and restore"])
 def test_a_flush_that_failed_is_told_and_never_made_again_as_if_it_could_succeed(
     memory: Path, template: Path, operation: str, call: str
 ) -> None:
@@ -186,20 +175,6 @@ def test_a_flush_that_failed_is_told_and_never_made_again_as_if_it_could_succeed
         trial.store.append("plan", content="and on")
         assert trial.path.stat().st_ino == flushed[-1][0]
     trial.store.close()
-
-
-def test_a_store_without_an_atomic_swap_keeps_the_same_promises(memory: Path, template: Path) -> None:
-    for operation in ("rename", "edit", "append after a stale save"):
-        at = 0
-        while True:
-            at += 1
-            trial = Trial(template, memory / "store", operation)
-            trial.sys.exchange = lambda one, other: False  # type: ignore[method-assign]
-            hit = trial.run(at, errno.EIO)
-            trial.check()
-            shutil.rmtree(trial.root)
-            if not hit:
-                break
 
 
 @pytest.fixture
@@ -313,8 +288,6 @@ def read_only(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def test_a_read_only_disk_is_read_and_refuses_every_write(read_only: tuple[Path, str]) -> None:
-    from capsule.errors import Refused
-
     root, id = read_only
     with Store.open(root) as store:
         assert store.load(id).history[0].content == "one" and store.tail(id, 1)[0].content == "one"

@@ -6,15 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
+from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import mendable
 from capsule.engines.files.protocols import Interfered, Known
 from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Refused, StoreBusy
-from capsule.format import anatomy, codec
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused, StoreBusy
+from capsule.format import anatomy, codec, new
 from capsule.ids import new_id
 from tests.storage.conftest import STAMP, document, entry, head, texts_of
 
@@ -130,8 +132,6 @@ def test_a_second_change_under_one_mutex_goes_on_from_the_first(storage: FileSto
 
 
 def locked_document(id: str) -> bytes:
-    from capsule.format import codec, new
-
     lock = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "host": "h"}
     return codec.encode(new.new_capsule(id, "Plan", STAMP, lock=lock))
 
@@ -229,8 +229,6 @@ def test_the_log_holds_the_newest_256_kib_of_messages_whatever_else_is_written(s
 
 
 def test_the_tail_is_a_list_of_the_last_entries(storage: FileStorage) -> None:
-    import orjson
-
     texts = [str(number) * 30_000 for number in range(5)]
     put(storage, "plan", texts)
     known = storage.known(KIND, "plan")
@@ -244,8 +242,6 @@ def test_the_tail_is_a_list_of_the_last_entries(storage: FileStorage) -> None:
 
 
 def test_the_beginning_goes_to_the_context_and_the_end_is_the_end(storage: FileStorage, root: Path) -> None:
-    from capsule.errors import NotFound
-
     for title in ("short", "x" * 20_000):
         data = document("plan", ["one" * 50_000], title)
         (root / KIND / "plan.json").write_bytes(data)
@@ -421,9 +417,6 @@ def test_a_temporary_of_the_dead_stands_in_no_writers_way_and_is_kept(storage: F
 
 
 def test_a_signature_of_an_earlier_run_of_the_system_proves_nothing(root: Path) -> None:
-    from capsule.engines.files.disk.syscalls import Syscalls
-    from capsule.engines.files.storage import FileStorage
-
     class Rebooted(Syscalls):
         def boot(self) -> str:
             return "another run"

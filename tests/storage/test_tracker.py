@@ -11,7 +11,6 @@ import pytest
 
 from capsule.engines.files.disk import notices
 from capsule.engines.files.disk.notices import InotifyTracker, open_tracker
-from capsule.engines.files.protocols import Tracker
 from tests.processes import Child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
@@ -181,11 +180,6 @@ def test_a_mount_without_a_device_of_its_own_is_found_by_its_place() -> None:
     assert kind("/mnt/some disk/x", lines) == "btrfs"
     assert kind("/mnt/some disk/net/x", lines) == "nfs4"
     assert kind("/mnt/some diskette", lines) == "ext4"
-
-
-def test_the_interface_is_kept(tracked: InotifyTracker) -> None:
-    one: Tracker = tracked
-    assert one.is_open
 
 
 def test_a_directory_that_comes_later_is_told(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Interfered, Known, Leftover, Signature
 from capsule.errors import InvalidDocument, NotFound, Problem, Remedy
 from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.merge.reconcile import Outcome, reconcile
+from capsule.format.merge.reconcile import THE_LOCK, Outcome, reconcile
 from capsule.format.merge.records import head_record, identified, splices, without_texts
 from capsule.format.text import places
 
@@ -255,4 +255,4 @@ def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool 
     documents = [taken for version in committed if (taken := _taken(version, held)) is not None]
     outcomes = (reconcile(document, known) for document in documents)
     # No commit has a lock.
-    return any(not one.restored and set(one.remade) <= {"the lock"} for one in outcomes) or None
+    return any(not one.restored and one.remade in ([], [THE_LOCK]) for one in outcomes) or None

@@ -248,7 +248,7 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
             continue
         if _same(saved_value, was) or (key == _LOCK and _lock_of(theirs) in locks):
             merged[key] = mine
-            remade.append("the lock" if key == _LOCK else f"the change of {key[-1]}")
+            remade.append(THE_LOCK if key == _LOCK else f"the change of {key[-1]}")
         elif key == ("metadata", "tags") and isinstance(was, list):
             merged[key] = _merged_tags(was, mine, saved_value)
             if not _same(merged[key], saved_value):
@@ -280,6 +280,8 @@ def _readable(heads: list[Write], read: _Read) -> list[int]:
 
 _ABSENT: Any = object()
 _LOCK = ("metadata", "lock")
+#: How `Outcome.remade` calls a lock.
+THE_LOCK = "the lock"
 _Flat = Mapping[tuple[str, ...], Any]
 
 
