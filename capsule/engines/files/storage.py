@@ -10,7 +10,7 @@ import os
 import stat
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from capsule.engines.files import note
 from capsule.engines.files.disk import whole_files
@@ -94,13 +94,7 @@ class FileStorage:
 
     def exists(self, kind: str, id: str) -> bool:
         """Whether a file of that name is there."""
-        path = self.layout.document(kind, id)
-        with whole_files.naming(path, "look for"):
-            try:
-                self.sys.lstat(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-        return True
+        return self.find(kind, check_id(id)) is not None
 
     def noted(self, kind: str, id: str) -> Known | None:
         """See `Source.noted`."""
@@ -118,7 +112,7 @@ class FileStorage:
                 self.sys.close(fd)
 
     def known(self, kind: str, id: str) -> Known | None:
-        """As `Held.look`, without the mutex; None also when a writer is at work."""
+        """As `HeldDocument.look`, without the mutex; None also when a writer is at work."""
         path = self.layout.document(kind, id)
         known = self.noted(kind, id)
         if known is None or known.boot != self.boot:
@@ -133,47 +127,46 @@ class FileStorage:
         """Open a document. Raises as `files.open_document`."""
         return whole_files.open_document(self.sys, path, flags, self._document_bytes)
 
-    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """See `Source.read`."""
-        return self.read_from(kind, id, 0)
-
-    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
-        """See `Source.read_from`."""
-        path = self.layout.document(kind, id)
-        with whole_files.naming(path, "read"):
-            try:
-                fd, found = self.open(path)
-            except FileNotFoundError:
-                return None
-            try:
-                size = max(found.st_size - offset, 0)
-                data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(found)
-                unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
-                return data, signature if unchanged else Signature(0, 0, 0, 0)
-            finally:
-                self.sys.close(fd)
-
-    def beginning(self, path: str) -> tuple[bytes, bytes]:
-        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`.
-
-        Costs an open and two reads, when the head is of a usual size.
-        """
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[tuple[int, os.stat_result]]:
+        """A document open for reading. Raises `NotFound`, and as `open`."""
         with whole_files.naming(path, "read"):
             try:
                 fd, found = self.open(path)
             except FileNotFoundError:
                 raise NotFound(f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)) from None
             try:
-                data = self.sys.pread(fd, _FIRST_READ, 0)
-                wanted = _FIRST_READ
-                while _CONTEXT_LINE not in data and len(data) == wanted:
-                    wanted *= 8
-                    data = whole_files.pread_all(self.sys, fd, wanted)
-                if len(data) == found.st_size:
-                    return data, data[-8:]
-                return data, self.sys.pread(fd, 8, max(found.st_size - 8, 0))
+                yield fd, found
             finally:
                 self.sys.close(fd)
+
+    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
+        """See `Source.read`."""
+        return self.read_from(kind, id, 0)
+
+    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
+        """See `Source.read_from`."""
+        with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
+            size = max(found.st_size - offset, 0)
+            data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(found)
+            unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
+            return data, signature if unchanged else Signature(0, 0, 0, 0)
+        return None
+
+    def beginning(self, path: str) -> tuple[bytes, bytes]:
+        """The first bytes of a file, up to and with the line of `context`, and its last 8. Raises `NotFound`.
+
+        Costs an open and two reads, when the head is of a usual size.
+        """
+        with self._opened(path) as (fd, found):
+            data = self.sys.pread(fd, _FIRST_READ, 0)
+            wanted = _FIRST_READ
+            while _CONTEXT_LINE not in data and len(data) == wanted:
+                wanted *= 8
+                data = whole_files.pread_all(self.sys, fd, wanted)
+            if len(data) == found.st_size:
+                return data, data[-8:]
+            return data, self.sys.pread(fd, 8, max(found.st_size - 8, 0))
 
     def remembered(self, kind: str) -> list[str]:
         """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
@@ -189,24 +182,15 @@ class FileStorage:
         anatomy = known.anatomy
         if anatomy is None:
             return None
-        path = self.layout.document(kind, id)
-        with whole_files.naming(path, "read"):
-            try:
-                fd, found = self.open(path)
-            except FileNotFoundError:
-                return None
-            try:
-                if whole_files.signature(found) != known.signature:
-                    return None
-                chunk = _TAIL_CHUNK
-                while True:
-                    start = max(anatomy.history, anatomy.tail - chunk)
-                    entries, count = last_entries(whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n)
-                    if count >= n or start == anatomy.history:
-                        return entries
-                    chunk *= 4
-            finally:
-                self.sys.close(fd)
+        with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
+            chunk = _TAIL_CHUNK
+            while whole_files.signature(found) == known.signature:
+                start = max(anatomy.history, anatomy.tail - chunk)
+                entries, count = last_entries(whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n)
+                if count >= n or start == anatomy.history:
+                    return entries
+                chunk *= 4
+        return None
 
     def scan(self, kind: str) -> Iterator[Scanned]:
         """See `Source.scan`. Costs one scandir, and an lstat a file."""
@@ -257,12 +241,8 @@ class FileStorage:
         found = self.find(kind, name)
         if found is None or not found.regular:
             return None
-        with whole_files.naming(found.path, "read"), suppress(FileNotFoundError):
-            fd, status = self.open(found.path)
-            try:
-                return whole_files.pread_all(self.sys, fd, status.st_size)
-            finally:
-                self.sys.close(fd)
+        with suppress(NotFound), self._opened(found.path) as (fd, status):
+            return whole_files.pread_all(self.sys, fd, status.st_size)
         return None
 
     def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:

@@ -282,7 +282,7 @@ class Refreshing:
             return None
         id = file.id
         try:
-            # As `Storage.known` says it; but most files of a fresh clone have no note, and one look tells that.
+            # As `FileStorage.known` says it; but most files of a fresh clone have no note, and one look tells that.
             noted = self._storage.noted(self._kind, id)
             now = self._storage.find(self._kind, id) if noted is not None else None
             if noted is None or now is None:
