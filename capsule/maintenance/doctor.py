@@ -13,8 +13,9 @@ from typing import Any
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import decoded, mendable, settle
-from capsule.engines.files.protocols import Leftover, Scanned
+from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import mend
+from capsule.engines.files.storage import Leftover
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.head import Head

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -59,10 +60,6 @@ class HeldDocument:
         if isinstance(error, OSError):
             raise whole_files.failure(error, self.path, "read or write") from error
 
-    @property
-    def _fd(self) -> int:
-        return self._mutex.document_fd
-
     def close(self) -> None:
         """Close the document, which is otherwise kept open for the next one who holds its mutex here."""
         fd, self._mutex.document_fd = self._mutex.document_fd, -1
@@ -98,7 +95,7 @@ class HeldDocument:
         """The whole file and its signature; None when there is none."""
         try:
             found = self._open()
-            return whole_files.pread_all(self.sys, self._fd, found.st_size), whole_files.signature(found)
+            return whole_files.pread_all(self.sys, self._mutex.document_fd, found.st_size), whole_files.signature(found)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -107,7 +104,7 @@ class HeldDocument:
     def head(self, known: Known) -> bytes:
         """The bytes before `context`, as a JSON document of its own. Costs reading the head."""
         anatomy = self._anatomy(known)
-        head = head_of(whole_files.pread_all(self.sys, self._fd, anatomy.context + 64))
+        head = head_of(whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context + 64))
         if head is None:
             self._distrust(known.doubt)
             raise Interfered
@@ -119,7 +116,7 @@ class HeldDocument:
         Raises `Interfered`. Costs reading what is asked for.
         """
         size = (self._anatomy(known).tail if end is None else end) - start
-        data = whole_files.pread_all(self.sys, self._fd, size, start)
+        data = whole_files.pread_all(self.sys, self._mutex.document_fd, size, start)
         if len(data) != size:
             self._distrust(known.doubt)
             raise Interfered
@@ -152,7 +149,11 @@ class HeldDocument:
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
             doubt = doubt if doubt == "bytes" else ""
         with whole_files.naming(self.path, "log a change of"):
-            stamp = self.sys.pread(self._fd, WIDTH, anatomy.updated_at).decode("ascii", "replace") if anatomy else ""
+            stamp = (
+                self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at).decode("ascii", "replace")
+                if anatomy
+                else ""
+            )
             self.note.remark(records)
         return self.note.write(Known(signature, anatomy, new_tag(), stamp, self._storage.boot, doubt, newest))
 
@@ -228,7 +229,7 @@ class HeldDocument:
                     raise Interfered
             except FileNotFoundError:  # An editor that moves the old version away first, and puts its own there next.
                 raise Interfered from None
-            self.sys.fsync(self._fd)
+            self.sys.fsync(self._mutex.document_fd)
             whole_files.sync_directory(self.sys, os.path.dirname(self.path))
         return self.note.write(known._replace(doubt=""))
 
@@ -239,7 +240,7 @@ class HeldDocument:
 
     def _restamped(self, known: Known, at: int, stamp: str, entries: list[bytes], records: list[bytes]) -> Known:
         """Overwrite a timestamp of the head, and append, in a new file."""
-        head = whole_files.pread_all(self.sys, self._fd, self._anatomy(known).context)
+        head = whole_files.pread_all(self.sys, self._mutex.document_fd, self._anatomy(known).context)
         return self.rehead(known, head[:at] + stamp.encode() + head[at + WIDTH :], entries, records)
 
     def restamp(self, known: Known, lock_stamp: str) -> Known:
@@ -248,7 +249,7 @@ class HeldDocument:
         if self._storage.replaces_on_append or self._links > 1:
             return self._restamped(known, anatomy.lock_at, lock_stamp, [], [])
         try:
-            signature = stamp_in_place(self.sys, self._fd, self.path, known, anatomy.lock_at, lock_stamp)
+            signature = stamp_in_place(self.sys, self._mutex.document_fd, self.path, known, anatomy.lock_at, lock_stamp)
         except Interfered:
             self._distrust(known.doubt)
             raise
@@ -268,7 +269,7 @@ class HeldDocument:
 
         Raises as `splice`. Costs copying the file, in the kernel; for a new context also reading the old one.
         """
-        version = Rehead(self.sys, self._fd, self._anatomy(known), head, entries, context)
+        version = Rehead(self.sys, self._mutex.document_fd, self._anatomy(known), head, entries, context)
         self._begin(records)
         try:
             signature = self._put(known.signature, version.write)
@@ -304,16 +305,17 @@ class HeldDocument:
         """Write a new version beside the document and give it its name; the signature it has there."""
         layout = self._storage.layout
         temporary = layout.temporary(self._kind, self.id)
+        like = None if expected is None else self.path
+        written_new = partial(whole_files.write_new, self.sys, temporary, layout.file_mode, write, like=like)
         try:
-            mode, like = layout.file_mode, None if expected is None else self.path
             try:
-                fd = whole_files.write_new(self.sys, temporary, mode, write, like=like)
+                fd = written_new()
             except FileExistsError:
                 self._storage.clear_temporary(self._kind, self.id)
-                fd = whole_files.write_new(self.sys, temporary, mode, write, like=like)
+                fd = written_new()
             except FileNotFoundError:
                 layout.ensure_directory(self.sys, layout.documents(self._kind))
-                fd = whole_files.write_new(self.sys, temporary, mode, write, like=like)
+                fd = written_new()
         except OSError as error:
             raise self._refused(error, "write") from error
         except BaseException:
@@ -364,7 +366,8 @@ class HeldDocument:
         trashed = self._storage.keeping.trashed_as(os.path.basename(path))
         with suppress(OSError):  # Without this record the log is dropped when the document is restored.
             self.note.remark([deleted_record(trashed.token)])
-        self.forget()
+        self.note.forget()
+        self.close()
         return trashed
 
     def keep(self, kind: str, data: bytes) -> Trashed:
@@ -379,7 +382,8 @@ class HeldDocument:
             self._storage.keeping.drop(kept.token)
 
     def forget(self) -> None:
-        """Drop the header of the note: how the document is must be found out anew."""
+        """Forget a document that is gone: its note, and its log."""
+        self.rewrite_records([])
         self.note.forget()
         self.close()
 

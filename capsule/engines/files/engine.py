@@ -188,7 +188,7 @@ class FilesEngine:
             if known is None:
                 decoded(got[0], self.name(CONVERSATIONS, id), id)
                 return got[0], False
-            if got[1] == known.signature and _is_whole(got[0], known):
+            if got[1] == known.signature and known.ends(got[0]):
                 return got[0], known.anatomy is not None
 
         def look() -> tuple[bytes, bool]:
@@ -276,14 +276,6 @@ def again(act: Callable[[], T], what: str = "the file", id: str = "", tries: int
     raise StoreBusy(
         f"{what} keeps being rewritten by another program; try again when it is done", id=id, holder="another program"
     )
-
-
-def _is_whole(data: bytes, known: Known) -> bool:
-    """Whether a file read without the mutex is not one whose closing a splice was just writing over.
-
-    A clock that ticks every few milliseconds lets a splice under way leave the signature as it was.
-    """
-    return known.anatomy is None or data.endswith(anatomy.closing_of(known.anatomy))
 
 
 def _is_json(entries: bytes) -> bool:

@@ -15,7 +15,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.engines.files.checkouts import replaced
-from capsule.engines.files.protocols import Interfered, Known, Leftover, Signature
+from capsule.engines.files.protocols import Interfered, Known, Signature
 from capsule.errors import InvalidDocument, NotFound, Problem, Remedy
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.merge.reconcile import THE_LOCK, Outcome, reconcile
@@ -166,15 +166,15 @@ def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
         StoreBusy, Refused, StorageFailed: The system did not let it.
     """
     with storage.mutex(kind, id) as held:
-        if held.read() is not None:
-            known = settle(held)
-            got = held.read()
-            if got is None or got[1] != known.signature:
-                raise Interfered
-            document, _ = migrations.current(decoded(got[0], held.path, id), held.path)
-            held.rewrite_records(without_texts(held.records(), document))
+        if held.read() is None:
+            held.forget()
             return
-    storage.sweep(kind, Leftover("vanished", id, storage.path(kind, id), ""))
+        known = settle(held)
+        got = held.read()
+        if got is None or got[1] != known.signature:
+            raise Interfered
+        document, _ = migrations.current(decoded(got[0], held.path, id), held.path)
+        held.rewrite_records(without_texts(held.records(), document))
 
 
 def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:

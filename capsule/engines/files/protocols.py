@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from capsule.format.anatomy import Anatomy
+from capsule.format.anatomy import Anatomy, closing_of
 
 if TYPE_CHECKING:
     from capsule.engines.files.disk.derived import Derived
-
-#: A record that begins so is about a head: many of them never push a message out of the log.
-HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')
 
 
 class Signature(NamedTuple):
@@ -53,6 +50,13 @@ class Known(NamedTuple):
     newest: str = ""
     time: str = ""
 
+    def ends(self, data: bytes) -> bool:
+        """Whether bytes of this signature that were read without the mutex end as this version does.
+
+        A clock that ticks every few milliseconds lets a splice under way leave the signature as it was.
+        """
+        return self.anatomy is None or data.endswith(closing_of(self.anatomy))
+
 
 class Scanned(NamedTuple):
     """One file met by a scan: its id, its signature, and whether it is a regular file at all.
@@ -85,16 +89,6 @@ class Trashed:
     deleted_at: str
     token: str
     path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """Something a dead process left behind, or a document that vanished without the store."""
-
-    kind: str
-    id: str
-    path: str
-    what: str
 
 
 class Interfered(Exception):

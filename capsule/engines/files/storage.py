@@ -11,6 +11,7 @@ import stat
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from capsule.engines.files import note
 from capsule.engines.files.disk import whole_files
@@ -21,7 +22,7 @@ from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Known, Leftover, Scanned, Signature, Tracker
+from capsule.engines.files.protocols import Known, Scanned, Signature, Tracker
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
 from capsule.ids import check_id, is_id
@@ -30,6 +31,16 @@ _SUFFIX = ".json"
 _FIRST_READ = 4096
 _TAIL_CHUNK = 64 * 1024
 _CONTEXT_LINE = b'\n  "context": '
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something a dead process left behind, or a document that vanished without the store."""
+
+    kind: str
+    id: str
+    path: str
+    what: str
 
 
 class FileStorage:
@@ -291,7 +302,6 @@ class FileStorage:
                 if leftover.kind == "temporary":
                     return self.clear_temporary(kind, leftover.id)
                 if held.read() is None:
-                    held.rewrite_records([])
                     held.forget()
                 return f"{leftover.path}: forgotten"
 

@@ -119,9 +119,7 @@ def look(
             if got is None:
                 return None
             data, signature = got
-            if signature == NOTHING or (
-                known is not None and (signature != known.signature or not _is_whole(data, known))
-            ):
+            if signature == NOTHING or (known is not None and (signature != known.signature or not known.ends(data))):
                 continue
             found = _whole(data, signature, path, id, known, before, verify)
             return found._replace(
@@ -137,10 +135,6 @@ def _is_mendable(data: bytes) -> bool:
     from capsule.engines.files import repair  # Its patterns take a millisecond, and nearly no file is damaged.
 
     return repair.mend(data) is not None
-
-
-def _is_whole(data: bytes, known: Known) -> bool:
-    return known.anatomy is None or data.endswith(anatomy.closing_of(known.anatomy))
 
 
 def _grown(storage: Source, kind: str, id: str, known: Known, before: Row) -> Found | None:
@@ -161,7 +155,7 @@ def _grown(storage: Source, kind: str, id: str, known: Known, before: Row) -> Fo
     ):
         return None
     got = storage.read_from(kind, id, before["tail"])
-    if got is None or got[1] != known.signature or not _is_whole(got[0], known):
+    if got is None or got[1] != known.signature or not known.ends(got[0]):
         return None
     return _appended(known.signature, known, before, got[0][: at.tail - before["tail"]])
 

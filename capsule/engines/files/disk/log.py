@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.whole_files import pread_all, pwrite_all, sync_directory, write_new
-from capsule.engines.files.protocols import HEAD_RECORDS
 
+#: A record that begins so is about a head: many of them never push a message out of the log.
+_HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')
 #: What stays at least, in bytes, when the log is written anew.
 MESSAGE_BYTES, HEAD_BYTES = 256 << 10, 64 << 10
 _SMALLEST, _LARGEST = 4 << 10, 512 << 10
@@ -243,7 +244,7 @@ def _newest(writes: list[Records]) -> list[Records]:
     for records in reversed(writes):
         chosen = []
         for record in reversed(records):
-            if record.startswith(HEAD_RECORDS):
+            if record.startswith(_HEAD_RECORDS):
                 if heads < HEAD_BYTES:
                     chosen.append(record)
                 heads += len(record)
