@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
+from capsule import Store
+
 #: How the SDK's client negotiates: the handshake up to 2025-11-25, or the protocol of 2026-07-28.
 ERAS = ("legacy", "2026-07-28")
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A fresh store: in memory, or in files for a test that names their directory, `root`."""
+    in_files = "root" in request.fixturenames
+    with Store.open(request.getfixturevalue("root")) if in_files else Store.in_memory() as store:
+        yield store
 
 
 @pytest.fixture

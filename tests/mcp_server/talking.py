@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import anyio
@@ -13,13 +14,21 @@ from mcp.client.extension import advertise
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from capsule import Store
+from capsule.mcp_server.access import Access
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.forms import EXTENSION
 
 
-def serving(store: Store) -> CapsuleServer:
-    return build(Stores(store), version="1.2.3")
+@cache
+def _server() -> CapsuleServer:
+    return build(Stores(Store.in_memory()), version="1.2.3")
+
+
+def serving(store: Store, access: Access | None = None) -> CapsuleServer:
+    """The server of all tests, with this store from here on: its schemas cost more than most tests."""
+    Stores.__init__(_server().stores, store, access)
+    return _server()
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,10 +228,8 @@ async def test_an_error_says_what_to_do_and_changes_nothing(store: Store, era: s
     assert store.read("plan-1") == before
 
 
-async def test_a_conversation_locked_by_another_is_not_branched(
-    store: Store, root: Path, era: str, ids: list[str]
-) -> None:
-    with Store.open(root, user="anna") as other:
+async def test_a_conversation_locked_by_another_is_not_branched(store: Store, era: str, ids: list[str]) -> None:
+    with store.beside(user="anna") as other:
         other.locks.take("plan-1")
         async with talking(store, era) as client:
             for answer in (

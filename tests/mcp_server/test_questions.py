@@ -9,9 +9,7 @@ from mcp import Client
 
 from capsule import Store
 from capsule.mcp_server.access import Access
-from capsule.mcp_server.server import build
-from capsule.mcp_server.stores import Stores
-from tests.mcp_server.talking import Answering, data, error, talking, text
+from tests.mcp_server.talking import Answering, data, error, serving, talking, text
 from tests.processes import Child
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_eras]
@@ -162,9 +160,9 @@ async def test_a_lock_of_a_dead_program_stays_where_nobody_says_yes(store: Store
 
 
 async def test_a_lock_that_is_held_is_only_taken_with_force_and_the_users_word(
-    store: Store, root: Path, era: str, plan: str
+    store: Store, era: str, plan: str
 ) -> None:
-    with Store.open(root, user="anna") as other:
+    with store.beside(user="anna") as other:
         other.locks.take(plan)
         lock = other.head(plan).lock
         assert lock is not None
@@ -217,7 +215,7 @@ async def test_a_named_agent_edits_its_own_words_and_no_other_agents(store: Stor
     for name in ("reviewer", "builder"):
         store.append(plan, role="assistant", content="Yes.", **{"from": name})
     user = Answering("accept", {"yes": True})
-    server = build(Stores(store, Access("reviewer")), version="1.2.3")
+    server = serving(store, Access("reviewer"))
     async with Client(server, mode=era, elicitation_callback=user) as client:
         await client.call_tool("edit_message", {"id": plan, "message": "@0", "content": "No."})
         said = error(await client.call_tool("edit_message", {"id": plan, "message": "@1", "content": "No."}))

@@ -50,12 +50,12 @@ async def test_the_newest_are_read_and_older_ones_by_cursor(store: Store, era: s
         assert places(newer) == [5, 6, 7]
 
 
-async def test_a_cursor_holds_while_others_append_and_after_a_message_before_it_is_gone(store: Store) -> None:
+async def test_a_cursor_holds_while_others_append_and_delete(store: Store, root: Path) -> None:
     id = filled(store, [f"text {n}" for n in range(30)])
     async with talking(store, "legacy") as client:
         found = data(await client.call_tool("read_conversation", {"id": id, "last": 5}))
         store.append_many(id, [{"role": "user", "content": "more"}] * 200)
-        path = Path(store.engine.storage.path("conversations", id))
+        path = root / "conversations" / f"{id}.json"
         document = json.loads(path.read_text())
         del document["history"][3]
         path.write_text(json.dumps(document))

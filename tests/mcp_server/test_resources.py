@@ -81,12 +81,12 @@ async def test_a_conversation_a_message_and_the_list_are_read_by_address(store: 
 
 
 async def test_a_conversation_by_address_is_its_active_branch_in_the_order_of_the_answers(
-    store: Store, era: str
+    store: Store, root: Path, era: str
 ) -> None:
     """Written by hand: an answer stands in the file before what it answers, and a branch that is not active last."""
     stamp = "2026-01-12T10:00:00.000Z"
     store.create(id="c1", title="One", type="group")
-    path = Path(store.engine.storage.path("conversations", "c1"))
+    path = root / "conversations" / "c1.json"
     document = json.loads(path.read_bytes())
     lines = [("d", "c"), ("a", None), ("b", "a"), ("c", "b"), ("x", "a")]
     document["history"] = [
@@ -111,9 +111,9 @@ async def test_a_conversation_by_address_is_its_active_branch_in_the_order_of_th
         assert [one["id"] for one in found["history"]] == ["a", "x"]
 
 
-async def test_what_nobody_knows_keeps_its_very_digits_in_a_resource(store: Store) -> None:
+async def test_what_nobody_knows_keeps_its_very_digits_in_a_resource(store: Store, root: Path) -> None:
     store.create(id="c1", title="One", type="group", messages=[{"role": "user", "content": "a"}])
-    path = Path(store.engine.storage.path("conversations", "c1"))
+    path = root / "conversations" / "c1.json"
     path.write_text(path.read_text().replace('"content": "a",', '"content": "a", "big": 12345678901234567890123,'))
     first = store.append("c1", content="b")
     for _ in range(2):

@@ -104,7 +104,7 @@ async def test_a_2026_client_hears_of_another_process(store: Store, root: Path) 
         child.close()
 
 
-async def test_a_message_can_be_subscribed_to(store: Store, root: Path) -> None:
+async def test_a_message_can_be_subscribed_to(store: Store) -> None:
     id = store.create(id="c1", title="t", type="group").id
     message = store.append(id, content="x")
     hearing = Hearing()
@@ -112,7 +112,7 @@ async def test_a_message_can_be_subscribed_to(store: Store, root: Path) -> None:
     uri = f"capsule://conversations/c1/messages/{message.id}"
     async with Client(server, mode="legacy", message_handler=hearing) as client:
         await client.subscribe_resource(uri)
-        with Store.open(root) as other:
+        with store.beside() as other:
             other.edits.message(id, str(message.id), "y")
         await until(lambda: ("updated", uri) in hearing.heard)
 

@@ -113,10 +113,10 @@ async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: S
         assert f"It is {said}." in prompt.text
 
 
-async def test_the_user_is_asked_before_a_title_goes_that_may_be_theirs(store: Store, era: str) -> None:
+async def test_the_user_is_asked_before_a_title_goes_that_may_be_theirs(store: Store, root: Path, era: str) -> None:
     """A file of version 2.0 doesn't say who gave its title."""
     plan = store.create(title="Plan", type="group").id
-    path = Path(store.engine.storage.path("conversations", plan))
+    path = root / "conversations" / f"{plan}.json"
     document = orjson.loads(path.read_bytes())
     del document["metadata"]["titleSetBy"]
     path.write_bytes(orjson.dumps(document))

@@ -231,8 +231,8 @@ async def test_nothing_that_is_passed_when_a_conversation_is_made_is_ignored(sto
     assert [(message.role, message.content) for message in store.tail(head.id, 9)] == [("user", "Short.")]
 
 
-async def test_a_lock_of_ones_own_is_not_taken_for_somebody_elses(store: Store, root: Path, era: str) -> None:
-    with Store.open(root, user="anna") as other:
+async def test_a_lock_of_ones_own_is_not_taken_for_somebody_elses(store: Store, era: str) -> None:
+    with store.beside(user="anna") as other:
         theirs = other.create(title="Theirs").id
         async with talking(store, era) as client:
             mine = data(await client.call_tool("create_conversation", {"title": "Mine", "type": "chat"}))
@@ -422,9 +422,9 @@ async def test_an_error_does_not_repeat_a_long_argument(store: Store, era: str) 
             assert len(text(answer)) < 1000, (tool, len(text(answer)))
 
 
-async def test_a_conversation_locked_by_another_says_whom_to_ask(store: Store, root: Path, era: str) -> None:
+async def test_a_conversation_locked_by_another_says_whom_to_ask(store: Store, era: str) -> None:
     made(store)
-    with Store.open(root, user="anna") as other:
+    with store.beside(user="anna") as other:
         other.locks.take("plan-1")
         lock = other.head("plan-1").lock
         assert lock is not None
@@ -438,11 +438,11 @@ async def test_a_conversation_locked_by_another_says_whom_to_ask(store: Store, r
             assert error(await client.call_tool("unlock_conversation", {"id": "plan-1"})) == said
 
 
-async def test_a_lock_taken_away_says_to_read_again(store: Store, root: Path, era: str) -> None:
+async def test_a_lock_taken_away_says_to_read_again(store: Store, era: str) -> None:
     made(store)
     async with talking(store, era) as client:
         await client.call_tool("lock_conversation", {"id": "plan-1"})
-        with Store.open(root) as other:
+        with store.beside() as other:
             other.locks.release("plan-1", force=True)
         said = error(await client.call_tool("append_message", {"id": "plan-1", "content": "x"}))
     assert said == (

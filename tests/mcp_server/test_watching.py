@@ -34,10 +34,10 @@ async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(store: Stor
     assert text(answer) == f'Nothing changed within 0.05 seconds.\nTo go on: cursor: "{found["cursor"]}"'
 
 
-async def test_what_the_client_wrote_is_its_own_though_nobody_waited_before(store: Store, root: Path, era: str) -> None:
+async def test_what_the_client_wrote_is_its_own_though_nobody_waited_before(store: Store, era: str) -> None:
     """An agent that takes a cursor without waiting, or has one from before, does not answer itself."""
     store.create(id="c1", title="t", type="group")
-    with Store.open(root) as other:
+    with store.beside() as other:
         old = other.changes().cursor
         async with talking(store, era) as client:
             for content in ("mine", "theirs", "mine too"):
@@ -109,10 +109,10 @@ async def test_who_waits_for_a_lock_hears_that_its_holder_was_killed(store: Stor
     assert data(answers[0])["changes"] == [{"kind": "unlocked", "id": id}]
 
 
-async def test_what_happened_between_two_calls_is_told_at_once(store: Store, root: Path, era: str) -> None:
+async def test_what_happened_between_two_calls_is_told_at_once(store: Store, era: str) -> None:
     async with talking(store, era) as client:
         cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
-        with Store.open(root) as other:
+        with store.beside() as other:
             other.create(id="c1", title="t", type="group")
             message = other.append("c1", content="x")
             other.pin("c1")
@@ -126,12 +126,12 @@ async def test_what_happened_between_two_calls_is_told_at_once(store: Store, roo
         assert message.id not in found["changes"][0]["messages"]
 
 
-async def test_only_one_conversation_is_watched_when_it_is_named(store: Store, root: Path) -> None:
+async def test_only_one_conversation_is_watched_when_it_is_named(store: Store) -> None:
     for id in ("c1", "c2"):
         store.create(id=id, title="t", type="group")
     async with talking(store, "legacy") as client:
         cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
-        with Store.open(root) as other:
+        with store.beside() as other:
             other.append("c2", content="x")
             other.append("c1", content="y")
         found = data(await client.call_tool("watch_changes", {"cursor": cursor, "id": "c1", "seconds": 50}))
@@ -178,10 +178,10 @@ async def test_a_wait_that_is_cancelled_ends_at_once_and_the_server_goes_on(stor
     assert time.monotonic() - begun < 25  # Half the wait: it did not run on.
 
 
-async def test_many_changes_come_in_answers_within_the_budget_and_none_is_left_out(store: Store, root: Path) -> None:
+async def test_many_changes_come_in_answers_within_the_budget_and_none_is_left_out(store: Store) -> None:
     async with talking(store, "legacy") as client:
         cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
-        with Store.open(root) as other:
+        with store.beside() as other:
             for n in range(150):
                 other.create(id=f"c{n}", title="t", type="group")
                 other.append_many(f"c{n}", [{"role": "user", "content": "x"}] * 30)
