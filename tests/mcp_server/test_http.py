@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.errors import InvalidInput
+from capsule.errors import InvalidInput, Refused
 from capsule.mcp_server.access import SCOPES
-from capsule.mcp_server.transport.address import Address, parse
+from capsule.mcp_server.transport.address import Address, listen, parse
 from tests.cli.conftest import Program
 from tests.mcp_server.serving import (
     HANDSHAKE,
     PATIENCE_S,
     Http,
-    Process,
     admit,
     bearer,
     eventually,
@@ -46,13 +45,8 @@ def text(result: Any) -> str:
 
 
 def refuses(root: Path, *words: str, code: int) -> str:
-    """What a server says that does not start."""
-    process = Process(*words, root=root)
-    try:
-        assert process.ended() == code, process.said
-        return process.said
-    finally:
-        process.close()
+    """What the command says when it does not serve."""
+    return Program(root)("mcp", "--store", str(root), *words, expect=code).stderr
 
 
 def error_of(answer: tuple[int, dict[str, str], Any]) -> tuple[int, str]:
@@ -89,19 +83,21 @@ def test_the_server_says_where_it_is_and_that_it_is_well(root: Path) -> None:
             assert server.post("initialize", HANDSHAKE)[0] == 200
 
 
-def test_a_taken_port_and_an_address_of_others_are_told(root: Path) -> None:
-    admit(root, "anna")
+@pytest.mark.sample
+def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in refuses(root, "--http", str(port), code=6)
-    assert "no address of this machine" in refuses(root, "--http", "192.0.2.1:0", code=2)
-    assert "no host that is known" in refuses(root, "--http", "no.such.host.invalid:0", code=2)
-    assert "no address" in refuses(root, "--http", "everywhere", code=2)
+        with pytest.raises(Refused, match=f"port {port} of 127.0.0.1 is taken"):
+            listen(Address("127.0.0.1", port))
+    for host, problem in (("192.0.2.1", "no address of this machine"), ("no.such.host.invalid", "no host that is")):
+        with pytest.raises(InvalidInput, match=problem):
+            listen(Address(host, 0))
 
 
 def test_nobody_is_served_without_a_token_that_is_known_and_still_good(root: Path) -> None:
     for where in ("0", "0.0.0.0:0"):
         assert "capsule tokens add" in refuses(root, "--http", where, code=6)
+    assert "named by its token" in refuses(root, "--http", "0", "--instance", "anna", code=2)
     with over_http(root, where="0.0.0.0:0") as server:
         anna = server.token
         status, headers, body = server.post("initialize", HANDSHAKE, authorization="")
@@ -174,7 +170,7 @@ def test_a_page_whose_name_was_made_to_point_here_is_kept_out(root: Path) -> Non
         assert error_of(server.modern("tools/list", host="evil.example.org"))[0] == 421
 
 
-def test_every_refusal_is_an_error_of_json_rpc(root: Path) -> None:
+def test_every_refusal_is_an_error_of_json_rpc_and_no_stream_is_resumed(root: Path) -> None:
     kind = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
     with over_http(root) as server:
         for method, path, body, headers, status in (
@@ -187,12 +183,8 @@ def test_every_refusal_is_an_error_of_json_rpc(root: Path) -> None:
             ("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', kind | {"mcp_session_id": "x"}, 404),
         ):
             assert error_of(server.request(method, path, body, **headers))[0] == status, (method, path, body)
-
-
-def test_a_stream_that_can_not_be_resumed_begins_anew(root: Path) -> None:
-    with over_http(root) as server:
-        session = server.session()
-        stream = _begin(server, "GET", None, session.headers | {"last_event_id": "42"})
+        # No stream can be resumed: whoever asks for that gets a new one.
+        stream = _begin(server, "GET", None, server.session().headers | {"last_event_id": "42"})
         answer = stream.getresponse()
         assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
         stream.close()
@@ -339,10 +331,6 @@ def test_what_is_being_written_when_it_stops_is_answered(root: Path) -> None:
         assert server.ended() == 0
         assert [message.content for message in store.load(ID).history] == ["waited"]
         waiting.close()
-
-
-def test_a_named_instance_is_refused_over_http(root: Path) -> None:
-    assert "named by its token" in refuses(root, "--http", "0", "--instance", "anna", code=2)
 
 
 def _status(server: Http) -> int:

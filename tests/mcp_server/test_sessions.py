@@ -117,11 +117,11 @@ def test_a_revoked_token_is_refused_at_the_next_request_and_its_locks_are_releas
 
 def test_a_stop_releases_the_locks_of_all_sessions(root: Path) -> None:
     with Store.open(root, keep_locks=False) as store:
-        ids = [store.create(title=f"T {n}").id for n in range(20)]
+        ids = [store.create(title=f"T {n}").id for n in range(5)]
     with over_http(root) as server:
         for id in ids:
             assert not server.session().call("lock_conversation", id=id).get("isError")
-        assert len(locks(root)) == 20
+        assert len(locks(root)) == 5
         server.signal(15)
         assert server.ended() == 0
     assert all(state == "orphaned" for _, _, state in locks(root))
@@ -190,8 +190,8 @@ def test_a_session_costs_little_memory(root: Path) -> None:
 
         begin(10)
         before = resident_kb()
-        begin(40)
-        assert (resident_kb() - before) / 40 < 400
+        begin(20)
+        assert (resident_kb() - before) / 20 < 400
 
 
 def _use(server: Http) -> None:

@@ -16,6 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from capsule import Locked, Store
 from capsule.mcp_server.tools.forms import EXTENSION
+from tests.cli.conftest import Program
 from tests.mcp_server.serving import ROOT, Stdio, environment, over_stdio
 
 TAKES_DATA = advertise(EXTENSION, {"takes": ["data"]})
@@ -78,6 +79,10 @@ def test_nothing_but_the_protocol_reaches_the_client(root: Path, tmp_path: Path)
         id = client.call("create_conversation", title="T")["id"]
         for n in range(20):
             client.call("append_message", id=id, content=str(n))
+        content = "ü" * 300_000  # Larger than a pipe.
+        client.call("append_message", id=id, content=content)
+        answer = client.answer(client.send("resources/read", {"uri": f"capsule://conversations/{id}"}))
+        assert content[:1000] in json.dumps(answer, ensure_ascii=False)
         client.leave()
         for message in client.answers():
             assert message["jsonrpc"] == "2.0"
@@ -87,44 +92,19 @@ def test_nothing_but_the_protocol_reaches_the_client(root: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_message_larger_than_the_pipe_comes_whole(root: Path) -> None:
-    with over_stdio(root) as client:
-        id = client.call("create_conversation", title="T")["id"]
-        content = "ü" * 300_000
-        client.call("append_message", id=id, content=content)
-        answer = client.answer(client.send("resources/read", {"uri": f"capsule://conversations/{id}"}))
-        assert content[:1000] in json.dumps(answer, ensure_ascii=False)
-
-
-@pytest.mark.slow
-def test_the_server_finds_its_store_as_every_command_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_finds_its_store_as_every_command_does(root: Path) -> None:
     inside = root / "deep" / "down"
     inside.mkdir(parents=True)
-    found: list[str] = []
 
-    async def make(words: tuple[str, ...], more: dict[str, str], cwd: Path) -> None:
-        server = parameters(*words, **more)
-        server.cwd = str(cwd)
-        async with Client(stdio_client(server), extensions=[TAKES_DATA]) as client:
-            made = await client.call_tool("create_conversation", {"title": f"T {len(found)}"})
-            assert made.structured_content is not None
-            found.append(made.structured_content["id"])
+    async def make() -> None:
+        server = parameters()
+        server.cwd = str(inside)
+        async with Client(stdio_client(server)) as client:
+            assert not (await client.call_tool("create_conversation", {"title": "Found"})).is_error
 
-    anyio.run(make, ("--store", str(root)), {}, root.parent)
-    anyio.run(make, (), {"CAPSULE_STORE": str(root)}, root.parent)
-    anyio.run(make, (), {}, inside)
+    anyio.run(make)
     with Store.open(root) as store:
-        assert {head.id for head in store.heads()} == set(found)
-    assert len(found) == 3
-
-
-@pytest.mark.slow
-def test_a_named_server_writes_as_that_holder(root: Path) -> None:
-    with over_stdio(root, "--instance", "anna") as client:
-        id = client.call("create_conversation", title="T")["id"]
-        client.call("lock_conversation", id=id)
-        with Store.open(root) as other:
-            assert [(lock.id, lock.name) for lock in other.locks.list()] == [(id, "anna")]
+        assert [head.title for head in store.heads()] == ["Found"]
 
 
 def test_a_store_that_is_none_is_told_on_stderr_with_its_exit_code(tmp_path: Path) -> None:
@@ -137,15 +117,10 @@ def test_a_store_that_is_none_is_told_on_stderr_with_its_exit_code(tmp_path: Pat
         client.close()
 
 
-@pytest.mark.slow
 def test_options_for_the_other_transport_are_refused(root: Path) -> None:
     for words in (("--allow-host", "example.org"), ("--http", "0", "--as", "anna")):
-        client = Stdio(*words, root=root)
-        try:
-            assert client.ended() == 2
-            assert "--as" in client.said or "--allow-host" in client.said
-        finally:
-            client.close()
+        said = Program(root)("mcp", "--store", str(root), *words, expect=2).stderr
+        assert "--as" in said or "--allow-host" in said
 
 
 def test_a_save_keeps_nobody_else_out_and_a_lock_does(root: Path) -> None:
