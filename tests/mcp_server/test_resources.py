@@ -169,9 +169,15 @@ async def test_an_address_or_a_prompt_of_nothing_is_an_error(store: Store, era: 
         for path in ("..%2F..%2Fcapsule.toml", "%2Fetc%2Fpasswd", "c1%00", "c1/messages/nope", "c1/x"):
             with pytest.raises(MCPError):
                 await client.read_resource(f"capsule://conversations/{path}")
-        for name, said in (("no_such_prompt", "no_such_prompt"), ("continue_conversation", "conversation")):
+        with pytest.raises(MCPError, match="no conversation nope; call list_conversations"):
+            await client.read_resource("capsule://conversations/nope")
+        for name, given, said in (
+            ("no_such_prompt", {}, "no_such_prompt"),
+            ("continue_conversation", {}, "conversation"),
+            ("continue_conversation", {"conversation": "nope"}, "no conversation nope; call list_conversations"),
+        ):
             with pytest.raises(MCPError, match=said) as refused:
-                await client.get_prompt(name, {})
+                await client.get_prompt(name, given)
             assert refused.value.error.code == INVALID_PARAMS
 
 

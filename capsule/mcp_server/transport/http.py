@@ -182,13 +182,13 @@ class _Edge:
 
     Args:
         app: The SDK's application.
-        ended: Told the id of a session that its client has ended.
+        ended: Called with the id of a session that its client has ended.
     """
 
     def __init__(self, app: ASGIApp, ended: Callable[[str], None]) -> None:
         self._app = app
         self._ended = ended
-        self._open: set[_Exchange] = set()
+        self._open: dict[anyio.CancelScope, Scope] = {}
         self._is_over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,36 +196,36 @@ class _Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(_normalised(scope), send, self._ended)
-        if self._is_over:
-            await exchange.finish()
-            return
-        self._open.add(exchange)
-        try:
-            with exchange.cancel:
-                await self._app(exchange.scope, receive, exchange.send)
-        finally:
-            self._open.discard(exchange)
-        if exchange.cancel.cancelled_caught:
-            await exchange.finish()
+        scope = _normalised(scope)
+        answer = _Answer(scope, send, self._ended)
+        with anyio.CancelScope() as cancel:
+            self._open[cancel] = scope
+            try:
+                if not self._is_over:
+                    await self._app(scope, receive, answer.send)
+            finally:
+                del self._open[cancel]
+        if cancel.cancelled_caught or self._is_over:
+            await answer.finish()
 
     def drop_all_but(self, holders: set[str]) -> None:
         """End what is open for holders who have no token any more."""
-        for exchange in self._open:
-            if exchange.holder is not None and exchange.holder not in holders:
-                exchange.cancel.cancel()
+        for cancel, scope in self._open.items():
+            user = scope.get("user")  # Known once the SDK has seen the token.
+            if user is not None and user.is_authenticated and user.display_name not in holders:
+                cancel.cancel()
 
     async def close(self) -> None:
-        """Let nobody in any more, end streams at once, and give other requests an instant to be answered."""
+        """Accept no more requests, end streams at once, and give other requests an instant to be answered."""
         self._is_over = True
-        for exchange in self._open:
-            if exchange.scope["method"] == "GET":
-                exchange.cancel.cancel()
+        for cancel, scope in self._open.items():
+            if scope["method"] == "GET":
+                cancel.cancel()
         with anyio.move_on_after(_LAST_ANSWERS_S):
             while self._open:
                 await anyio.sleep(0.01)
-        for exchange in self._open:
-            exchange.cancel.cancel()
+        for cancel in self._open:
+            cancel.cancel()
 
 
 def _normalised(scope: Scope) -> Scope:
@@ -235,49 +235,42 @@ def _normalised(scope: Scope) -> Scope:
     return {**scope, "headers": [pair for pair in headers if pair[0] != b"last-event-id"]}
 
 
-class _Exchange:
-    """One request and its answer, as far as it has gone."""
+class _Answer:
+    """The answer to one request, as far as it was sent."""
 
     def __init__(self, scope: Scope, send: Send, ended: Callable[[str], None]) -> None:
-        self.scope = scope
-        self.cancel = anyio.CancelScope()
+        self._scope = scope
         self._send = send
         self._ended = ended
-        self._status: int | None = None
-        self._is_complete = False
-        self._refusal: tuple[dict[str, Any], bytearray] | None = None
-
-    @property
-    def holder(self) -> str | None:
-        """Whose token came with it, once that is known."""
-        user = self.scope.get("user")
-        return None if user is None or not user.is_authenticated else str(user.display_name)
+        self._is_begun = self._is_complete = False
+        self._refused: MutableMapping[str, Any] | None = None
+        self._body = b""
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Send what the application answers; a refusal becomes a JSON-RPC error."""
         if message["type"] == "http.response.start":
-            self._status = message["status"]
+            self._is_begun = True
             if message["status"] >= 400:
-                self._refusal = (dict(message), bytearray())
+                self._refused = message
                 return
-            if self.scope["method"] == "DELETE":
+            if self._scope["method"] == "DELETE":
                 await self._release()
         elif message["type"] == "http.response.body":
             self._is_complete = not message.get("more_body", False)
-            if self._refusal is not None:
-                self._refusal[1].extend(message.get("body", b""))
+            if self._refused is not None:
+                self._body += message.get("body", b"")
                 if self._is_complete:
-                    await self._refuse(*self._refusal)
+                    await self._refuse(self._refused, self._body)
                 return
         await self._send(message)
 
     async def _release(self) -> None:
-        """Release the session's locks, so that who reads the answer can rely on it; a call may hold one up."""
-        session = dict(self.scope["headers"]).get(b"mcp-session-id", b"").decode("latin-1")
+        """Release the session's locks before the answer, so that its reader can rely on it; a call may delay this."""
+        session = dict(self._scope["headers"]).get(b"mcp-session-id", b"").decode("latin-1")
         with anyio.move_on_after(_CLOSING_S):
             await anyio.to_thread.run_sync(self._ended, session, abandon_on_cancel=True)
 
-    async def _refuse(self, start: MutableMapping[str, Any], body: bytes | bytearray) -> None:
+    async def _refuse(self, start: MutableMapping[str, Any], body: bytes) -> None:
         try:
             told = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -293,14 +286,12 @@ class _Exchange:
         headers = [(name, value) for name, value in start["headers"] if name.lower() not in own]
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self._send({**start, "headers": headers})
-        await self._send({"type": "http.response.body", "body": bytes(body), "more_body": False})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def finish(self) -> None:
         """End the answer where it stands."""
-        if self._is_complete:
-            return
-        if self._status is None:
+        if not self._is_begun:
             start = {"type": "http.response.start", "status": 503, "headers": [(b"connection", b"close")]}
             await self._refuse(start, b"the server is being stopped")
-        else:
+        elif not self._is_complete:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
