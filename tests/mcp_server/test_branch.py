@@ -74,9 +74,7 @@ async def test_the_active_branch_is_read_with_its_marks(store: Store, era: str, 
     assert [(message["at"], message.get("sibling")) for message in found["messages"]] == [(0, None), (4, "2/2")]
 
 
-async def test_another_branch_is_read_around_a_message_of_it_and_is_called_so(
-    store: Store, era: str, tree: list[str]
-) -> None:
+async def test_reading_around_a_message_of_another_branch_says_so(store: Store, era: str, tree: list[str]) -> None:
     async with talking(store, era) as client:
         answer = await client.call_tool("read_conversation", {"id": "plan-1", "message": tree[2]})
         rest = data(await client.call_tool("read_conversation", {"id": "plan-1", "message": tree[1], "offset": 4}))
@@ -113,7 +111,7 @@ async def test_the_cursors_lead_along_the_branch(
     assert seen == expected
 
 
-async def test_a_branching_far_up_does_not_make_the_end_dear_and_is_seen_when_it_is_reached(
+async def test_a_branch_far_up_costs_nothing_until_reading_reaches_it(
     store: Store, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.append("plan-1", content="Another.", parent=ids[0])
@@ -259,9 +257,7 @@ async def test_a_message_and_its_answers_are_deleted_when_the_user_says_yes(
     assert contents(store) == ["What first?", "The tests."]
 
 
-async def test_a_message_goes_alone_and_what_answers_it_moves_up_or_all_go(
-    store: Store, era: str, ids: list[str]
-) -> None:
+async def test_a_message_is_deleted_alone_or_with_its_answers(store: Store, era: str, ids: list[str]) -> None:
     user = Answering("accept", {"yes": True})
     async with talking(store, era, elicitation_callback=user) as client:
         answer = await removed(client, what="alone", message="@2")
@@ -298,7 +294,7 @@ TAKEN: list[tuple[dict[str, Any], str, int]] = [
 
 
 @pytest.mark.both_eras
-async def test_nothing_is_taken_out_when_the_user_does_not_say_yes(store: Store, era: str, tree: list[str]) -> None:
+async def test_no_message_is_deleted_when_the_user_does_not_say_yes(store: Store, era: str, tree: list[str]) -> None:
     before = store.read("plan-1")
     for action, content, said in NO:
         user = Answering(action, content)
@@ -344,7 +340,7 @@ class _Meanwhile(Answering):
 
 
 @pytest.mark.both_eras
-async def test_no_message_goes_that_the_user_was_not_asked_about(store: Store, era: str, ids: list[str]) -> None:
+async def test_only_messages_that_the_user_was_asked_about_are_deleted(store: Store, era: str, ids: list[str]) -> None:
     """The older era asks in the middle of the call, and ends it then; the newer one asks again."""
     user = _Meanwhile(store, ids[3])
     async with talking(store, era, elicitation_callback=user) as client:

@@ -62,7 +62,7 @@ async def test_a_fake_stays_between_the_marks(store: Store, content: str) -> Non
     assert found["messages"][0]["text"] == content
 
 
-async def test_what_hides_is_spelled_out_in_text_and_data(store: Store) -> None:
+async def test_hidden_characters_are_spelled_out_in_text_and_data(store: Store) -> None:
     for content in HIDING:
         said, found, _ = await answers(store, content)
         for shown in (said, found["messages"][0]["text"]):
@@ -118,7 +118,7 @@ def test_every_ignorable_character_of_unicode_is_spelled_out_at_the_beginning_an
 
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from([*sorted(VARIANTS), *"\u200c\u200d\u2764\u845b\u0645"]))))
-def test_what_stays_invisible_stands_between_what_is_seen(text: str) -> None:
+def test_invisible_characters_stay_only_between_visible_ones(text: str) -> None:
     shown = visible(text)
     assert visible(shown) == shown
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]", shown)

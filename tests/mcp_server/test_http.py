@@ -94,7 +94,7 @@ def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
             listen(Address(host, 0))
 
 
-def test_nobody_is_served_without_a_token_that_is_known_and_still_good(root: Path) -> None:
+def test_every_request_needs_a_known_token_that_is_still_good(root: Path) -> None:
     for where in ("0", "0.0.0.0:0"):
         assert "capsule tokens add" in refuses(root, "--http", where, code=6)
     assert "named by its token" in refuses(root, "--http", "0", "--instance", "anna", code=2)
@@ -145,7 +145,7 @@ def test_a_token_says_who_writes_and_what_it_may(root: Path) -> None:
         assert "'write'" in text(server.modern_call("append_message", id=ID, content="x"))
 
 
-def test_a_page_whose_name_was_made_to_point_here_is_kept_out(root: Path) -> None:
+def test_a_web_page_whose_name_points_here_is_refused(root: Path) -> None:
     with over_http(root) as server:
         good = f"localhost:{server.port}"
         for host, origin in ((good, ""), (good.upper(), f"http://{good}"), (good, f"HTTP://{good.title()}")):
@@ -231,7 +231,7 @@ def test_a_body_beyond_the_limit_is_refused_in_json_whether_its_size_is_told_or_
         assert server.post("initialize", HANDSHAKE)[0] == 200
 
 
-def test_a_message_of_the_largest_size_comes_in(root: Path) -> None:
+def test_a_message_of_the_largest_size_is_accepted(root: Path) -> None:
     (root / "capsule.toml").write_text("[limits]\nmessage_bytes = 10_000_000\n", encoding="utf-8")
     with over_http(root) as server:
         # Two bytes each in a file, and six as most clients write JSON.
@@ -317,7 +317,7 @@ def test_a_second_signal_ends_it_at_once(root: Path) -> None:
         waiting.close()
 
 
-def test_what_is_being_written_when_it_stops_is_answered(root: Path) -> None:
+def test_a_write_in_progress_at_the_stop_is_answered(root: Path) -> None:
     with over_http(root) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
         with store.engine.storage.mutex("conversations", ID):

@@ -75,9 +75,7 @@ def in_use(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_however_the_client_goes_nothing_acknowledged_is_lost_and_nobody_waits_for_its_lock(
-    root: Path, way: str
-) -> None:
+def test_however_the_client_ends_no_acknowledged_write_is_lost_and_its_lock_blocks_nobody(root: Path, way: str) -> None:
     leave, codes = WAYS[way]
     with over_stdio(root) as client:
         client.call("append_message", id=ID, content="first")
@@ -104,7 +102,7 @@ def test_however_the_client_goes_nothing_acknowledged_is_lost_and_nobody_waits_f
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_call_that_can_not_be_cancelled_keeps_the_other_locks_not(root: Path, number: int) -> None:
+def test_a_call_that_can_not_be_cancelled_does_not_keep_the_other_locks(root: Path, number: int) -> None:
     with Store.open(root, keep_locks=False) as other:
         other.create(id="held-up", title="Held up")
         with over_stdio(root) as client:
@@ -134,7 +132,7 @@ def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Pa
 
 
 @pytest.mark.sample
-def test_what_was_asked_before_the_end_of_file_is_answered(root: Path) -> None:
+def test_requests_sent_before_the_end_of_file_are_answered(root: Path) -> None:
     with over_stdio(root) as client:
         asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(50)}
         client.leave()
@@ -144,7 +142,7 @@ def test_what_was_asked_before_the_end_of_file_is_answered(root: Path) -> None:
     assert sorted(contents(root)) == sorted(f"piped {n}" for n in range(50))
 
 
-def test_a_client_that_reads_no_more_has_gone(root: Path) -> None:
+def test_the_server_ends_when_its_client_stops_reading(root: Path) -> None:
     with over_stdio(root) as client:
         client.call("lock_conversation", id=ID)
         assert client.process.stdout is not None
@@ -154,7 +152,7 @@ def test_a_client_that_reads_no_more_has_gone(root: Path) -> None:
     assert in_use(root) == set()
 
 
-def test_a_client_that_goes_before_it_says_a_word_is_no_failure(root: Path) -> None:
+def test_a_client_that_leaves_before_the_handshake_is_no_failure(root: Path) -> None:
     client = Stdio(root=root)
     try:
         client.leave()
@@ -176,7 +174,7 @@ def test_a_long_poll_does_not_keep_the_server_from_ending(root: Path) -> None:
     assert in_use(root) == set()
 
 
-def test_a_signal_releases_the_locks_and_does_not_only_leave_them_to_the_kernel(root: Path) -> None:
+def test_a_signal_releases_the_locks_before_the_process_ends(root: Path) -> None:
     def is_released() -> bool:
         with over_stdio(root) as client:
             client.call("lock_conversation", id=ID)
@@ -210,7 +208,7 @@ def test_a_store_that_was_released_writes_on_without_keeping_locks(root: Path) -
     assert contents(root) == ["one", "two"]
 
 
-def test_writers_beside_a_release_never_leave_a_lock_that_counts(root: Path) -> None:
+def test_writes_during_a_close_leave_no_live_lock(root: Path) -> None:
     ids = [f"c-{n}" for n in range(40)]
     with Store.open(root, keep_locks=False) as other:
         for id in ids:

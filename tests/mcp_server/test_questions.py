@@ -90,7 +90,7 @@ async def test_where_the_client_cant_ask_nothing_is_done_without_confirm(store: 
     assert store.ids() == [] and store.trash.head(store.trash.list()[0]).title == "New"
 
 
-async def test_a_conversation_with_words_of_others_is_deleted_at_the_users_word_alone(
+async def test_only_the_user_can_agree_to_delete_a_conversation_with_words_of_others(
     store: Store, root: Path, era: str, plan: str
 ) -> None:
     """Or else an agent that may not delete one message of theirs could delete all."""
@@ -112,7 +112,7 @@ async def test_a_damaged_conversation_can_be_deleted_too(store: Store, era: str,
     assert store.ids() == []
 
 
-async def test_nobody_is_asked_for_a_conversation_that_is_not_there(store: Store, era: str) -> None:
+async def test_the_user_is_not_asked_about_a_missing_conversation(store: Store, era: str) -> None:
     user = Answering("accept", {"yes": True})
     async with talking(store, era, elicitation_callback=user) as client:
         said = error(await client.call_tool("delete_conversation", {"id": "nope"}))
@@ -128,7 +128,7 @@ async def test_a_title_that_a_person_gave_is_replaced_when_the_user_says_yes(sto
     assert (store.head(plan).title, store.head(plan).tags) == ("New", ("x",))
 
 
-async def test_nobody_is_asked_about_a_title_made_by_rule_or_about_tags(store: Store, era: str) -> None:
+async def test_the_user_is_not_asked_about_tags_or_a_title_made_by_rule(store: Store, era: str) -> None:
     id = store.create(type="group", messages=[{"role": "user", "content": "Buy milk"}]).id
     user = Answering("decline")
     async with talking(store, era, elicitation_callback=user) as client:
@@ -159,9 +159,7 @@ async def test_a_lock_of_a_dead_program_stays_where_nobody_says_yes(store: Store
         data(await client.call_tool("lock_conversation", {"id": dead, "confirm": True}))
 
 
-async def test_a_lock_that_is_held_is_only_taken_with_force_and_the_users_word(
-    store: Store, era: str, plan: str
-) -> None:
+async def test_a_held_lock_is_taken_only_with_force_and_the_users_consent(store: Store, era: str, plan: str) -> None:
     with store.beside(user="anna") as other:
         other.locks.take(plan)
         lock = other.head(plan).lock
@@ -183,7 +181,9 @@ async def test_a_lock_that_is_held_is_only_taken_with_force_and_the_users_word(
         assert store.head(plan).lock is None
 
 
-async def test_words_of_a_person_are_replaced_at_their_word_and_come_back(store: Store, era: str, plan: str) -> None:
+async def test_a_persons_words_are_replaced_when_they_agree_and_can_be_restored(
+    store: Store, era: str, plan: str
+) -> None:
     message = store.append(plan, content="To the sea?")
     arguments = {"id": plan, "message": "@last", "content": "To the hills?"}
     no, yes = Answering("decline"), Answering("accept", {"yes": True})

@@ -142,7 +142,7 @@ async def test_a_huge_message_is_cut_and_its_rest_can_be_read(store: Store, era:
     assert "".join(parts) == whole.replace("\r\n", "\n")
 
 
-async def test_a_message_larger_than_the_newest_page_is_shown_cut_rather_than_not(store: Store) -> None:
+async def test_a_message_larger_than_a_page_is_cut(store: Store) -> None:
     id = filled(store, ["small", "word " * 40_000])
     async with talking(store, "legacy") as client:
         found = data(await client.call_tool("read_conversation", {"id": id}))

@@ -111,7 +111,7 @@ async def test_a_conversation_by_address_is_its_active_branch_in_the_order_of_th
         assert [one["id"] for one in found["history"]] == ["a", "x"]
 
 
-async def test_what_nobody_knows_keeps_its_very_digits_in_a_resource(store: Store, root: Path) -> None:
+async def test_unknown_numbers_keep_their_digits_in_a_resource(store: Store, root: Path) -> None:
     store.create(id="c1", title="One", type="group", messages=[{"role": "user", "content": "a"}])
     path = root / "conversations" / "c1.json"
     path.write_text(path.read_text().replace('"content": "a",', '"content": "a", "big": 12345678901234567890123,'))
@@ -145,7 +145,7 @@ async def test_a_long_conversation_is_a_megabyte_at_most_and_says_what_is_left_o
         assert 100 <= len(found["history"]) < 120
 
 
-async def test_what_hides_in_a_resource_is_escaped_and_means_what_it_meant(store: Store) -> None:
+async def test_hidden_characters_in_a_resource_are_escaped_and_keep_their_meaning(store: Store) -> None:
     content = "\x1b[31m \u202e \x9b \U000e0041 ok\n"
     store.create(id="c1", title="One", type="group", messages=[{"role": "user", "content": content}])
     async with talking(store, "legacy") as client:

@@ -113,7 +113,7 @@ async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(st
     assert store.ids() == []
 
 
-def test_of_many_who_make_one_conversation_under_a_key_at_once_one_makes_it(root: Path) -> None:
+def test_many_creators_under_one_key_make_one_conversation(root: Path) -> None:
     start = threading.Barrier(8)
     made: list[str] = []
 

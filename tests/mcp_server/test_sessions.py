@@ -65,7 +65,7 @@ def test_a_session_without_requests_ends_with_its_lease_and_its_locks_with_it(ro
         eventually(session.is_over, "the session is gone")
 
 
-def test_a_session_is_of_use_to_the_holder_who_began_it_only(root: Path) -> None:
+def test_a_session_serves_only_the_holder_who_began_it(root: Path) -> None:
     anna, bert = admit(root, "anna"), admit(root, "bert")
     with over_http(root) as server:
         session = server.session(anna)
@@ -127,7 +127,7 @@ def test_a_stop_releases_the_locks_of_all_sessions(root: Path) -> None:
     assert all(state == "orphaned" for _, _, state in locks(root))
 
 
-def test_a_server_that_is_killed_leaves_no_lock_that_counts(root: Path) -> None:
+def test_a_killed_server_leaves_no_live_lock(root: Path) -> None:
     with over_http(root) as server:
         server.session().call("lock_conversation", id=ID)
         server.signal(9)

@@ -107,7 +107,7 @@ def test_the_server_finds_its_store_as_every_command_does(root: Path) -> None:
         assert [head.title for head in store.heads()] == ["Found"]
 
 
-def test_a_store_that_is_none_is_told_on_stderr_with_its_exit_code(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_store_is_an_error_on_stderr(tmp_path: Path) -> None:
     client = Stdio(root=tmp_path / "nowhere")
     try:
         assert client.ended() == 3
@@ -123,7 +123,7 @@ def test_options_for_the_other_transport_are_refused(root: Path) -> None:
         assert "--as" in said or "--allow-host" in said
 
 
-def test_a_save_keeps_nobody_else_out_and_a_lock_does(root: Path) -> None:
+def test_a_lock_keeps_others_out_and_a_save_does_not(root: Path) -> None:
     with over_stdio(root) as one, Store.open(root, keep_locks=False) as other:
         id = one.call("create_conversation", title="Chat", content="Hello")["id"]
         one.call("append_message", id=id, content="Hi")
@@ -137,7 +137,7 @@ def test_a_save_keeps_nobody_else_out_and_a_lock_does(root: Path) -> None:
         other.append(id, content="Free")
 
 
-def test_whatever_comes_is_answered_with_its_id_and_the_server_goes_on(root: Path) -> None:
+def test_every_invalid_line_is_answered_with_its_id_and_the_server_goes_on(root: Path) -> None:
     cut = rb'{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"append_message","arguments":{"id":"%s"}}}'
     answers: list[tuple[bytes, object, int]] = [
         # A JavaScript client that cut an emoji in two, and one that sends other bytes than UTF-8.

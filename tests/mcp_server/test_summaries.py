@@ -33,7 +33,7 @@ async def test_a_summary_is_stored_with_the_tool_that_the_prompt_names(store: St
     assert [(one.role, one.content) for one in store.load(made["id"]).history] == [("assistant", "They go.")]
 
 
-async def test_what_came_while_the_clients_model_wrote_counts_as_new(store: Store, era: str) -> None:
+async def test_messages_that_came_while_the_model_wrote_count_as_new(store: Store, era: str) -> None:
     plan = store.create(title="Holidays", type="group").id
     read = store.append(plan, content="To the sea?").id
     store.append(plan, content="Wait, when?")
@@ -113,7 +113,9 @@ async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: S
         assert f"It is {said}." in prompt.text
 
 
-async def test_the_user_is_asked_before_a_title_goes_that_may_be_theirs(store: Store, root: Path, era: str) -> None:
+async def test_the_user_is_asked_before_a_title_that_may_be_theirs_is_replaced(
+    store: Store, root: Path, era: str
+) -> None:
     """A file of version 2.0 doesn't say who gave its title."""
     plan = store.create(title="Plan", type="group").id
     path = root / "conversations" / f"{plan}.json"

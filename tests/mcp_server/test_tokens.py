@@ -101,7 +101,7 @@ def test_a_holder_has_one_token_and_a_name_that_a_lock_can_show(tokens: Tokens) 
     assert [token.name for token in tokens.all()] == ["anna"]
 
 
-def test_many_who_add_at_once_all_have_their_token(tokens: Tokens) -> None:
+def test_tokens_added_at_once_are_all_kept(tokens: Tokens) -> None:
     names = [f"agent-{n}" for n in range(40)]
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(tokens.add, names))
@@ -115,7 +115,7 @@ def test_a_file_that_others_may_write_is_not_trusted(tokens: Tokens) -> None:
         tokens.holder_of(token)
 
 
-def test_a_file_that_is_none_of_ours_is_an_error_and_lets_nobody_in(tokens: Tokens) -> None:
+def test_a_file_of_another_form_is_an_error_and_admits_nobody(tokens: Tokens) -> None:
     token = tokens.add("anna")
     for data in (b"", b"{", b"[]", b'{"version": 2, "tokens": []}', b'{"version": 1, "tokens": [{}]}'):
         tokens.path.write_bytes(data)

@@ -194,7 +194,7 @@ async def test_making_appending_and_editing(store: Store, era: str) -> None:
     assert [message.content for message in store.tail(id, 5)] == ["Hello", "Hi!"]
 
 
-async def test_nothing_that_is_passed_when_a_conversation_is_made_is_ignored(store: Store, era: str) -> None:
+async def test_create_conversation_uses_every_argument(store: Store, era: str) -> None:
     made(store, tags=["old"])
     async with talking(store, era) as client:
         said = error(await client.call_tool("create_conversation", {"title": "t", "role": "system"}))
@@ -206,7 +206,7 @@ async def test_nothing_that_is_passed_when_a_conversation_is_made_is_ignored(sto
     assert [(message.role, message.content) for message in store.tail(head.id, 9)] == [("user", "Short.")]
 
 
-async def test_a_lock_of_ones_own_is_not_taken_for_somebody_elses(store: Store, era: str) -> None:
+async def test_a_list_calls_the_clients_own_lock_you(store: Store, era: str) -> None:
     with store.beside(user="anna") as other:
         theirs = other.create(title="Theirs").id
         async with talking(store, era) as client:
@@ -355,7 +355,7 @@ async def test_an_error_says_what_to_do_in_terms_of_tools(store: Store, era: str
 
 
 @pytest.mark.both_eras
-async def test_a_tool_that_there_is_not_is_an_error_of_the_protocol(store: Store, era: str) -> None:
+async def test_an_unknown_tool_is_an_error_of_the_protocol(store: Store, era: str) -> None:
     async with talking(store, era) as client:
         with pytest.raises(MCPError) as refused:
             await client.call_tool("no_such_tool" * 100)

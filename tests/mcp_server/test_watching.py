@@ -34,7 +34,7 @@ async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(store: Stor
     assert text(answer) == f'Nothing changed within 0.05 seconds.\nTo go on: cursor: "{found["cursor"]}"'
 
 
-async def test_what_the_client_wrote_is_its_own_though_nobody_waited_before(store: Store, era: str) -> None:
+async def test_the_clients_own_writes_are_marked_before_its_first_wait_too(store: Store, era: str) -> None:
     """An agent that takes a cursor without waiting, or has one from before, does not answer itself."""
     store.create(id="c1", title="t", type="group")
     with store.beside() as other:
@@ -83,7 +83,7 @@ HOLDS = """
 """
 
 
-async def test_who_waits_for_a_lock_hears_that_its_holder_was_killed(store: Store, root: Path, era: str) -> None:
+async def test_a_wait_for_a_lock_ends_when_its_holder_is_killed(store: Store, root: Path, era: str) -> None:
     id = store.create(id="c1", title="t", type="group").id
     child = Child(HOLDS, str(root), id)
     try:
@@ -109,7 +109,7 @@ async def test_who_waits_for_a_lock_hears_that_its_holder_was_killed(store: Stor
     assert data(answers[0])["changes"] == [{"kind": "unlocked", "id": id}]
 
 
-async def test_what_happened_between_two_calls_is_told_at_once(store: Store, era: str) -> None:
+async def test_changes_between_two_calls_are_answered_at_once(store: Store, era: str) -> None:
     async with talking(store, era) as client:
         cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
         with store.beside() as other:
@@ -178,7 +178,7 @@ async def test_a_wait_that_is_cancelled_ends_at_once_and_the_server_goes_on(stor
     assert time.monotonic() - begun < 25  # Half the wait: it did not run on.
 
 
-async def test_many_changes_come_in_answers_within_the_budget_and_none_is_left_out(store: Store) -> None:
+async def test_many_changes_are_answered_within_the_budget_without_a_gap(store: Store) -> None:
     async with talking(store, "legacy") as client:
         cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
         with store.beside() as other:

@@ -87,7 +87,7 @@ def test_all_are_the_programs_whose_settings_are_here(capsule: Program, places: 
     assert [told["changed"] for told in capsule.json("mcp", "uninstall", "--all")] == [True, True, True]
 
 
-def test_what_makes_no_sense_is_a_usage_error(capsule: Program) -> None:
+def test_contradictory_options_are_a_usage_error(capsule: Program) -> None:
     for words, message in (
         ((), "name programs, or say --all: claude-code, "),
         (("emacs",), "'emacs' is not one of claude-code, "),
@@ -98,7 +98,7 @@ def test_what_makes_no_sense_is_a_usage_error(capsule: Program) -> None:
         assert message in " ".join(capsule("mcp", "install", *words, expect=2).stderr.split())
 
 
-def test_a_store_that_is_none_is_not_installed(capsule: Program, places: Places) -> None:
+def test_a_directory_that_is_no_store_is_not_installed(capsule: Program, places: Places) -> None:
     assert "is no Capsule store" in capsule("mcp", "install", "zed", "--store", "/nowhere", expect=3).stderr
     assert list(Path(places.home).iterdir()) == []
 

@@ -83,7 +83,7 @@ def test_a_file_of_toml_is_read_and_gets_something_to_paste(places: Places) -> N
     assert not plan.changes and "mcp_servers.capsule" in plan.paste
 
 
-def test_what_can_not_be_carried_as_it_is_gets_something_to_paste(places: Places) -> None:
+def test_a_file_that_json_would_change_gets_text_to_paste(places: Places) -> None:
     for text in (
         '{\n  // mine\n  "mcpServers": {},\n}\n',
         '{"mcpServers": {/* none */}}',
@@ -104,7 +104,7 @@ def test_what_can_not_be_carried_as_it_is_gets_something_to_paste(places: Places
     assert "mcpServers.capsule" in plan.paste and not plan.changes
 
 
-def test_what_can_not_be_read_is_refused_at_its_place(places: Places) -> None:
+def test_a_file_that_can_not_be_read_is_refused_with_line_and_column(places: Places) -> None:
     path = settings(places, '{\n  // mine\n  "a": x\n}\n')
     with pytest.raises(InvalidDocument) as refused:
         install(named("cursor"), "user", places, LAUNCH)
@@ -178,7 +178,7 @@ def test_a_path_that_programs_would_read_as_a_variable_is_refused(places: Places
             install(named("cursor"), "user", places, Launch(word))
 
 
-def test_where_a_program_has_a_command_that_is_run_and_its_file_is_left_to_it(places: Places) -> None:
+def test_a_programs_own_command_is_run_where_it_has_one(places: Places) -> None:
     """What the real programs make of it, `make clients` shows."""
     log, programs = Path(places.home, "log"), {}
     for name in ("claude", "codex", "gemini", "code"):
