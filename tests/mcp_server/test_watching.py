@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from capsule import Store
 from capsule.mcp_server.tools.budget import tokens
-from tests.mcp_server.talking import data, error, talking, text
+from tests.mcp_server.talking import data, error, talking, text, until
 from tests.processes import Child
 
 pytestmark = pytest.mark.anyio
@@ -160,11 +161,12 @@ async def test_the_client_hears_that_the_wait_goes_on(store: Store, era: str, mo
     async def progress(done: float, total: float | None, message: str | None) -> None:
         heard.append((done, total, message))
 
-    async with talking(store, era) as client:
-        await client.call_tool("watch_changes", {"seconds": 0.3}, progress_callback=progress)
-    assert len(heard) > 3
+    async with talking(store, era) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(client.call_tool, "watch_changes", {"seconds": 50}, progress_callback=progress))
+        await until(lambda: len(heard) > 3)
+        tasks.cancel_scope.cancel()
     assert heard == sorted(heard)
-    assert {(total, message) for _, total, message in heard} == {(0.3, "waiting for changes")}
+    assert {(total, message) for _, total, message in heard} == {(50, "waiting for changes")}
 
 
 @pytest.mark.both_eras
