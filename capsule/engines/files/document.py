@@ -83,23 +83,16 @@ class HeldDocument:
             if whole_files.signature(found) == known.signature and found.st_nlink:
                 self._links, self._device = found.st_nlink, found.st_dev
                 return known
-        try:
-            found = self._open()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise whole_files.failure(error, self.path, "open") from error
-        return known if whole_files.signature(found) == known.signature else None
+        with whole_files.naming(self.path, "open"), suppress(FileNotFoundError):
+            return known if whole_files.signature(self._open()) == known.signature else None
+        return None
 
     def read(self) -> tuple[bytes, Signature] | None:
         """The whole file and its signature; None when there is none."""
-        try:
+        with whole_files.naming(self.path, "read"), suppress(FileNotFoundError):
             found = self._open()
             return whole_files.pread_all(self.sys, self._mutex.document_fd, found.st_size), whole_files.signature(found)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise whole_files.failure(error, self.path, "read") from error
+        return None
 
     def head(self, known: Known) -> bytes:
         """The bytes before `context`, as a JSON document of its own. Costs reading the head."""
@@ -149,12 +142,9 @@ class HeldDocument:
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
             doubt = doubt if doubt == "bytes" else ""
         with whole_files.naming(self.path, "log a change of"):
-            stamp = (
-                self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at).decode("ascii", "replace")
-                if anatomy
-                else ""
-            )
+            raw = self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at) if anatomy else b""
             self.note.remark(records)
+        stamp = raw.decode("ascii", "replace")
         return self.note.write(Known(signature, anatomy, new_tag(), stamp, self._storage.boot, doubt, newest))
 
     def rewrite_records(self, writes: list[list[bytes]]) -> None:
