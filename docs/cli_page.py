@@ -12,7 +12,7 @@ from typing import Any
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import ALIASES, GROUPS, SECTIONS, commands_in, program
+from capsule_cli.app import ALIASES, GROUPS, HELP, commands_in, program
 from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, everywhere, piece_of
 
@@ -75,15 +75,15 @@ def _page() -> Iterator[str]:
     yield "## The commands\n"
     lines = [
         (", ".join(f"`{name}`" for name in commands_in(names)), says)
-        for section in SECTIONS.values()
-        for names, says in section.items()
+        for section in HELP.values()
+        for names, _, says in section
     ]
     yield from _table(("command", "what it does"), lines)
     others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
     yield f"Other names: {others}. `capsule help COMMAND` prints the help of one.\n"
-    for title, lines in SECTIONS.items():
+    for title, lines in HELP.items():
         yield f"## {title}\n"
-        for name in (name for names in lines for name in commands_in(names)):
+        for name in (name for names, _, _ in lines for name in commands_in(names)):
             command = group.get_command(context, name)
             yield from _command(context, name, command)
             for below in GROUPS.get(name, ()):

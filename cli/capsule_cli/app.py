@@ -18,46 +18,46 @@ from capsule_cli.shared import options as options  # It gives every command the 
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, answer, quiet_stdout
 
-#: The help: topics, and beneath them commands with what they do.
-SECTIONS: dict[str, dict[str, str]] = {
-    "Write and read": {
-        "new": "Start a conversation and print its id.",
-        "append": "Add a message and print its id.",
-        "show (cat)": "Print a conversation.",
-        "list (ls)": "List the conversations, the latest first.",
-        "search": "Find messages and titles by their words.",
-        "tail": "Print the last messages, and follow with -f.",
-        "watch": "Report changes as they happen.",
-        "edit": "Change a conversation or a message in your editor.",
-    },
-    "Order and remove": {
-        "rename, tag, pin, archive": "Change the title, the tags or the place in lists.",
-        "set": "Change several of these at once, or undo them.",
-        "delete (rm)": "Move conversations or messages to the trash.",
-        "trash, restore": "List what is in the trash, or bring it back.",
-        "purge": "Empty the trash for good.",
-        "lock, unlock, locks": "Hold a conversation for yourself, or let it go.",
-    },
-    "Branch and carry on": {
-        "switch": "Make another branch the active one.",
-        "regenerate": "Put another answer beside one.",
-        "fork": "Copy a branch into a conversation of its own.",
-        "trim": "Remove every branch but the active one.",
-        "summarize, transcript": "Keep a summary, or print what a model can read.",
-        "context": "Attach a snapshot of a project, and check it.",
-        "servers": "Switch MCP servers for one conversation.",
-    },
-    "Work together": {
-        "git": "Commit, sync, compare and restore with git.",
-        "mcp, tokens": "Serve the store to AI agents, and admit them.",
-    },
-    "Look after the store": {
-        "init": "Make a store.",
-        "doctor": "Examine every file, and mend what can be mended.",
-        "validate, migrate, schema": "Check files, update them, or print the format.",
-        "stats, reindex": "Count what is there, or build the index anew.",
-        "demo": "Show the main job on a store of its own.",
-    },
+#: The help: topics, and beneath them commands with their module and what they do.
+HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "Write and read": (
+        ("new", "conversations", "Start a conversation and print its id."),
+        ("append", "append", "Add a message and print its id."),
+        ("show (cat)", "show", "Print a conversation."),
+        ("list (ls)", "conversations", "List the conversations, the latest first."),
+        ("search", "search", "Find messages and titles by their words."),
+        ("tail", "watch", "Print the last messages, and follow with -f."),
+        ("watch", "watch", "Report changes as they happen."),
+        ("edit", "edit", "Change a conversation or a message in your editor."),
+    ),
+    "Order and remove": (
+        ("rename, tag, pin, archive", "heads", "Change the title, the tags or the place in lists."),
+        ("set", "heads", "Change several of these at once, or undo them."),
+        ("delete (rm)", "trash", "Move conversations or messages to the trash."),
+        ("trash, restore", "trash", "List what is in the trash, or bring it back."),
+        ("purge", "trash", "Empty the trash for good."),
+        ("lock, unlock, locks", "locks", "Hold a conversation for yourself, or let it go."),
+    ),
+    "Branch and carry on": (
+        ("switch", "branches", "Make another branch the active one."),
+        ("regenerate", "branches", "Put another answer beside one."),
+        ("fork", "branches", "Copy a branch into a conversation of its own."),
+        ("trim", "branches", "Remove every branch but the active one."),
+        ("summarize, transcript", "summaries", "Keep a summary, or print what a model can read."),
+        ("context", "context", "Attach a snapshot of a project, and check it."),
+        ("servers", "servers", "Switch MCP servers for one conversation."),
+    ),
+    "Work together": (
+        ("git", "git.clone", "Commit, sync, compare and restore with git."),
+        ("mcp, tokens", "mcp.server", "Serve the store to AI agents, and admit them."),
+    ),
+    "Look after the store": (
+        ("init", "maintenance", "Make a store."),
+        ("doctor", "maintenance", "Examine every file, and mend what can be mended."),
+        ("validate, migrate, schema", "maintenance", "Check files, update them, or print the format."),
+        ("stats, reindex", "search", "Count what is there, or build the index anew."),
+        ("demo", "demo", "Show the main job on a store of its own."),
+    ),
 }
 
 
@@ -68,19 +68,9 @@ def commands_in(names: str) -> list[str]:
 
 #: The modules of the commands.
 MODULES: dict[str, str] = {
-    **dict.fromkeys(("new", "list"), "conversations"),
-    **dict.fromkeys(("rename", "tag", "pin", "archive", "set"), "heads"),
-    **dict.fromkeys(("delete", "trash", "restore", "purge"), "trash"),
-    **dict.fromkeys(("lock", "unlock", "locks"), "locks"),
-    **dict.fromkeys(("switch", "regenerate", "fork", "trim"), "branches"),
-    **dict.fromkeys(("summarize", "transcript"), "summaries"),
-    **dict.fromkeys(("search", "stats", "reindex"), "search"),
-    **dict.fromkeys(("tail", "watch"), "watch"),
-    **dict.fromkeys(("init", "doctor", "validate", "migrate", "schema"), "maintenance"),
-    **{name: name for name in ("append", "show", "edit", "context", "servers", "demo", "help")},
-    "git": "git.clone",
-    "mcp": "mcp.server",
+    **{name: module for lines in HELP.values() for names, module, _ in lines for name in commands_in(names)},
     "tokens": "mcp.tokens",
+    "help": "help",
 }
 
 #: The commands of those that have some.
@@ -117,7 +107,7 @@ class _Program(CapsuleGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from capsule_cli.commands.help import overview
 
-        formatter.write(overview(SECTIONS))
+        formatter.write(overview(HELP))
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         asked.forget()

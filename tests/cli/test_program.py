@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import capsule as package
 from capsule import Store, errors
 from capsule.format import fields
-from capsule_cli.app import GROUPS, MODULES, SECTIONS, app, commands_in, program
+from capsule_cli.app import GROUPS, HELP, MODULES, app, commands_in, program
 from capsule_cli.shared import options
 from tests.processes import ROOT, Child
 
@@ -74,10 +74,10 @@ def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
 def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule: Any) -> None:
     told = capsule("--help").stdout
     assert len(told.splitlines()) <= 40 and max(map(len, told.splitlines())) <= 80
-    named = [name for lines in SECTIONS.values() for names in lines for name in commands_in(names)]
+    named = [name for lines in HELP.values() for names, _, _ in lines for name in commands_in(names)]
     assert sorted([*named, "help"]) == sorted(MODULES)
-    for lines in SECTIONS.values():
-        assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for says in lines.values())
+    for lines in HELP.values():
+        assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for _, _, says in lines)
     for group, below in GROUPS.items():
         told = capsule(group, "--help").stdout
         assert all(re.search(rf"^  {name} ", told, re.M) for name in below)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -31,14 +31,14 @@ Read about one command with: capsule help COMMAND
 """
 
 
-def overview(sections: Mapping[str, Mapping[str, str]]) -> str:
+def overview(sections: Mapping[str, Iterable[tuple[str, str, str]]]) -> str:
     """The help of the whole program."""
 
     def lines() -> Iterator[str]:
         yield "Usage: capsule COMMAND [ARGUMENTS] [OPTIONS]"
         for title, commands in sections.items():
             yield f"{title}:"
-            yield from (f"  {names:<25}  {says}" for names, says in commands.items())
+            yield from (f"  {names:<25}  {says}" for names, _, says in commands)
 
     return "\n".join(lines()) + "\n" + _FOOT
 

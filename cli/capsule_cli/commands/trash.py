@@ -100,7 +100,6 @@ def _delete_all(store: Store, *, yes: bool) -> None:
             f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
             yes=yes,
         )
-    titles = {head.id: head.title for head in store.heads()}
     told: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
     for id, became in with_bar("deleting", store.delete_all(), many):
@@ -110,8 +109,7 @@ def _delete_all(store: Store, *, yes: bool) -> None:
         if not is_id(id):
             path = f"{store.root}/conversations/{id}.json"
             became = InvalidInput(f"{path}: {became.message}; rename the file, or move it out of the way")
-        named = f"{one_line(titles[id])!r}: " if titles.get(id) else ""
-        failed.append(type(became)(f"{named}{became.message}", remedy=became.remedy, **became.fields))
+        failed.append(became)
         told.append({"id": id, "error": became.message})
     gone = len(told) - len(failed)
     said = f"{counted(gone, 'conversation')} {'is' if gone == 1 else 'are'} in the trash"
