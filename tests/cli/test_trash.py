@@ -110,11 +110,11 @@ def test_all_go_to_the_trash_when_a_script_says_yes_and_come_back_one_by_one(cap
 
 
 def test_a_locked_one_stays_is_named_and_holds_up_no_other(capsule: Any) -> None:
-    held, other = capsule.new("Held one"), capsule.new("Other")
+    held, other = capsule.new("Held"), capsule.new("Other")
     capsule("lock", held, "--instance", "desk")
     answer = capsule("delete", "--all", "--yes", expect=4)
     assert answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
-    assert "'Held one'" in answer.stderr and held in answer.stderr
+    assert held in answer.stderr
     assert [item["id"] for item in capsule.json("trash")] == [other]
     (told,) = capsule.json("delete", "--all", "--yes", expect=4)
     assert told["id"] == held and "is locked by" in told["error"]

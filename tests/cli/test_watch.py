@@ -47,12 +47,10 @@ def replace(path: Path, old: bytes, new: bytes) -> None:
 def test_watch_tells_a_line_a_change(capsule: Any) -> None:
     process = follow(capsule)
     id = capsule.new("Plan", "--type", "group")
-    told = lines(process, 1)
-    capsule("append", id, "hello")
-    told += lines(process, 1)
-    capsule("rename", id, "Another")
-    told += lines(process, 1)
-    rows = [line.split("\t") for line in told]
+    rows = [lines(process, 1)[0].split("\t")]
+    for words in (("append", id, "hello"), ("rename", id, "Another")):
+        capsule(*words)
+        rows.append(lines(process, 1)[0].split("\t"))
     assert [(row[1], row[2]) for row in rows] == [("created", id), ("appended", id), ("head", id)]
     assert rows[1][3] == "1 message" and "title" in rows[2][3]
 
@@ -163,16 +161,12 @@ def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
 
 def test_tail_shows_the_last_messages_as_show_does(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
-    for number in range(12):
-        capsule("append", id, f"message {number}")
+    capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(12)))
     assert capsule("show", id, "--last", "10").stdout.endswith(capsule("tail", id).stdout)
     assert capsule("show", id, "--last", "2").stdout.endswith(capsule("tail", id, "-n", "2").stdout)
     assert capsule("tail", id, "-n", "0").stdout == ""
     told = [json.loads(line) for line in capsule("tail", id, "-n", "2", "--json").stdout.splitlines()]
-    assert [(one["kind"], one["at"], one["message"]) for one in told] == [
-        ("message", 10, capsule.history(id)[10]),
-        ("message", 11, capsule.history(id)[11]),
-    ]
+    assert told == [{"kind": "message", "at": at, "message": capsule.history(id)[at]} for at in (10, 11)]
 
 
 def test_tail_follows_what_others_append_and_edit(capsule: Any) -> None:
