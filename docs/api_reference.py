@@ -40,10 +40,7 @@ and to read what is new in files that changed.
 _TITLES = {
     "Store": "Open, delete and follow changes",
     "Writing": "Make a conversation, append, and change its head",
-    "Listing": "List",
-    "Paging": "Read a page of messages",
-    "Searching": "Search and count",
-    "Reading": "Read",
+    "Reading": "Read, list and search",
 }
 _HEADING = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Cost):(?:\s+(\S.*))?")
 _ITEM = re.compile(r" {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):\s+(.*)")

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from capsule.format.moments import moment
-from capsule.store.reading import Reading
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
+    from capsule.engines.index.index import Index
     from capsule.engines.index.pages import Listed
     from capsule.format.head import Head
 
@@ -68,39 +68,18 @@ class Filter:
         ]
 
 
-class Listing(Reading):
-    """What an open store lists. A base of `Store`."""
-
-    def list(
-        self,
-        filter: Filter | None = None,
-        order: Order = "updated",
-        *,
-        limit: int | None = None,
-        cursor: str = "",
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Listed:
-        """List a page of the conversations: pinned ones first, damaged files last.
-
-        A conversation that fits from the first page to the last is on exactly one of the pages, and none is on two,
-        whatever is written, renamed, pinned, deleted or brought back between them.
-
-        Args:
-            filter: Which conversations. None: those that are not archived, and the damaged files.
-            order: `updated` or `created`: the latest first; or `title`.
-            limit: The most conversations of a page. None: all of them.
-            cursor: `Listed.cursor` of the page before, with the same filter and order. Empty: the first page.
-            progress: Called with the bytes that are indexed so far, and all bytes, if the index must be built first.
-
-        Raises:
-            InvalidInput: The cursor is none, or of another list, store or index; or the filter's `since` is no time.
-            StorageFailed, StoreBusy: The index can't be built.
-
-        Cost: as `heads`, and some microseconds for each conversation in the store.
-        """
-        chosen = filter or Filter()
-        asked = f"list {chosen} {order}"
-        return self.index.listed(lambda heads: _in_order(chosen.of(heads), order), limit, cursor, asked, progress)
+def listed(
+    index: Index,
+    filter: Filter | None,
+    order: Order,
+    limit: int | None,
+    cursor: str,
+    progress: Callable[[int, int], None] | None,
+) -> Listed:
+    """The page that `Store.list` gives."""
+    chosen = filter or Filter()
+    asked = f"list {chosen} {order}"
+    return index.listed(lambda heads: _in_order(chosen.of(heads), order), limit, cursor, asked, progress)
 
 
 def _in_order(heads: Iterable[Head], order: Order) -> list[Head]:

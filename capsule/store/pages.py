@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.format.references import find_message, place_in
 from capsule.format.tree.tree import Tree
-from capsule.store.reading import Reading
+
+if TYPE_CHECKING:
+    from capsule.store.reading import Reading
 
 Entry = dict[str, Any]
 #: A message's place in the history, and the message as it stands in the file.
@@ -62,46 +64,22 @@ class Page:
         return f"{number[0]}/{number[1]}" if number else None
 
 
-class Paging(Reading):
-    """What an open store shows of a conversation at a time. A base of `Store`."""
-
-    def page(self, id: str, limit: int = 20, *, around: str | None = None, cursor: str | None = None) -> Page:
-        """Read a page of the active branch: its newest messages, those around one, or on from another page.
-
-        `Page.older` and `Page.newer` are cursors. Whoever follows one of them from page to page meets each message that
-        stays on the branch once, and none twice, whatever is appended, edited, deleted or brought back between them. A
-        cursor stands at the next message. If another branch is made the active one, older pages stay where they were,
-        and newer ones follow it only if it leads through that message. If the message is deleted, the cursor is
-        refused; go on `around` the last one that was shown.
-
-        Args:
-            id: The conversation.
-            limit: The most messages.
-            around: A message, as `find_message` takes it, to be shown with those before and after it. If it is not on
-                the active branch: those of the branch through it, and on to the newest answers.
-            cursor: `Page.older` or `Page.newer` of an earlier page.
-
-        Raises as `load`; also
-            NotFound: There is no such message.
-            InvalidInput: Several messages are meant; or the cursor is none, or its message is gone.
-
-        Cost: reading from the page to the end of the file. Reading the whole file if somebody branched off there, or
-            `around` names a message, by its id, that is not among the last 256.
-        """
-        asked = _Asked(limit, around, cursor)
-        first, entries = self.tail_entries(id, max(limit + 1, _LAST if around else 0))
+def page_of(store: Reading, id: str, limit: int, around: str | None, cursor: str | None) -> Page:
+    """The page that `Store.page` gives."""
+    asked = _Asked(limit, around, cursor)
+    first, entries = store.tail_entries(id, max(limit + 1, _LAST if around else 0))
+    at = asked.place(first, entries)
+    while at is not None and first > max(at - limit, 0):
+        first, entries = store.tail_entries(id, first + len(entries) - at + limit)
         at = asked.place(first, entries)
-        while at is not None and first > max(at - limit, 0):
-            first, entries = self.tail_entries(id, first + len(entries) - at + limit)
-            at = asked.place(first, entries)
-        is_line = not any("parent" in entry for entry in entries)
-        if at is None or not is_line or self.engine.head(id)[0]["metadata"].get("currentNode") is not None:
-            return asked.page_of(self.document(id))
-        return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
+    is_line = not any("parent" in entry for entry in entries)
+    if at is None or not is_line or store.engine.head(id)[0]["metadata"].get("currentNode") is not None:
+        return asked.page_in(store.document(id))
+    return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
 
 
 class _Asked:
-    """Which page is asked for; the arguments are those of `Paging.page`."""
+    """Which page is asked for; the arguments are those of `Store.page`."""
 
     def __init__(self, limit: int, around: str | None, cursor: str | None) -> None:
         if limit < 1 or (around is not None and cursor is not None):
@@ -124,7 +102,7 @@ class _Asked:
         places = (place for place, entry in enumerate(entries, first) if entry.get("id") == self._wanted)
         return next(places, self._near if 0 <= self._near < first else None)
 
-    def page_of(self, document: dict[str, Any]) -> Page:
+    def page_in(self, document: dict[str, Any]) -> Page:
         """The page of a whole conversation."""
         history = document["history"]
         tree = Tree(history)

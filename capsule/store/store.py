@@ -25,10 +25,7 @@ from capsule.store.edits import Edits
 from capsule.store.forks import Forks, delete_alone
 from capsule.store.incoming import Incoming
 from capsule.store.listeners import Listeners
-from capsule.store.lists import Listing
 from capsule.store.locks import Locks
-from capsule.store.pages import Paging
-from capsule.store.search import Searching
 from capsule.store.servers import Servers
 from capsule.store.summaries import Summaries
 from capsule.store.trash import Trash, discard
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
     from capsule.watch.stream import Event, Watch
 
 
-class Store(Writing, Listing, Paging, Searching):
+class Store(Writing):
     """An open store: one instance, which several threads may use.
 
     Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `locks.release`, the end
