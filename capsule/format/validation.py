@@ -9,6 +9,7 @@ commands that must start fast.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
@@ -32,13 +33,14 @@ def check(document: dict[str, Any], data: bytes, path: str) -> None:
 
     `data` is the file, which gives line and column, and `path` its name for the error.
     """
-    found: list[_Found] = []
-    for problem in _problems(document):
-        found.append(problem)
-        if len(found) == MAX_PROBLEMS:
-            break
-    if found:
+    if found := list(islice(_problems(document), MAX_PROBLEMS)):
         raise InvalidDocument.of(_placed(found, data, path))
+
+
+def check_made(document: dict[str, Any], note: str = "") -> None:
+    """Make sure that a document made from arguments is a capsule. Raises InvalidInput, which ends in `note`."""
+    if found := [f"{dotted(where)}: {what}" for where, what in islice(_problems(document), MAX_PROBLEMS)]:
+        raise InvalidInput("; ".join(found) + note)
 
 
 def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidDocument, InvalidInput, NotFound, Remedy
-from capsule.format import codec, validation
+from capsule.errors import NotFound, Remedy
+from capsule.format import validation
 from capsule.format.merge.conflicts import Recorded, field_path, settled
 from capsule.format.text.titles import check_title
 from capsule.store.attributes import entitle
@@ -98,7 +98,7 @@ class Conflicts:
                 entitle(document, value, "user")
             else:
                 _put(document, path, value)
-            _check(document, field)
+            validation.check_made({**document, "history": []}, "; nothing was changed")
 
         if path[0] in ("title", "metadata"):
             return self._store._change_head(id, change)
@@ -137,13 +137,3 @@ def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         inside.pop(path[-1], None)
     else:
         inside[path[-1]] = value
-
-
-def _check(document: Mapping[str, Any], field: str) -> None:
-    """Make sure that it is still a capsule. Raises InvalidInput."""
-    whole = {**document, "history": []}
-    try:
-        validation.check(whole, codec.encode(whole), field)
-    except InvalidDocument as error:
-        what = "; ".join(f"{problem.where} {problem.what}" for problem in error.problems)
-        raise InvalidInput(f"{what}; nothing was changed") from None

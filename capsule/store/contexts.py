@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import orjson
 
 from capsule import timestamps
-from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import anatomy, canonical, codec, migrations, new, validation
 from capsule.store.reading import KIND
 
@@ -106,11 +105,7 @@ def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
 def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
     """The bytes of a checked context. Raises InvalidInput when it is none."""
     document = new.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
-    data = codec.encode(canonical.in_order(document))
-    try:
-        validation.check(document, data, "context")
-    except InvalidDocument as error:
-        raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None
+    validation.check_made(document)
     return codec.encode(canonical.in_order(document)["context"])[:-1]
 
 

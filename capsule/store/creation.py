@@ -10,8 +10,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidDocument, InvalidInput, NotFound
-from capsule.format import codec, validation
+from capsule.errors import InvalidInput, NotFound
+from capsule.format import validation
 from capsule.format.head import Head
 from capsule.ids import keyed_conversation_id
 from capsule.store.appends import check_key
@@ -30,7 +30,7 @@ def write_new(store: Writing, document: dict[str, Any]) -> Head:
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
     for entry in entries:
         encoded_within(entry, store.settings.message_bytes)
-    _check_new(document, codec.encode(document))
+    validation.check_made(document)
     own = store._own
 
     def written(tag: str) -> None:
@@ -47,14 +47,6 @@ def write_new(store: Writing, document: dict[str, Any]) -> Head:
     head = Head.of(document, store.engine.name(KIND, id), size)
     assert head is not None
     return head
-
-
-def _check_new(document: dict[str, Any], data: bytes) -> None:
-    """Raise InvalidInput unless a document made from arguments is a valid capsule."""
-    try:
-        validation.check(document, data, "conversation")
-    except InvalidDocument as error:
-        raise InvalidInput("; ".join(f"{problem.where}: {problem.what}" for problem in error.problems)) from None
 
 
 class TakenId(InvalidInput):

@@ -10,14 +10,14 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from capsule import timestamps
+from capsule import ids, timestamps
 from capsule.engines.files.protocols import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound, Remedy
 from capsule.format import new
 from capsule.format.head import Head
 from capsule.format.references import find_message
-from capsule.format.text.titles import MAX, check_title, title_from
-from capsule.ids import check_id, message_ids_at, new_id
+from capsule.format.text.titles import check_title, title_after
+from capsule.ids import check_id
 from capsule.locks.policy import describe
 from capsule.store.creation import made_once, write_new
 from capsule.store.reading import KIND
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
-_TITLE = "Fork of "
 #: What a fork has of its source's metadata.
 _COPIED = ("mcpServers", "participants", "description")
 
@@ -71,17 +70,15 @@ class Forks:
 
         Cost: reading the source, and writing the new file.
         """
+        if key is not None and new_id is not None:
+            raise InvalidInput("give new_id or key, and not both: a key makes the id")
+
+        def make(made: str) -> Head:
+            return self._fork(id, at, title, attachments, made, created_by)
+
         if key is not None:
-            if new_id is not None:
-                raise InvalidInput("give new_id or key, and not both: a key makes the id")
-            return made_once(
-                self._store,
-                "fork",
-                check_id(id),
-                key,
-                lambda made: self._fork(id, at, title, attachments, made, created_by),
-            )
-        return self._fork(id, at, title, attachments, _id_for(new_id), created_by)
+            return made_once(self._store, "fork", check_id(id), key, make)
+        return make(ids.new_id() if new_id is None else check_id(new_id))
 
     def _fork(
         self, id: str, at: str | None, title: str | None, attachments: bool, new_id: str, created_by: str | None
@@ -93,12 +90,13 @@ class Forks:
         tree = Tree(history)
         place = tree.active_leaf(about.get("currentNode")) if at is None else find_message(history, at, id)
         path = [history[place] for place in tree.path_to(place)]
-        ids = message_ids_at([_ms(entry) for entry in path])
+        said = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
+        new_ids = ids.message_ids_at([_ms(entry) for entry in path])
         left_out = {"parent"} if attachments else {"parent", "attachments"}
         type = str(about.get("type") or "chat")
         document = new.new_capsule(
             new_id,
-            _title(source["title"], path) if title is None else check_title(title),
+            title_after("Fork of ", source["title"], said) if title is None else check_title(title),
             timestamps.now(),
             str(about.get("mode") or "api"),
             type,
@@ -107,7 +105,7 @@ class Forks:
             self._store._holder.lock_for_new(type),
             [
                 {key: value for key, value in entry.items() if key not in left_out} | {"id": message}
-                for entry, message in zip(path, ids, strict=True)
+                for entry, message in zip(path, new_ids, strict=True)
             ],
             context=source.get("context"),
             metadata={name: about.get(name) for name in _COPIED} | {"forkedFrom": id, "createdBy": created_by},
@@ -217,17 +215,3 @@ def _ms(entry: Mapping[str, Any]) -> int:
         return max(0, round(timestamps.parse(str(entry.get("timestamp"))).timestamp() * 1000))
     except ValueError:
         return 0
-
-
-def _id_for(id: str | None) -> str:
-    return new_id() if id is None else check_id(id)
-
-
-def _title(source: str, path: list[Mapping[str, Any]]) -> str:
-    """The title of a fork; a hand-written one of the source may be none that is accepted."""
-    about = source.strip(" \t")[: MAX - len(_TITLE)].rstrip()
-    said = title_from(next((str(entry["content"]) for entry in path if entry["role"] == "user"), ""))
-    try:
-        return check_title(_TITLE + (about or said or "a conversation"))
-    except InvalidInput:
-        return check_title(_TITLE + (title_from(source) or said or "a conversation"))

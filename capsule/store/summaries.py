@@ -15,7 +15,7 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.format import new
 from capsule.format.message import check_message
 from capsule.format.references import find_message
-from capsule.format.text.titles import MAX, check_tags, check_title, title_from
+from capsule.format.text.titles import check_tags, check_title, title_after
 from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
 from capsule.store.change import complete
@@ -25,8 +25,6 @@ from capsule.store.lists import Filter
 if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.store.store import Store
-
-_TITLE = "Summary: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ class Summaries:
         stamp = timestamps.now()
         return new.new_capsule(
             id,
-            check_title(title) if title is not None else _title(source.title, message["content"]),
+            check_title(title) if title is not None else title_after("Summary: ", source.title, message["content"]),
             stamp,
             source.mode,
             type,
@@ -253,12 +251,3 @@ class Summaries:
         heads = self._store.list(Filter(archived=None, summaries_of=id), "created").heads
         source = self._source(id) if heads else None
         return [Summary(head, standing_of(self._store.document(head.id), source)) for head in heads]
-
-
-def _title(source: str, text: str) -> str:
-    """The title of a summary; a hand-written one of the source may be none that is accepted."""
-    about = source.strip(" \t")[: MAX - len(_TITLE)].rstrip()
-    try:
-        return check_title(_TITLE + about if about else _TITLE + title_from(text))
-    except InvalidInput:
-        return _TITLE + (title_from(source) or title_from(text))

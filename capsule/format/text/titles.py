@@ -45,6 +45,21 @@ def title_by_rule(history: Iterable[Mapping[str, Any]]) -> str:
     return next((made for entry in history if entry["role"] == "user" and (made := title_from(entry["content"]))), "")
 
 
+def title_after(prefix: str, source: str, text: str) -> str:
+    """The title of what is made of a conversation: a prefix, and the title of the source.
+
+    Args:
+        prefix: The prefix.
+        source: The title of the source; one from a hand edit may not be accepted.
+        text: What it begins with, for a source without a title.
+    """
+    said = title_from(text) or "a conversation"
+    try:
+        return check_title(prefix + (source.strip(" \t")[: MAX - len(prefix)].rstrip() or said))
+    except InvalidInput:
+        return prefix + (title_from(source) or said)
+
+
 def _cut(line: str) -> str:
     if len(line) <= NEAR:
         return line
