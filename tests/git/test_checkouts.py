@@ -88,13 +88,13 @@ PUTS_BACK = (
 )
 
 
-def test_an_uncommitted_message_comes_back_with_advice(clone: Clone, id: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_uncommitted_message_comes_back_with_a_warning(clone: Clone, id: str, caplog: pytest.LogCaptureFixture) -> None:
     for command in PUTS_BACK:
         with clone.store() as store:
             store.append(id, content=" ".join(command))
             clone.git(*command)
             assert contents(store, id)[-1] == " ".join(command)
-            assert f"{id} --at HEAD" in caplog.text
+            assert f"{id}.json: was put back as the last commit has it" in caplog.text
         caplog.clear()
         clone.commit()
 
