@@ -1,4 +1,4 @@
-"""Telling clients of 2025 what the store warns of: `logging/setLevel`, and `notifications/message` from there on.
+"""Sends the store's warnings to clients of 2025: `logging/setLevel`, and `notifications/message` after it.
 
 The protocol of 2026 has no such method; its clients ask for it with each request, and the SDK sees to that. What must
 stay true: a client that set no level hears nothing; and a warning never waits for a client.

@@ -1,4 +1,4 @@
-"""Which store stands for a client over HTTP: an instance for each session, one by name for each holder.
+"""The store of each client over HTTP: an instance for each session, and one by name for each holder.
 
     client                                   its store                        its locks last
     with a session (protocol of 2025)        an instance of its own           to the end of the session
@@ -6,8 +6,8 @@
                                              name (`capsule --instance`)      last use; a save alone keeps none
 
 What must stay true: two sessions are two instances, also of one holder; a session's locks are released when it ends,
-however it ends (DELETE, idle too long, the server stops), and a request that is still running then locks nothing any
-more. All of them share the files and the index of one store, so that a session costs little.
+however it ends (DELETE, idle too long, the server stops), and a request that still runs then takes no lock. All of them
+share the files and the index of one store, so that a session costs little.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class HttpStores(Stores):
     Args:
         root: The store's directory.
         most: The widest scope that any client has.
-        idle_s: Seconds after which the store of a holder who asks for nothing is closed. Its locks stay, and are no
-            longer refreshed, so that they run out.
+        idle_s: Seconds without a request after which a holder's store is closed. Its locks are no longer refreshed
+            then, so they expire.
     """
 
     def __init__(self, root: str, *, most: Scope = "admin", idle_s: float = 60.0) -> None:
@@ -81,7 +81,7 @@ class HttpStores(Stores):
         return Access(str(user.username), min(own, self._most, key=SCOPES.index))
 
     def of(self, ctx: Context) -> Store:
-        """The store of the client that made this call. A session's is made at its first call."""
+        """The store of the client that made this call; a session's is opened at its first call."""
         holder = self.access(ctx.request_context).name
         assert holder is not None
         # The SDK's own record of the session: what a header says may be made up.
@@ -112,17 +112,17 @@ class HttpStores(Stores):
         await anyio.to_thread.run_sync(self.end, session, abandon_on_cancel=True)
 
     def end(self, session: str) -> None:
-        """A session has ended: its locks are released. Nothing happens when there is no such session."""
+        """Release the locks of a session that has ended; an unknown one is passed over."""
         with self._guard:
             ended = self._sessions.pop(session, None)
         if ended is not None:
             _let_go(ended.store.close)
 
     def tidy(self, holders: set[str]) -> None:
-        """Close the stores of holders who have asked for nothing lately, or have no token any more.
+        """Close the stores of idle holders, and of those whose token was revoked.
 
         Args:
-            holders: The names of those who have one.
+            holders: The names of those who have a token.
         """
         before = time.monotonic() - self._idle_s
         with self._guard:

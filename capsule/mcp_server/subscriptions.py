@@ -1,9 +1,9 @@
-"""Telling clients that something changed, in both eras of the protocol.
+"""Notifies clients of changes, in both eras of the protocol.
 
 A client of 2025 asks with `resources/subscribe` and hears of it on its connection; one of 2026 asks with
 `subscriptions/listen`, which the SDK answers from a bus. What must stay true: both hear the same, of whoever wrote it;
-whatever happens after a client was told that it is subscribed, it hears of; the store is followed only while somebody
-listens; and a client that doesn't read holds up no other for long.
+a client hears of every change after the answer to its subscription; the store is followed only while somebody listens;
+and a client that does not read delays the others for seconds only.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Subscriptions:
 
 
 def events(change: Change) -> Iterator[ServerEvent]:
-    """What subscribers are told of one change."""
+    """The events of one change."""
     from capsule.mcp_server.resources import CONVERSATIONS, address, message_address
 
     yield ResourceUpdated(uri=address(change.id))

@@ -1,4 +1,4 @@
-"""Tries an entry out: starts the server as the program would, talks to it, and says what there was to see.
+"""Tries an entry out: starts the server as the program would, talks to it, and reports.
 
 What must stay true: the server gets the command, the arguments and the environment that the entry gives, and of this
 process's environment only what every program passes on; only what changes nothing is called; and a server that
@@ -21,17 +21,17 @@ from typing import Any, BinaryIO
 from capsule.mcp_server.clients.table import Launch
 from capsule.mcp_server.tools.budget import tokens
 
-#: How long the server may take for everything it is asked.
+#: Seconds that the server has for all requests together.
 TIMEOUT_S = 30.0
 #: The tool that is called: it changes nothing, and needs nothing.
 READS = "list_conversations"
-#: How much of what the server said on stderr is told.
+#: Characters of stderr, from the end, that a finding repeats.
 _SAID = 2000
 
 
 @dataclass(slots=True)
 class Seen:
-    """What there was to see of a server.
+    """The report on a server.
 
     Attributes:
         problems: What is wrong, each with its way out.
@@ -52,7 +52,7 @@ class Seen:
     store: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """It as JSON."""
         return asdict(self)
 
 
@@ -77,7 +77,7 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     logger = logging.getLogger("mcp")
     level = logger.level
     with tempfile.TemporaryFile() as stderr:
-        logger.setLevel(logging.CRITICAL)  # What the SDK logs of a server's faults is told as a finding.
+        logger.setLevel(logging.CRITICAL)  # A server's faults are findings, not log lines.
         try:
             _talk(launch, cwd, stderr, timeout_s, seen)
         finally:

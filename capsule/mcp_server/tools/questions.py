@@ -1,9 +1,9 @@
-"""What is asked of the user before it is done, and what is said where the client can't ask.
+"""The questions to the user before something is done, and the answers where the client can't ask.
 
-What must stay true: nothing is done unless the user said yes. A client that can ask always asks, whatever the model
-says of it; only where it can't does `confirm: true` count, by which the model says that it asked itself; and not even
-that where words of a person are replaced or removed. The SDK carries a question in either era of the protocol: a
-request in the middle of the call, or an answer that asks for more.
+What must stay true: nothing is done unless the user said yes. A client that can ask always asks. Only where it can't
+does `confirm: true` count, with which the model says that it asked the user; and not even that is enough to replace or
+remove words of a person. The SDK carries a question in either era of the protocol: a request in the middle of the call,
+or an answer that asks for more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ASKS_IN_ITS_ANSWER = "2026-07-28"
 
 
 class Yes(BaseModel):
-    """What the user answers. What doesn't fit it is no yes: `errors` says so."""
+    """The user's answer. Another form of it counts as no (`errors.of_tool`)."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     yes: bool = Field(default=True, title="Do it")

@@ -1,9 +1,9 @@
 """Serving many clients over streamable HTTP.
 
-What must stay true: nobody is answered without a token; every refusal is a JSON-RPC error; and when the server stops or
-a token is revoked, what is open ends as HTTP ends it: with an answer that is complete or a stream that is closed.
+What must stay true: every request needs a token; every refusal is a JSON-RPC error; and when the server stops or a token
+is revoked, open requests end as HTTP ends them: with a complete answer, or a stream that is closed.
 
-The SDK's application checks the token, the Host and the Origin; `_Edge`, in front of it, sees to the rest.
+The SDK's application checks the token, the Host and the Origin; `_Edge`, in front of it, does the rest.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from capsule.mcp_server.transport.tokens import Tokens
 
 _MOST_SESSIONS: Final = 500
-#: How often it is looked for revoked tokens and for idle holders, in seconds.
+#: Seconds between two looks for revoked tokens and idle holders.
 _TIDY_S: Final = 2.0
-#: How long requests may still take when the server stops, in seconds. Streams end at once.
+#: Seconds that open requests still have when the server stops. Streams end at once.
 _LAST_ANSWERS_S: Final = 0.7
-#: How long uvicorn may take after that, and the answer that a session has ended until its locks are released.
+#: Seconds that uvicorn has after that, and that the answer to a DELETE waits for the release of the locks.
 _CLOSING_S: Final = 0.5
-#: What is said in place of the SDK's own words.
+#: Messages in place of the SDK's own.
 _WORDS: Final = {
     401: "a token is needed that is known, and neither revoked nor expired: Authorization: Bearer TOKEN; "
     "one is made with: capsule tokens add NAME",
@@ -54,7 +54,7 @@ _NAMED: Final = "; a name is allowed with --allow-host NAME"
 
 
 class _Verifier:
-    """Asks the file of tokens, at each request."""
+    """Looks each token up in the file of tokens."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -72,7 +72,7 @@ class _Verifier:
 
 
 def admitting(tokens: Tokens) -> dict[str, Any]:
-    """The options of a server that lets nobody in without one of these tokens."""
+    """The options of a server whose every request needs one of these tokens."""
     # Without a resource's address, the SDK uses the issuer's for nothing.
     nowhere = AnyHttpUrl("http://localhost")
     settings = AuthSettings(issuer_url=nowhere, resource_server_url=None, required_scopes=["read"])
@@ -94,7 +94,7 @@ def serve(
         server: The server, built with the options of `admitting`.
         stores: The stores behind it.
         listener: Where it listens.
-        tokens: Who may come in.
+        tokens: Whose requests are answered.
         hosts: Further names by which clients may call the server, such as that of a proxy before it.
         ready: Called when requests are answered.
     """
@@ -160,7 +160,7 @@ async def _tidy(edge: _Edge, stores: HttpStores, tokens: Tokens) -> None:
 
 
 def _raise_limit_of_files() -> None:
-    """Let the process have as many files open as it may: each session has some."""
+    """Raise the limit of open files as far as it goes: each session needs some."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -178,7 +178,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Edge:
-    """The application that uvicorn calls: the SDK's, with what it leaves open.
+    """The application that uvicorn calls, around the SDK's.
 
     Args:
         app: The SDK's application.
@@ -209,7 +209,7 @@ class _Edge:
             await answer.finish()
 
     def drop_all_but(self, holders: set[str]) -> None:
-        """End what is open for holders who have no token any more."""
+        """End the open requests of holders whose token was revoked or has expired."""
         for cancel, scope in self._open.items():
             user = scope.get("user")  # Known once the SDK has seen the token.
             if user is not None and user.is_authenticated and user.display_name not in holders:

@@ -61,7 +61,7 @@ async def signalled(end: Callable[[int], object], *, task_status: TaskStatus[Non
 
 
 def beside(work: Callable[[], None]) -> threading.Thread:
-    """Do `work` in a thread that doesn't keep the process; what goes wrong is logged."""
+    """Do `work` in a thread that does not keep the process alive; an error is logged."""
 
     def run() -> None:
         try:
@@ -75,7 +75,7 @@ def beside(work: Callable[[], None]) -> threading.Thread:
 
 
 def finish(code: int, close: Callable[[], None]) -> NoReturn:
-    """Release the locks and close the stores, as far as half a second suffices for it; then end the process."""
+    """Release the locks and close the stores for at most half a second, then end the process."""
     beside(close).join(_RELEASE_S)
     with suppress(Exception):
         sys.stderr.flush()

@@ -1,12 +1,10 @@
-"""Who may use a store over HTTP: a token for each holder, of which only the hash is kept.
+"""The tokens of a store over HTTP: one for each holder, stored as hashes only.
 
-What must stay true: a token leaves this module once, when it is made, and can't be had from what is stored; the file
-lies in the user's configuration, beside no store, so that it is never committed, copied or rebuilt with one; and it is
-read anew for each request, so that a revoked token is refused from the next one on.
+What must stay true: a token leaves this module once, when it is made, and can't be computed from what is stored; the
+file lies in the user's configuration and in no store, so that it is never committed or copied with one; and it is read
+for each request, so that a revoked token is refused from the next request on.
 
 A token is 256 random bits, so a plain SHA-256 of it is enough: slow hashes are for passwords, which can be guessed.
-Here every guess has one chance in 2^256, however fast it is, and a slow hash would only help whoever wants to keep the
-server busy.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Ref
 from capsule.ids import is_id
 from capsule.mcp_server.access import SCOPES, Scope
 
-#: So that a token that leaked into a file is recognised for what it is.
+#: Scanners for secrets recognise a leaked token by it.
 _PREFIX = "capsule_"
 _VERSION = 1
 
@@ -46,7 +44,7 @@ class Token:
         hash: `sha256:` and the hash of the token, in hex.
         created_at: When it was made.
         scope: The widest scope that it gives.
-        expires_at: When it is of no use any more; None: it stays.
+        expires_at: When it expires; None: never.
     """
 
     name: str
@@ -57,11 +55,11 @@ class Token:
 
     @property
     def expires_s(self) -> int | None:
-        """When it is of no use any more, in seconds since 1970."""
+        """When it expires, in seconds since 1970; None: never."""
         return None if self.expires_at is None else int(datetime.fromisoformat(self.expires_at).timestamp())
 
     def is_over(self, now_s: float) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it has expired."""
         return self.expires_s is not None and self.expires_s < now_s
 
 
@@ -106,7 +104,7 @@ class Tokens:
         Args:
             name: The holder's name: what it writes is from that agent, and its locks show it.
             scope: The widest scope that the token gives.
-            expires_in_s: Seconds until it is of no use any more; None: it stays.
+            expires_in_s: Seconds until it expires; None: it does not.
 
         Returns:
             The token; it can't be had again.
@@ -147,9 +145,9 @@ class Tokens:
         return gone[0]
 
     def holder_of(self, token: str) -> Token | None:
-        """What is kept of a token; None: it is none, was revoked, or expired. Costs reading a small file.
+        """The stored record of a token; None: it is unknown, revoked or expired. Costs reading a small file.
 
-        Every hash is compared, each in constant time: how long it takes tells nothing of what is stored.
+        Every hash is compared, each in constant time, so that the time says nothing about what is stored.
         """
         given = _hash(token)
         found = [known for known in self.all() if hmac.compare_digest(known.hash, given)]
@@ -157,7 +155,7 @@ class Tokens:
 
     @contextmanager
     def _changed(self) -> Iterator[list[Token]]:
-        """The tokens, to be changed by the body; they are written when it ends. No other process writes meanwhile."""
+        """The tokens, for the body to change; they are written when it ends, and no other process writes meanwhile."""
         import portalocker
 
         path = str(self.path)
