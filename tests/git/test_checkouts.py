@@ -88,7 +88,9 @@ PUTS_BACK = (
 )
 
 
-def test_an_uncommitted_message_comes_back_with_a_warning(clone: Clone, id: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_uncommitted_message_comes_back_with_a_warning(
+    clone: Clone, id: str, caplog: pytest.LogCaptureFixture
+) -> None:
     for command in PUTS_BACK:
         with clone.store() as store:
             store.append(id, content=" ".join(command))
