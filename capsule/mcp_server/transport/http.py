@@ -1,7 +1,7 @@
 """Serving many clients over streamable HTTP.
 
-What must stay true: every request needs a token; every refusal is a JSON-RPC error; and when the server stops or a token
-is revoked, open requests end as HTTP ends them: with a complete answer, or a stream that is closed.
+What must stay true: every request needs a token; every refusal is a JSON-RPC error; and when the server stops or a
+token is revoked, open requests end as HTTP ends them: with a complete answer, or a stream that is closed.
 
 The SDK's application checks the token, the Host and the Origin; `_Edge`, in front of it, does the rest.
 """
