@@ -1,4 +1,4 @@
-"""Two stores and a person at an editor, on one directory, against a plain dictionary.
+"""Two stores, and a person at an editor where there are files, against a plain dictionary.
 
 Hypothesis drives them through creating, appending, editing, naming, tagging, locking, stealing, deleting, restoring,
 crashing, reopening and hand edits, and after each step both stores must say what the dictionary says. What must stay
@@ -25,8 +25,6 @@ from capsule import Store
 from capsule.errors import Locked, LockLost, NotFound
 from capsule.maintenance import doctor
 from tests.torture.writers import LONG
-
-pytestmark = pytest.mark.slow
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=30)
 WORD = st.text("abcdefgh", min_size=1, max_size=4)
@@ -57,15 +55,14 @@ def _tick() -> None:
 
 
 class Stores(RuleBasedStateMachine):
-    """The machine; each rule does one thing to a store and to the model."""
+    """The machine, on the engine in memory; each rule does one thing to a store and to the model."""
 
     ids = Bundle("ids")
     deleted = Bundle("deleted")
 
     @initialize()
     def begin(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="capsule-model-"))
-        Store.init(self.root)
+        self._make()
         self.opened = 0
         self.stores: list[Store] = []
         self.instances: list[int] = []
@@ -79,25 +76,24 @@ class Stores(RuleBasedStateMachine):
             self.instances.append(self.opened)
 
     def teardown(self) -> None:
-        if not hasattr(self, "root"):
-            return
-        for store in self.stores:
+        for store in getattr(self, "stores", []):
             store.close()
-        with Store.open(self.root, keep_locks=False) as store:
-            for id in store.ids():
-                store.locks.release(id, force=True)
-                store.append(id, content="last")
-            # What a crash leaves, and nothing else.
-            assert {finding.kind for finding in doctor.examine(store, repair=True)} <= {"leftover"}
-            assert [str(finding) for finding in doctor.examine(store)] == []
-        shutil.rmtree(self.root)
+
+    def _make(self) -> None:
+        """Make the documents that both stores are opened on."""
+        self.first = Store.in_memory()
+
+    def _open_one(self) -> Store:
+        return self.first.beside()
 
     def _open(self) -> Store:
         self.opened += 1
-        return Store.open(self.root)
+        return self._open_one()
 
-    def _path(self, id: str) -> Path:
-        return self.root / "conversations" / f"{id}.json"
+    def _die(self, store: Store) -> None:
+        """Let the process of a store end without a word."""
+        store._holder._leases.stop()
+        store.engine.withdraw(store.instance_id)
 
     # -- What the rules of locks say --------------------------------------------------------------------------------
 
@@ -231,19 +227,82 @@ class Stores(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def crash(self, which: int) -> None:
-        """The kernel closes what the process had open, and that is all that happens."""
-        store = self.stores[which]
-        store._holder._leases.stop()
-        for fd in store.engine.storage._instances._mine.values():
-            os.close(fd)
-        store.engine.storage.mutexes.close()
-        store.engine.storage._instances._mine.clear()
+        self._die(self.stores[which])
         self._anew(which)
 
     def _anew(self, which: int) -> None:
         self.stores[which] = self._open()
         self.instances[which] = self.opened
         self.thinks[which] = set()
+
+    # -- What must hold ---------------------------------------------------------------------------------------------
+
+    @invariant()
+    def both_say_what_the_model_says(self) -> None:
+        for store in getattr(self, "stores", []):
+            assert store.ids() == sorted(self.model)
+            for id in self.model:
+                store.head(id)  # A listing alone shows what the person saved, before it is merged.
+            for head in store.heads():
+                expected = self.model[head.id]
+                assert not head.damaged
+                assert (head.title, head.type, list(head.tags)) == (expected.title, expected.type, expected.tags)
+                assert (head.lock is not None) == (expected.holder is not None)
+            states = {lock.id: lock.state for lock in store.locks.list()}
+            assert states == {
+                id: "held" if conversation.holder in self.instances else "orphaned"
+                for id, conversation in self.model.items()
+                if conversation.holder is not None
+            }
+            for id, expected in self.model.items():
+                history = store.load(id).history
+                assert [message.content for message in history] == [text for _, text in expected.history]
+                # A message that was typed by hand has its id from the next write on.
+                stored = orjson.loads(store.engine.read("conversations", id))["history"]
+                expected.history = [
+                    (known or entry.get("id", ""), message.content)
+                    for (known, _), message, entry in zip(expected.history, history, stored, strict=True)
+                ]
+                assert [message.id for message, (known, _) in zip(history, expected.history, strict=True) if known] == [
+                    known for known, _ in expected.history if known
+                ]
+                assert [message.content for message in store.tail(id, 2)] == [text for _, text in expected.history][-2:]
+            assert {trashed.id for trashed in store.trash.list()} == self.trash.keys()
+
+
+class StoresOnFiles(Stores):
+    """The same on files, with a person who edits them."""
+
+    def _make(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="capsule-model-"))
+        Store.init(self.root)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "root"):
+            return
+        super().teardown()
+        with Store.open(self.root, keep_locks=False) as store:
+            for id in store.ids():
+                store.locks.release(id, force=True)
+                store.append(id, content="last")
+            # What a crash leaves, and nothing else.
+            assert {finding.kind for finding in doctor.examine(store, repair=True)} <= {"leftover"}
+            assert [str(finding) for finding in doctor.examine(store)] == []
+        shutil.rmtree(self.root)
+
+    def _open_one(self) -> Store:
+        return Store.open(self.root)
+
+    def _path(self, id: str) -> Path:
+        return self.root / "conversations" / f"{id}.json"
+
+    def _die(self, store: Store) -> None:
+        """The kernel closes what the process had open, and that is all that happens."""
+        store._holder._leases.stop()
+        for fd in store.engine.storage._instances._mine.values():
+            os.close(fd)
+        store.engine.storage.mutexes.close()
+        store.engine.storage._instances._mine.clear()
 
     @precondition(lambda self: any(self.model))
     @rule()
@@ -261,7 +320,7 @@ class Stores(RuleBasedStateMachine):
     # -- A person ---------------------------------------------------------------------------------------------------
 
     @rule(
-        id=ids,
+        id=Stores.ids,
         in_place=st.booleans(),
         indent=st.booleans(),
         title=st.none() | WORD,
@@ -314,47 +373,14 @@ class Stores(RuleBasedStateMachine):
             copy.write_bytes(data)
             copy.rename(self._path(id))
 
-    # -- What must hold ---------------------------------------------------------------------------------------------
 
-    @invariant()
-    def both_say_what_the_model_says(self) -> None:
-        for store in getattr(self, "stores", []):
-            assert store.ids() == sorted(self.model)
-            for id in self.model:
-                store.head(id)  # A listing alone shows what the person saved, before it is merged.
-            for head in store.heads():
-                expected = self.model[head.id]
-                assert not head.damaged
-                assert (head.title, head.type, list(head.tags)) == (expected.title, expected.type, expected.tags)
-                assert (head.lock is not None) == (expected.holder is not None)
-            states = {lock.id: lock.state for lock in store.locks.list()}
-            assert states == {
-                id: "held" if conversation.holder in self.instances else "orphaned"
-                for id, conversation in self.model.items()
-                if conversation.holder is not None
-            }
-            for id, expected in self.model.items():
-                history = store.load(id).history
-                assert [message.content for message in history] == [text for _, text in expected.history]
-                # A message that was typed by hand has its id from the next write on.
-                expected.history = [
-                    (known or entry.get("id", ""), message.content)
-                    for (known, _), message, entry in zip(
-                        expected.history, history, orjson.loads(self._path(id).read_bytes())["history"], strict=True
-                    )
-                ]
-                assert [message.id for message, (known, _) in zip(history, expected.history, strict=True) if known] == [
-                    known for known, _ in expected.history if known
-                ]
-                assert [message.content for message in store.tail(id, 2)] == [text for _, text in expected.history][-2:]
-            assert {trashed.id for trashed in store.trash.list()} == self.trash.keys()
-
-
-Stores.TestCase.settings = settings(
+MANY = settings(
     settings.default,
     max_examples=1500 if LONG else 25,
     stateful_step_count=40 if LONG else 20,
     derandomize=not LONG,
     database=None,
 )
-test_two_stores_and_a_person_do_what_a_dictionary_does = Stores.TestCase
+Stores.TestCase.settings = StoresOnFiles.TestCase.settings = MANY
+test_two_stores_do_what_a_dictionary_does = Stores.TestCase
+test_two_stores_and_a_person_do_what_a_dictionary_does = pytest.mark.slow(StoresOnFiles.TestCase)
