@@ -17,7 +17,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.context import document, secrets
-from capsule.context.files import LeftOut, Selection, Surroundings, candidates, too_large, within
+from capsule.context.files import LeftOut, Selection, candidates, too_large, within
 from capsule.context.reading import Inside
 from capsule.context.tokens import estimate
 from capsule.errors import InvalidInput, Refused
@@ -149,13 +149,12 @@ class Capture:
         }
 
 
-def capture(root: str, selection: Selection, surroundings: Surroundings, progress: Progress | None = None) -> Capture:
+def capture(root: str, selection: Selection = Selection(), progress: Progress | None = None) -> Capture:  # noqa: B008
     """Capture the project in the directory `root`.
 
     Args:
         root: The directory.
         selection: What to take of it.
-        surroundings: What it is looked at from.
         progress: Told how many files are done, and of how many.
 
     Raises:
@@ -170,7 +169,7 @@ def capture(root: str, selection: Selection, surroundings: Surroundings, progres
     except UnicodeEncodeError:
         raise InvalidInput(f"{root!a} is no UTF-8 text, which a capsule is; rename the directory") from None
     made, inside = Capture(root, selection), Inside(root)
-    found = candidates(inside, selection, surroundings)
+    found = candidates(inside, selection)
     made.left_out, files = found.left_out, []
     for path, size in found.files:
         if not_secret(selection, path):

@@ -15,7 +15,7 @@ from typing import Any
 
 from capsule.context.capture import Progress, Taken, judge, not_secret
 from capsule.context.document import take_apart
-from capsule.context.files import Selection, Surroundings, candidates
+from capsule.context.files import Selection, candidates
 from capsule.context.reading import Inside
 from capsule.errors import CapsuleError
 
@@ -65,17 +65,11 @@ def is_empty(context: Mapping[str, Any]) -> bool:
     return not context.get("fullContext") and not _metadata(context).get("files")
 
 
-def check(
-    context: Mapping[str, Any],
-    surroundings: Surroundings,
-    project: str | None = None,
-    progress: Progress | None = None,
-) -> Drift:
+def check(context: Mapping[str, Any], project: str | None = None, progress: Progress | None = None) -> Drift:
     """Compare a context with the project it was captured of.
 
     Args:
         context: As it stands in a capsule.
-        surroundings: What the project is looked at from.
         project: Where the project is now; None: where it was captured.
         progress: Told how many files were read, and of how many.
 
@@ -93,7 +87,7 @@ def check(
         return Drift(root, edited=edited, problem=f"{problem}; say where the project is with --project DIR")
     selection, inside = Selection.of(metadata.get("selection")), Inside(root)
     try:
-        found = candidates(inside, selection, surroundings)
+        found = candidates(inside, selection)
     except CapsuleError as error:
         return Drift(root, edited=edited, problem=error.message)
     fresh = _fresh(found.files, files, selection, metadata)

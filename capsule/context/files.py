@@ -1,22 +1,22 @@
 """Which files of a project belong into a context: those that git would track.
 
-In a work tree git is asked; elsewhere the same rules are applied: `.gitignore` in every directory, the nearest
-one first, and the user's global one. What must stay true: the same project gives the same list, sorted, on every
-machine; nothing outside the project's directory is read, so that no symlink is followed; and a file that is left
-out is left out by a rule that can be told. What is in the files is not looked at here.
+Git is asked, and outside a work tree too, by an empty repository beside the project. What must stay true: the same
+project gives the same list, sorted, on every machine; no symlink is followed; a store within the project is not taken;
+and a file that is left out is left out by a rule that can be named. The content of the files is not looked at here.
 
-The rules of `.gitignore` are those of gitignore(5); pathspec implements them.
+The rules of `.gitignore` are those of gitignore(5); pathspec implements them for `include` and `exclude`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from capsule.context.reading import Inside
-from capsule.errors import GitFailed, InvalidInput, NotFound, Refused
+from capsule.errors import GitFailed, InvalidInput, NotFound
 from capsule.git.program import Git
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ FILE_BYTES = 1_000_000
 TOTAL_BYTES = 100_000_000
 _GIT_TIMEOUT_S = 60
 _WILD = frozenset("*?[\\")
+_OF_A_STORE = frozenset({"conversations", "agents", "overrides", ".capsule"})
+#: The directories of other version control systems.
+_OF_OTHERS = ("--exclude=.hg/", "--exclude=.svn/", "--exclude=.jj/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +91,6 @@ class Selection:
         return cls(include, exclude, **sizes)
 
 
-def _nothing() -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a project is looked at from: values that only a door finds out.
-
-    Attributes:
-        global_ignore: Gives the text of the user's global ignore file, for a project that git can't be asked about.
-        never: Directories that are never taken, absolute paths: the store's own.
-    """
-
-    global_ignore: Callable[[], str] = _nothing
-    never: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """A file that is not taken, and why, in words."""
@@ -121,27 +107,23 @@ class Candidates:
     left_out: list[LeftOut] = field(default_factory=list)
 
 
-def candidates(inside: Inside, selection: Selection, surroundings: Surroundings) -> Candidates:
+def candidates(inside: Inside, selection: Selection) -> Candidates:
     """The files of a project that `selection` takes, judged by their names and sizes alone.
 
     Raises:
         NotFound: There is no such directory.
         InvalidInput: A pattern can't be understood.
+        GitFailed, Refused: Git can't list the files, or is not there.
 
-    Cost: a `git ls-files`, or a walk through the project; an `lstat` for each file and directory.
+    Cost: a `git ls-files`; an `lstat` for each file and directory.
     """
     root, found = inside.root, Candidates()
     if not os.path.isdir(root):
         raise NotFound(f"{root}: there is no such directory to capture", id=root)
     include, exclude = _spec(selection.include), _spec(selection.exclude)
-    named, never = selection.named, tuple(_below(root, surroundings.never))
-    tracked = _git_files(root)
-    if tracked is None:
-        from capsule.context.ignoring import walk
-
-        tracked = list(walk(root, surroundings.global_ignore()))
-    for path in sorted({*tracked, *named}):
-        if (never and path.startswith(never)) or (exclude is not None and exclude.match_file(path)):
+    named = selection.named
+    for path in sorted({*_listed(root), *named}):
+        if _is_of_a_store(inside, path) or (exclude is not None and exclude.match_file(path)):
             continue
         if include is not None and path not in named and not include.match_file(path):
             continue
@@ -176,11 +158,13 @@ def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int
     return [file for file in files if file[0] not in dropped], list(dropped.values())
 
 
-def _below(root: str, directories: tuple[str, ...]) -> list[str]:
-    """Those of the directories that lie below `root`, relative to it and with a slash at the end."""
-    root = os.path.realpath(root)
-    found = (os.path.relpath(os.path.realpath(one), root) for one in directories)
-    return ["" if one == "." else f"{one}/" for one in found if one != ".." and not one.startswith("../")]
+def _is_of_a_store(inside: Inside, path: str) -> bool:
+    """Whether a file lies in the directories of a store."""
+    parts = path.split("/")
+    return any(
+        part in _OF_A_STORE and inside.size("/".join([*parts[:at], "capsule.toml"])) is not None
+        for at, part in enumerate(parts[:-1])
+    )
 
 
 def _is_utf8(path: str) -> bool:
@@ -203,11 +187,14 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec | None:
         raise InvalidInput(f"a pattern can't be understood: {error}; patterns are those of .gitignore") from None
 
 
-def _git_files(root: str) -> list[str] | None:
-    """The files that git tracks or would track below `root`, relative to it; None outside a work tree."""
-    asked = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+def _listed(root: str) -> list[str]:
+    """The files that git tracks or would track below `root`, relative to it."""
+    listing = ("ls-files", "-z", "--others", "--exclude-standard")
     try:
-        found = Git(root).run(*asked, timeout_s=_GIT_TIMEOUT_S).fields
-    except (GitFailed, Refused):
-        return None
-    return [path for path in found if not path.endswith("/")]
+        found = Git(root).run(*listing, "--cached", "--deduplicate", timeout_s=_GIT_TIMEOUT_S)
+    except GitFailed:
+        with tempfile.TemporaryDirectory(prefix="capsule-") as empty:
+            Git(empty).run("init", "--quiet", "--bare", "--template=")
+            beside = Git(root, variables={"GIT_DIR": empty, "GIT_WORK_TREE": root})
+            found = beside.run(*listing, *_OF_OTHERS, timeout_s=_GIT_TIMEOUT_S)
+    return [path for path in found.fields if not path.endswith("/")]

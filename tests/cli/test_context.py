@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,18 +173,14 @@ def test_the_users_own_ignore_file_holds_outside_git(
 
 
 @pytest.mark.slow
-def test_a_capture_that_takes_long_shows_a_bar_in_a_terminal_and_only_there(capsule: Any, project: Path) -> None:
+def test_a_capture_that_takes_long_shows_a_bar_in_a_terminal_and_only_there(
+    capsule: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = capsule.new("Plan")
-    ignore = Path(os.environ["HOME"]) / ".config" / "git" / "ignore"
-    ignore.parent.mkdir(parents=True)
-    os.mkfifo(ignore)
-
-    def have_it_take_long() -> None:
-        with ignore.open("w"):  # Opened once the command opens it too, which then reads to the end.
-            threading.Event().wait(0.5)
-
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep 0.5\nexec {shutil.which("git")} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}{os.pathsep}{os.environ['PATH']}")
     for run, shows in ((capsule.terminal, True), (lambda *words: capsule.process(*words).stderr, False)):
-        slow = threading.Thread(target=have_it_take_long, daemon=True)
-        slow.start()
         assert ("capturing" in run("context", "capture", id, str(project))) is shows
-        slow.join()

@@ -14,7 +14,7 @@ from capsule import Store
 from capsule.context import drift
 from capsule.context.capture import Capture, capture
 from capsule.context.document import take_apart
-from capsule.context.files import Selection, Surroundings, within
+from capsule.context.files import Selection, within
 from capsule.context.tokens import estimate
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
@@ -25,7 +25,7 @@ from capsule.locate import load_settings
 
 
 def captured(root: Path, **selection: object) -> Capture:
-    return capture(str(root), Selection(**selection), Surroundings())  # type: ignore[arg-type]
+    return capture(str(root), Selection(**selection))  # type: ignore[arg-type]
 
 
 def context_of(made: Capture) -> dict[str, object]:
@@ -124,7 +124,7 @@ def test_when_all_are_too_much_the_largest_are_left_out(tmp_path: Path) -> None:
     assert {one.path for one in made.left_out} == {*made.beyond, "large.txt"}
     assert "150,000 bytes, and all files together" in reasons(made)["000.bin"]
     context = context_of(made)
-    assert drift.check(context, Surroundings()).is_current
+    assert drift.check(context).is_current
     assert captured(tmp_path, **limits | {"total_bytes": sum(sizes.values()) + 150_000}).beyond == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from capsule.context import drift
 from capsule.context.capture import capture
 from capsule.context.drift import Drift
-from capsule.context.files import Selection, Surroundings
+from capsule.context.files import Selection
 from capsule.format import codec
 
 FILES = {"a.py": b"one\ntwo\n", "b.py": b"x\n", "sub/c.md": b"# C\n", ".env": b"A=1\n", "d.bin": b"\0"}
@@ -27,13 +27,13 @@ def project(tmp_path: Path) -> Path:
 
 
 def context_of(root: Path, **selection: Any) -> dict[str, Any]:
-    made = capture(str(root), Selection(**selection), Surroundings())
+    made = capture(str(root), Selection(**selection))
     made.secrets_allowed = True
     return codec.decode(b"".join(made.encoded()), "context")
 
 
 def check(context: dict[str, Any], project: Path | None = None) -> Drift:
-    return drift.check(context, Surroundings(), None if project is None else str(project))
+    return drift.check(context, None if project is None else str(project))
 
 
 def test_what_changed_is_gone_and_is_new_is_told(project: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.files import Selection, Surroundings, candidates, within
-from capsule.context.ignoring import walk
+from capsule.context.files import Selection, candidates, within
 from capsule.context.reading import Inside
 from capsule.errors import InvalidInput, NotFound
 
@@ -56,43 +55,20 @@ def as_git_says(root: Path) -> set[str]:
     return {os.fsdecode(path) for path in told.split(b"\0") if path and not path.endswith(b"/")}
 
 
-def taken(root: Path, selection: Selection | None = None, **around: object) -> list[str]:
-    found = candidates(Inside(str(root)), selection or Selection(), Surroundings(**around))  # type: ignore[arg-type]
-    return [path for path, _ in found.files]
+def taken(root: Path, selection: Selection | None = None) -> list[str]:
+    return [path for path, _ in candidates(Inside(str(root)), selection or Selection()).files]
 
 
 @given(PATHS, IGNORES)
-def test_the_walk_gives_what_git_would_track(paths: list[str], ignores: dict[str, list[str]]) -> None:
+def test_the_same_files_are_taken_inside_a_repository_and_outside(
+    paths: list[str], ignores: dict[str, list[str]]
+) -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         lay_out(root, paths, ignores)
-        walked = set(walk(str(root), ""))
+        outside = taken(root)
         git(root, "init", "-q")
-        assert walked == as_git_says(root)
-        assert set(taken(root)) == walked
-
-
-@given(PATHS, IGNORES, st.lists(PATTERNS, max_size=3), st.lists(PATTERNS, max_size=3))
-def test_the_walk_through_a_part_of_a_repository_knows_the_rules_around_it(
-    paths: list[str], ignores: dict[str, list[str]], excluded: list[str], everywhere: list[str]
-) -> None:
-    """Where git can't be asked: the rules of the directories above, of `info/exclude`, and the user's own hold too."""
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory)
-        git(root, "init", "-q")
-        lay_out(root, [*paths, "foo/a/file", "foo/a/foo.py"], ignores)
-        part = root / "foo" / "a"
-        if not part.is_dir():
-            return
-        (root / ".git" / "info").mkdir(exist_ok=True)
-        (root / ".git" / "info" / "exclude").write_text("\n".join(excluded))
-        (root / ".git" / "global").write_text("\n".join(everywhere))
-        git(root, "config", "core.excludesFile", str(root / ".git" / "global"))
-        if b"foo/a/" in git(root, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
-            return  # All of it is ignored: git then gives nothing, and the walk what the rules below leave.
-        ignored = subprocess.run(["git", "-C", root, "check-ignore", "-q", "foo/a"], check=False).returncode == 0
-        if not ignored:
-            assert set(walk(str(part), "\n".join(everywhere))) == as_git_says(part)
+        assert outside == taken(root) == sorted(as_git_says(root))
 
 
 def test_tracked_files_are_taken_though_a_rule_ignores_them(tmp_path: Path) -> None:
@@ -108,12 +84,16 @@ def test_a_repository_within_and_what_belongs_to_version_control_is_left_alone(t
     git(tmp_path / "sub", "init", "-q")
     git(tmp_path / "sub", "commit", "-q", "--allow-empty", "-m", "x")
     assert "sub/b" not in taken(tmp_path)
-    assert set(walk(str(tmp_path), "")) == {"a"}
+    shutil.rmtree(tmp_path / ".git")
+    assert taken(tmp_path) == ["a"]
 
 
 def test_the_users_own_rules_hold_outside_git(tmp_path: Path) -> None:
-    lay_out(tmp_path, ["a.py", "a.log", "keep/a.log"], {"keep": ["!*.log"]})
-    assert taken(tmp_path, global_ignore=lambda: "*.log\n") == ["a.py", "keep/.gitignore", "keep/a.log"]
+    project, rules = tmp_path / "project", tmp_path / "rules"
+    rules.write_text("*.log\n")
+    subprocess.run(["git", "config", "--global", "core.excludesFile", str(rules)], check=True)
+    lay_out(project, ["a.py", "a.log", "keep/a.log"], {"keep": ["!*.log"]})
+    assert taken(project) == ["a.py", "keep/.gitignore", "keep/a.log"]
 
 
 def test_include_and_exclude_are_patterns_as_in_gitignore(tmp_path: Path) -> None:
@@ -161,10 +141,9 @@ def test_a_tracked_file_whose_directory_became_a_symlink_is_not_read_through_it(
     assert taken(root) == ["a"]
 
 
-def test_fifos_and_unreadable_ignore_files_stop_nothing(tmp_path: Path) -> None:
+def test_fifos_and_ignore_files_that_are_directories_stop_nothing(tmp_path: Path) -> None:
     lay_out(tmp_path, ["a", "sub/b"], {})
     os.mkfifo(tmp_path / "pipe")
-    os.mkfifo(tmp_path / ".gitignore")
     (tmp_path / "sub" / ".gitignore").mkdir()
     assert taken(tmp_path) == ["a", "sub/b"]
 
@@ -175,24 +154,24 @@ def test_a_name_that_is_no_utf_8_is_left_out_and_told(tmp_path: Path) -> None:
         (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
     except OSError:
         pytest.skip("this file system takes no such name")
-    found = candidates(Inside(str(tmp_path)), Selection(), Surroundings())
+    found = candidates(Inside(str(tmp_path)), Selection())
     assert [path for path, _ in found.files] == ["a"]
     assert [one.why for one in found.left_out] == ["its name is no UTF-8"]
 
 
-def test_the_stores_own_directories_are_never_taken(tmp_path: Path) -> None:
-    lay_out(tmp_path, ["capsule.toml", "conversations/x.json", "agents/a.json", ".capsule/y", "src/a.py"], {})
-    own = tuple(str(tmp_path / name) for name in ("conversations", "agents", ".capsule"))
-    assert taken(tmp_path, never=own) == ["capsule.toml", "src/a.py"]
-    assert taken(tmp_path, Selection(include=("conversations/x.json", "*.py")), never=own) == ["src/a.py"]
-    assert taken(tmp_path / "conversations", never=own) == []
-    assert taken(tmp_path / "src", never=own) == ["a.py"]
+def test_the_directories_of_a_store_are_never_taken(tmp_path: Path) -> None:
+    stored = ["conversations/x.json", "agents/a.json", ".capsule/y"]
+    for root in (tmp_path / "one", tmp_path / "two" / "store"):
+        lay_out(root, ["capsule.toml", "src/a.py", "src/agents/b.py", *stored], {})
+    assert taken(tmp_path / "one") == ["capsule.toml", "src/a.py", "src/agents/b.py"]
+    assert taken(tmp_path / "one", Selection(include=("conversations/x.json", "*a.py"))) == ["src/a.py"]
+    assert taken(tmp_path / "two") == ["store/capsule.toml", "store/src/a.py", "store/src/agents/b.py"]
 
 
 def test_large_files_are_left_out_and_the_largest_first_when_all_are_too_much(tmp_path: Path) -> None:
     for name, size in {"a": 10, "b": 50, "c": 200, "d": 40}.items():
         (tmp_path / name).write_bytes(b"x" * size)
-    found = candidates(Inside(str(tmp_path)), Selection(file_bytes=100), Surroundings())
+    found = candidates(Inside(str(tmp_path)), Selection(file_bytes=100))
     assert found.files == [("a", 10), ("b", 50), ("d", 40)]
     assert [one.path for one in found.left_out] == ["c"]
     kept, too_much = within(found.files, 60)

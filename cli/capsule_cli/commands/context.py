@@ -6,10 +6,8 @@ What must stay true: what looks like a secret is told before anything is written
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,14 +35,11 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.context.capture import Capture
     from capsule.context.drift import Drift
-    from capsule.context.files import Surroundings
 
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
-#: The store's own directories, which are never captured.
-_OWN = ("conversations", "agents", ".capsule")
 #: How many findings and files left out are told of.
 _SHOWN = 20
 
@@ -92,7 +87,7 @@ def capture(
     selection = Selection(tuple(include or ()), tuple(exclude or ()), *limits, budget)
     with conversation(id) as (store, id):
         with progress("capturing") as bar:
-            made = capturing.capture(path, selection, _surroundings(store), bar)
+            made = capturing.capture(path, selection, bar)
         made.secrets_allowed = allow_secrets
         if not dry_run:
             _ask_about_secrets(made, yes)
@@ -155,15 +150,14 @@ def check(
     told: list[tuple[str, Drift]] = []
     failed: list[CapsuleError] = []
     with store_of() as store, progress("checking") as bar:
-        surroundings = _surroundings(store)
         if id is not None:
             id = store.resolve(id)
-            told.append((id, drift.check(_context_of(store, id), surroundings, project, bar)))
+            told.append((id, drift.check(_context_of(store, id), project, bar)))
         for one in store.ids() if all_ else ():
             try:
                 found = store.context.get(one)
                 if not drift.is_empty(found):
-                    told.append((one, drift.check(found, surroundings)))
+                    told.append((one, drift.check(found)))
             except CapsuleError as error:
                 failed.append(error)
     documents = [{"id": one, **drifted.as_json()} for one, drifted in told]
@@ -218,7 +212,7 @@ def diff(id: Id, project: Project = None) -> None:
     with conversation(id) as (store, id):
         found = _context_of(store, id)
         with progress("comparing") as bar:
-            told = drift.check(found, _surroundings(store), project, bar)
+            told = drift.check(found, project, bar)
     lines = list(drift.diff(found, told))
     if told.problem and not asked.json:
         say(f"{id}: {told.problem}")
@@ -248,23 +242,3 @@ def _context_of(store: Store, id: str) -> dict[str, Any]:
     if is_empty(found):
         raise NotFound(f"conversation {id} has no context; capture one with: capsule context capture {id} PATH", id=id)
     return found
-
-
-def _surroundings(store: Store) -> Surroundings:
-    from capsule.context.files import Surroundings
-
-    own = tuple(os.path.join(store.root, name) for name in _OWN)
-    return Surroundings(_global_ignore, own)
-
-
-def _global_ignore() -> str:
-    """The text of the user's global ignore file: `core.excludesFile`, else the one in the XDG directory."""
-    from capsule.git.program import Git
-
-    above = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    path = os.path.join(above, "git", "ignore")
-    with suppress(CapsuleError):
-        path = Git(os.getcwd()).run("config", "--type=path", "--get", "core.excludesFile", fine=(0, 1)).text or path
-    with suppress(OSError, ValueError), open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return file.read()
-    return ""
