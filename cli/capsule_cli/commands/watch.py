@@ -49,8 +49,7 @@ def watch(
         "ID", "Watch only these conversations. Without any: all of them.", autocompletion=complete_id
     ),
     cursor: str | None = option(
-        "--cursor CURSOR",
-        "Begin with the changes after this cursor: that of a change, or of --print-cursor.",
+        "--cursor CURSOR", "Begin with the changes after this cursor: that of a change, or of --print-cursor."
     ),
     print_cursor: bool = flag("--print-cursor", "Print the current cursor and exit."),
     exec_: str | None = option(

@@ -102,11 +102,7 @@ def _as_of(found: PastVersion) -> str:
 
 
 @commands.command("restore")
-def restore(
-    id: Id,
-    at: str = option("--at REV", f"The version: {_REVISION}.", ...),
-    dry_run: DryRun = False,
-) -> None:
+def restore(id: Id, at: str = option("--at REV", f"The version: {_REVISION}.", ...), dry_run: DryRun = False) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
     with store_of() as store:
         clone = git.open(store)
