@@ -76,14 +76,14 @@ def _page() -> Iterator[str]:
     lines = [
         (", ".join(f"`{name}`" for name in commands_in(names)), says)
         for section in HELP.values()
-        for names, _, says in section
+        for _, names, says in section
     ]
     yield from _table(("command", "what it does"), lines)
     others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
     yield f"Other names: {others}. `capsule help COMMAND` prints the help of one.\n"
     for title, lines in HELP.items():
         yield f"## {title}\n"
-        for name in (name for names, _, _ in lines for name in commands_in(names)):
+        for name in (name for _, names, _ in lines for name in commands_in(names)):
             command = group.get_command(context, name)
             yield from _command(context, name, command)
             for below in GROUPS.get(name, ()):

@@ -21,41 +21,41 @@ from capsule_cli.shared.output import Stopped, answer, quiet_stdout
 #: The help: topics, and beneath them commands with their module and what they do.
 HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Write and read": (
-        ("new", "conversations", "Start a conversation and print its id."),
+        ("conversations", "new", "Start a conversation and print its id."),
         ("append", "append", "Add a message and print its id."),
-        ("show (cat)", "show", "Print a conversation."),
-        ("list (ls)", "conversations", "List the conversations, the latest first."),
+        ("show", "show (cat)", "Print a conversation."),
+        ("conversations", "list (ls)", "List the conversations, the latest first."),
         ("search", "search", "Find messages and titles by their words."),
-        ("tail", "watch", "Print the last messages, and follow with -f."),
+        ("watch", "tail", "Print the last messages, and follow with -f."),
         ("watch", "watch", "Report changes as they happen."),
         ("edit", "edit", "Change a conversation or a message in your editor."),
     ),
     "Order and remove": (
-        ("rename, tag, pin, archive", "heads", "Change the title, the tags or the place in lists."),
-        ("set", "heads", "Change several of these at once, or undo them."),
-        ("delete (rm)", "trash", "Move conversations or messages to the trash."),
-        ("trash, restore", "trash", "List what is in the trash, or bring it back."),
-        ("purge", "trash", "Empty the trash for good."),
-        ("lock, unlock, locks", "locks", "Hold a conversation for yourself, or let it go."),
+        ("heads", "rename, tag, pin, archive", "Change the title, the tags or the place in lists."),
+        ("heads", "set", "Change several of these at once, or undo them."),
+        ("trash", "delete (rm)", "Move conversations or messages to the trash."),
+        ("trash", "trash, restore", "List what is in the trash, or bring it back."),
+        ("trash", "purge", "Empty the trash for good."),
+        ("heads", "lock, unlock, locks", "Hold a conversation for yourself, or let it go."),
     ),
     "Branch and carry on": (
-        ("switch", "branches", "Make another branch the active one."),
-        ("regenerate", "branches", "Put another answer beside one."),
-        ("fork", "branches", "Copy a branch into a conversation of its own."),
-        ("trim", "branches", "Remove every branch but the active one."),
-        ("summarize, transcript", "summaries", "Keep a summary, or print what a model can read."),
+        ("branches", "switch", "Make another branch the active one."),
+        ("branches", "regenerate", "Put another answer beside one."),
+        ("branches", "fork", "Copy a branch into a conversation of its own."),
+        ("branches", "trim", "Remove every branch but the active one."),
+        ("summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
         ("context", "context", "Attach a snapshot of a project, and check it."),
         ("servers", "servers", "Switch MCP servers for one conversation."),
     ),
     "Work together": (
-        ("git", "git.clone", "Commit, sync, compare and restore with git."),
-        ("mcp, tokens", "mcp.server", "Serve the store to AI agents, and admit them."),
+        ("git.clone", "git", "Commit, sync, compare and restore with git."),
+        ("mcp.server", "mcp, tokens", "Serve the store to AI agents, and admit them."),
     ),
     "Look after the store": (
-        ("init", "maintenance", "Make a store."),
-        ("doctor", "maintenance", "Examine every file, and mend what can be mended."),
-        ("validate, migrate, schema", "maintenance", "Check files, update them, or print the format."),
-        ("stats, reindex", "search", "Count what is there, or build the index anew."),
+        ("maintenance", "init", "Make a store."),
+        ("maintenance", "doctor", "Examine every file, and mend what can be mended."),
+        ("maintenance", "validate, migrate, schema", "Check files, update them, or print the format."),
+        ("search", "stats, reindex", "Count what is there, or build the index anew."),
         ("demo", "demo", "Show the main job on a store of its own."),
     ),
 }
@@ -68,7 +68,7 @@ def commands_in(names: str) -> list[str]:
 
 #: The modules of the commands.
 MODULES: dict[str, str] = {
-    **{name: module for lines in HELP.values() for names, module, _ in lines for name in commands_in(names)},
+    **{name: module for lines in HELP.values() for module, names, _ in lines for name in commands_in(names)},
     "tokens": "mcp.tokens",
     "help": "help",
 }

@@ -74,7 +74,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
 def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule: Any) -> None:
     told = capsule("--help").stdout
     assert len(told.splitlines()) <= 40 and max(map(len, told.splitlines())) <= 80
-    named = [name for lines in HELP.values() for names, _, _ in lines for name in commands_in(names)]
+    named = [name for lines in HELP.values() for _, names, _ in lines for name in commands_in(names)]
     assert sorted([*named, "help"]) == sorted(MODULES)
     for lines in HELP.values():
         assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for _, _, says in lines)
