@@ -337,7 +337,7 @@ def _home_for_npm(home: Path) -> Iterator[None]:
 
 
 def examine(check: Check, folder: Path) -> tuple[str, str]:
-    """Run a check. Returns: ok, FAILED or skipped, and what was said."""
+    """Run a check. Returns: ok, FAILED or SKIPPED, and what was said."""
     version = ""
     installed = None
     if check.package:
@@ -346,7 +346,7 @@ def examine(check: Check, folder: Path) -> tuple[str, str]:
             with _home_for_npm(folder / "npm"):
                 installed = ensure(package)
         except Unavailable as error:
-            return "skipped", str(error)
+            return "SKIPPED", str(error)
         pinned = json.loads((package / "package.json").read_text())["dependencies"]
         version = " ".join(pinned.values()) + ": "
     world = World(folder / "home", folder / "my project", folder / "my störe", installed)
