@@ -114,16 +114,15 @@ def test_the_problems_are_the_unknown_parents_and_one_for_each_circle(parents: l
 def test_a_very_long_line_and_a_very_wide_fork_are_no_matter() -> None:
     count = 20_000
     line, wide = trees([None] * count), trees([-1] + [0] * count)
-    assert line.leaf("m0") == count - 1 and len(line.descendants("m0")) == count - 1
-    assert len(line.path()) == count and len(wide.siblings("m7").leaves) == count
+    assert line.leaf("m0") == count - 1 and len(line.descendants_at(0)) == count - 1
+    assert len(line.path()) == count and len(wide.siblings_at(7).leaves) == count
     circle = trees([count - 1] + [None] * (count - 1))
     assert len(circle.path("m5")) == count and circle.problems()[0][0] == 0
 
 
 def test_an_unknown_message_is_an_error() -> None:
-    for ask in (trees([None]).leaf, trees([None]).siblings, trees([None]).descendants):
-        with pytest.raises(NotFound):
-            ask("nobody")
+    with pytest.raises(NotFound):
+        trees([None]).leaf("nobody")
 
 
 def test_the_nearest_fork_is_looked_for_towards_the_root() -> None:

@@ -7,6 +7,7 @@ disagree; and only what differs is touched.
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -20,21 +21,8 @@ from capsule.timestamps import sortable
 
 #: What `head_of` makes a head of, in its order.
 HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
-_HEAD_FIELDS = (
-    "title",
-    "version",
-    "created_at",
-    "mode",
-    "type",
-    "tags",
-    "pinned",
-    "archived",
-    "is_summary",
-    "source_conversation_id",
-    "title_set_by",
-    "forked_from",
-    "mcp_servers",
-    "conflicts",
+_HEAD_FIELDS = tuple(
+    field.name for field in fields(Head) if field.name not in ("id", "updated_at", "lock", "path", "bytes", "damaged")
 )
 #: The fields of a `Message` in their order, behind its number, its conversation and its place.
 _MESSAGE = (

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import orjson
-
 from capsule.format import migrations
-from capsule.format.merge.values import bare
+from capsule.format.merge.values import bare, sorted_bytes
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]
@@ -147,7 +145,7 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
         edited=tuple(
             (old["history"][was], new["history"][now])
             for was, now in pairs
-            if _bytes(_alone(old["history"][was])) != _bytes(_alone(new["history"][now]))
+            if sorted_bytes(_alone(old["history"][was])) != sorted_bytes(_alone(new["history"][now]))
         ),
         removed=tuple(message for place, message in enumerate(old["history"]) if place not in stayed),
         moved=tuple(_moved(old["history"], new["history"], trees, pairs)),
@@ -194,11 +192,6 @@ def _alone(message: Message) -> dict[str, Any]:
     return {name: value for name, value in bare(message).items() if name != "id"}
 
 
-def _bytes(value: Any) -> bytes:
-    """What equal values have in common, whatever the order of their keys; numbers count by their digits."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-
-
 def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]) -> list[tuple[int, int]]:
     """Which message became which, by places, in the order of `new`.
 
@@ -242,7 +235,7 @@ def _moved(
         above = became.get(parents[0]) if parents[0] >= 0 else -1
         if above is None or above == parents[1] or "parent" not in new[now]:
             continue
-        if _bytes(_alone(old[was])) == _bytes(_alone(new[now])):
+        if sorted_bytes(_alone(old[was])) == sorted_bytes(_alone(new[now])):
             yield new[now]
 
 
@@ -256,7 +249,7 @@ def _fields(old: Document, new: Document) -> Iterator[FieldChange]:
     flats = _flat(old), _flat(new)
     for name in {**flats[0], **flats[1]}:
         before, after = flats[0].get(name), flats[1].get(name)
-        if _bytes(before) == _bytes(after):
+        if sorted_bytes(before) == sorted_bytes(after):
             continue
         if name == "context":
             before, after = _of_context(before), _of_context(after)

@@ -30,6 +30,7 @@ from typing import Any
 
 from capsule import timestamps
 from capsule.format.merge.records import HEAD, Write, apart, decoded, digest, headed
+from capsule.format.merge.values import ABSENT, sorted_bytes
 
 
 @dataclass(slots=True)
@@ -241,7 +242,7 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     merged = dict(theirs)
     remade = []
     for key in _differing(base, ours):
-        was, mine, saved_value = (flat.get(key, _ABSENT) for flat in (base, ours, theirs))
+        was, mine, saved_value = (flat.get(key, ABSENT) for flat in (base, ours, theirs))
         if key not in by_the_store or _same(saved_value, mine):
             continue
         if key == _LOCK and _lock_of(theirs) == locks[-1]:
@@ -256,7 +257,7 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
         elif key != _LOCK:
             # A lock that no record knows is that of a writer which was killed before it could leave its record, or
             # a person's; either stands, and there is nothing in the other one to keep.
-            kept = {".".join(key): None if mine is _ABSENT else mine}
+            kept = {".".join(key): None if mine is ABSENT else mine}
             outcome.overruled.append((kept, f"a change of {key[-1]}, which the saved version changes too"))
     if remade:
         rest = {key: value for key, value in outcome.document.items() if key not in HEAD}
@@ -278,7 +279,6 @@ def _readable(heads: list[Write], read: _Read) -> list[int]:
     return before[-1:] + after or list(range(len(heads)))
 
 
-_ABSENT: Any = object()
 _LOCK = ("metadata", "lock")
 #: How `Outcome.remade` calls a lock.
 THE_LOCK = "the lock"
@@ -299,7 +299,7 @@ def _flat(head: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
 def _deep(flat: _Flat) -> dict[str, Any]:
     head: dict[str, Any] = {}
     for key, value in flat.items():
-        if value is _ABSENT:
+        if value is ABSENT:
             continue
         if len(key) == 1:
             head[key[0]] = value
@@ -309,13 +309,11 @@ def _deep(flat: _Flat) -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    if one is _ABSENT or other is _ABSENT:
-        return one is other
-    return digest(one) == digest(other)
+    return one is other or sorted_bytes(one) == sorted_bytes(other)
 
 
 def _differing(one: _Flat, other: _Flat) -> list[tuple[str, ...]]:
-    return [key for key in {**one, **other} if not _same(one.get(key, _ABSENT), other.get(key, _ABSENT))]
+    return [key for key in {**one, **other} if not _same(one.get(key, ABSENT), other.get(key, ABSENT))]
 
 
 def _distance(one: _Flat, other: _Flat) -> int:

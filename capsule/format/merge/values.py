@@ -7,7 +7,6 @@ differently; and values are compared by their JSON, because in Python `1`, `1.0`
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from hashlib import sha256
 from typing import Any
 
 import orjson
@@ -24,6 +23,11 @@ Each = Callable[[str, Any, Any, Any], Any]
 def bytes_of(value: Any) -> bytes:
     """What tells one value from another. Where no rule decides, the greater stands; an absent field is least."""
     return b"" if value is ABSENT else orjson.dumps(value)
+
+
+def sorted_bytes(value: Any) -> bytes:
+    """What equal values have in common, whatever the order of their keys; numbers count by their digits."""
+    return b"" if value is ABSENT else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -145,4 +149,6 @@ def bare(message: Message) -> dict[str, Any]:
 
 def digest(message: Message) -> str:
     """What tells one version of a message from another, in hexadecimal."""
+    from hashlib import sha256  # OpenSSL with it, which a reader does not need.
+
     return sha256(orjson.dumps({name: value for name, value in bare(message).items() if name != "id"})).hexdigest()

@@ -99,13 +99,6 @@ class Tree:
                 found[parent].append(place)
         return {place: (at, len(places)) for places in found.values() for at, place in enumerate(places, 1)}
 
-    def place(self, id: str) -> int:
-        """The place of a message. Raises NotFound."""
-        try:
-            return self.places[id]
-        except KeyError:
-            raise NotFound(f"no message {id[:130]} in this conversation", id=id) from None
-
     def leaf_at(self, place: int) -> int:
         """The leaf that is reached by following the newest child, which is the last in the history."""
         children, seen = self.children, set[int]()
@@ -116,7 +109,9 @@ class Tree:
 
     def leaf(self, id: str) -> int:
         """As `leaf_at`, of a message by its id. Raises NotFound."""
-        return self.leaf_at(self.place(id))
+        if id not in self.places:
+            raise NotFound(f"no message {id[:130]} in this conversation", id=id)
+        return self.leaf_at(self.places[id])
 
     def active_leaf(self, current: str | None) -> int:
         """The end of the active branch: the leaf under `current`, or the last message; -1: there is none."""
@@ -153,18 +148,10 @@ class Tree:
             at += 1
         return found[1:]
 
-    def descendants(self, id: str) -> list[int]:
-        """As `descendants_at`, of a message by its id. Raises NotFound."""
-        return self.descendants_at(self.place(id))
-
     def siblings_at(self, place: int) -> Siblings:
         """The messages that answer the same one as this, itself among them."""
         places = self.children[self.parents[place]]
         return Siblings(places, places.index(place), [self.leaf_at(sibling) for sibling in places])
-
-    def siblings(self, id: str) -> Siblings:
-        """As `siblings_at`, of a message by its id. Raises NotFound."""
-        return self.siblings_at(self.place(id))
 
     def nearest_fork(self, place: int) -> int:
         """The nearest message that has siblings, from this one towards the root, itself among them; -1: none."""
