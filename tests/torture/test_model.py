@@ -299,10 +299,10 @@ class StoresOnFiles(Stores):
     def _die(self, store: Store) -> None:
         """The kernel closes what the process had open, and that is all that happens."""
         store._holder._leases.stop()
-        for fd in store.engine.storage._instances._mine.values():
+        for fd in store.engine.storage.instances._mine.values():
             os.close(fd)
         store.engine.storage.mutexes.close()
-        store.engine.storage._instances._mine.clear()
+        store.engine.storage.instances._mine.clear()
 
     @precondition(lambda self: any(self.model))
     @rule()
