@@ -146,16 +146,8 @@ def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
         return closing, anatomy._replace(size=anatomy.tail + len(closing))
     block = (b",\n" if anatomy.tail > anatomy.history else b"\n") + b",\n".join(entries)
     tail = anatomy.tail + len(block)
-    after = Anatomy(
-        tail + len(_CLOSING),
-        anatomy.updated_at,
-        anatomy.lock_at,
-        anatomy.context,
-        anatomy.history,
-        tail,
-        anatomy.entries + len(entries),
-        anatomy.ends_active,
-    )
+    size, count = tail + len(_CLOSING), anatomy.entries + len(entries)
+    after = anatomy._replace(size=size, tail=tail, entries=count)
     return block + _CLOSING, after
 
 

@@ -1,14 +1,11 @@
 """The JSON Schema of each document kind and version, generated from the models.
 
-What must stay true: `schemas/` holds what `schema` gives (a test says so); run ``python -m capsule.format.schema``
-after a change to the models.
+What must stay true: `schemas/` holds what `schema` gives; `make docs` writes it, and a test compares.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -104,14 +101,3 @@ def file_name(kind: str, version: str) -> str:
 def text(kind: str, version: str | None = None) -> str:
     """The schema as it stands in its file. Raises NotFound as `schema` does."""
     return json.dumps(schema(kind, version), indent=2, ensure_ascii=False) + "\n"
-
-
-def main(directory: str = "schemas") -> None:
-    """Write every schema into `directory`."""
-    for kind in kinds():
-        for version in versions(kind):
-            Path(directory, file_name(kind, version)).write_text(text(kind, version), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:2])

@@ -102,21 +102,16 @@ def _part(
         what = fault(field, item, any_choice=any_choice)
         if what:
             yield (*where, name), what
-        elif field.kind == "part":
+        elif field.kind in ("part", "parts"):
             inside = f"{part}.{name}" if part else name
-            yield from _part(inside, item, (*where, name), _REQUIRED[inside], any_choice=any_choice)
-        elif field.kind == "parts":
-            inside = f"{part}.{name}" if part else name
-            yield from _list(inside, item, (*where, name), any_choice=any_choice)
-
-
-def _list(part: str, items: list[Any], where: Where, *, any_choice: bool) -> Iterator[_Found]:
-    required = _REQUIRED[part]
-    for at, item in enumerate(items):
-        if isinstance(item, dict):
-            yield from _part(part, item, (*where, at), required, any_choice=any_choice)
-        else:
-            yield (*where, at), f"must be an object, is {kind_of(item)}"
+            objects = [((*where, name), item)]
+            if field.kind == "parts":
+                objects = [((*where, name, at), one) for at, one in enumerate(item)]
+            for place, one in objects:
+                if isinstance(one, dict):
+                    yield from _part(inside, one, place, _REQUIRED[inside], any_choice=any_choice)
+                else:
+                    yield place, f"must be an object, is {kind_of(one)}"
 
 
 def _oddities(document: dict[str, Any]) -> Iterator[_Found]:

@@ -64,8 +64,3 @@ def test_an_unknown_kind_or_version_says_what_there_is() -> None:
     ):
         with pytest.raises(NotFound, match=there):
             ask()
-
-
-def test_main_writes_every_schema(tmp_path: Path) -> None:
-    schema.main(str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {schema.file_name(kind, version) for kind, version in ALL}

@@ -1,4 +1,4 @@
-"""What a search gives."""
+"""What a search answers."""
 
 from __future__ import annotations
 

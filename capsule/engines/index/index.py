@@ -1,7 +1,7 @@
-"""The index of a store's conversations, as it is asked.
+"""The index of a store's conversations, and the questions it answers.
 
-What must stay true: an answer is that of the files as they were when it was asked for, or later, whoever wrote them;
-and an index that proves to be of no use is built anew, not complained about.
+What must stay true: an answer is that of the files at the time of the question or later, whoever wrote them; and an
+index that is of no use is built anew without an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The journal of changes in the index, and the cursors that let a follower go on where it was.
+"""The journal of changes in the index, and the cursors with which a follower goes on.
 
-What must stay true: whoever goes on from a cursor hears of everything since, though perhaps twice; a cursor of an
-index that is gone is answered from the times of the files.
+What must stay true: from a cursor, a follower hears of every later change, though perhaps twice; a cursor of an index
+that is gone is answered from the times of the files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages as the index has them, made from the entries of a history.
+"""Making the index's messages from the entries of a history.
 
-What must stay true: equal entries have equal digests, wherever they stand and in whatever layout; a message without
-an id or a time is none here, and migrating the document gives it both.
+What must stay true: equal entries have equal digests, wherever they stand and in whatever layout; an entry without an
+id or a time is refused, and migrating the document gives it both.
 """
 
 from __future__ import annotations

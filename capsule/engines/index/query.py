@@ -1,11 +1,11 @@
-"""What a person types into the search, as what FTS5 is asked.
+"""Turning what a person types into what FTS5 is asked.
 
-What must stay true: every text is a query, and none is an error; what is no syntax is words; and what is passed over,
-as it has no words or stands behind too many, makes a query find more: a message's own words find it.
+What must stay true: every text is a query, and none is an error; what is no syntax is words; and a part that is skipped
+(it has no words, or stands behind too many) makes a query find more, so that a message's own words find it.
 
     words            all of them, in any order            plan budget
     "a phrase"       these words in a row                 "the plan"
-    begin*           words that begin so                  bud*
+    begin*           words with this beginning            bud*
     AND OR NOT       in capitals, with something on       plan NOT (draft OR old)
     ( )              both sides; NOT takes away
 """

@@ -1,7 +1,6 @@
-"""How hits are ranked: by how well they fit, and by how old they are. docs/search.md has the formula.
+"""The profiles by which hits are ranked: by fit and by age. docs/search.md has the formula.
 
-What must stay true: with the same texts, the same query and the same time the order is the same; of two hits of the
-same score the newer one stands first.
+What must stay true: the same texts, query and time give the same order; of two equal scores the newer hit comes first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the index takes from a file: its head, its messages, or what is wrong with it.
+"""Reading what the index needs from a file: its head, its messages, or its damage.
 
-What must stay true: what is sound here is what `Store.load` accepts, and what is damaged here is what it refuses, in
-its words; reading takes no mutex; and a file that changed while it was read, or may have, is marked to be read again.
+What must stay true: the index accepts what `Store.load` accepts, and reports damage in the same words; reading takes no
+mutex; and a file that changed while it was read, or may have, is marked to be read again.
 """
 
 from __future__ import annotations

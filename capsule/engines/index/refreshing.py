@@ -1,8 +1,7 @@
-"""Bringing the index up to date: which files may have changed, and having the rows say what they say now.
+"""Bringing the index up to date: finding the files that may have changed, and correcting their rows.
 
-What must stay true: what was acknowledged before it began is in it when it is done, whoever wrote it; it costs what
-changed since the last time; it takes no mutex of a document, but to settle a version that another program wrote, and
-no writer waits for it.
+What must stay true: afterwards the index has what was acknowledged before it began, whoever wrote it; the cost follows
+what changed; a document's mutex is taken only to settle a version of another program, and no writer waits for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rows of the index: brought from what they say to what a file says, and what that changes written down.
+"""Correcting the rows of the index to what a file says, and writing down what that changes.
 
-What must stay true: everything is done within the caller's transaction, so that rows, words and journal never
-disagree; and only what differs is touched.
+What must stay true: everything happens in the caller's transaction, so that rows, words and journal agree; and only
+rows that differ are touched.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """A search: the matches of a query, narrowed, ranked, and shown.
 
-What must stay true: a hit is a message, or a conversation, that the index has within one transaction; what narrows a
-search is applied before anything is cut off; and no text makes SQLite raise, for an error of its own is taken for a
-damaged index.
+What must stay true: a hit is a message or a conversation that the index has within one transaction; filters apply
+before anything is cut off; and no text makes SQLite raise, because its errors count as damage of the index.
 
-Ranking every match of a common word would cost a microsecond or two for each. So unless the profile is `exact`, the
-newest matches are ranked (`ranking.WINDOW` of them), in the order in which they came into the index; when those are
-used up, the next page is made of the next ones.
+To rank a match costs a microsecond or two. So, unless the profile is `exact`, only the newest matches are ranked
+(`ranking.WINDOW`), in the order in which they came into the index. When they are used up, the next page ranks the next
+ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The full-text index: how the words of rows come into it and out of it.
 
-What must stay true: the two FTS5 tables are changed in the transaction that changes the rows they stand for; they
-are contentless (no text is kept twice), so what is removed must be named with the very texts that were added.
+What must stay true: the two FTS5 tables change in the transaction that changes their rows; they are contentless (no
+text is kept twice), so a removal must give the very texts that were added.
 
     words   content, tools      a row for a message, rowid messages.num
     names   title, tags         a row for a conversation, rowid capsules.num

@@ -24,6 +24,7 @@ _UNCOUNTED = frozenset({"updatedAt", "metadata.lock", "history"})
 #: What goes with a change that has words: who named it and when, and where the active branch goes.
 _WORDLESS = frozenset({"metadata.titleSetBy", "metadata.titleSetAt", "metadata.currentNode", "metadata.currentWanted"})
 _QUOTED = 60
+_FLAGS = ("created", "deleted", "reordered", "switched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,7 @@ class Comparison:
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
-        parts = (self.added, self.edited, self.removed, self.moved, self.fields)
-        return self.created or self.deleted or self.reordered or self.switched or any(parts)
+        return self != Comparison()
 
     def words(self) -> list[str]:
         """What changed, in a few words each: `2 messages added`, `renamed to 'X'`; empty when nothing did.
@@ -104,9 +104,7 @@ class Comparison:
         Args:
             messages: Whether messages are given whole, the edited ones as they were and as they are; else their ids.
         """
-        result: dict[str, Any] = {
-            name: True for name in ("created", "deleted", "reordered", "switched") if getattr(self, name)
-        }
+        result: dict[str, Any] = {name: True for name in _FLAGS if getattr(self, name)}
         for name in ("added", "removed", "moved"):
             if messages_of := getattr(self, name):
                 result[name] = [message if messages else message["id"] for message in messages_of]
@@ -167,13 +165,9 @@ def in_all(comparisons: Sequence[Comparison]) -> Comparison:
         keys = [{_key(one) for one in getattr(comparison, name)} for comparison in rest]
         return tuple(one for one in getattr(first, name) if all(_key(one) in other for other in keys))
 
-    return Comparison(
-        created=all(comparison.created for comparison in comparisons),
-        deleted=all(comparison.deleted for comparison in comparisons),
-        reordered=all(comparison.reordered for comparison in comparisons),
-        switched=all(comparison.switched for comparison in comparisons),
-        **{name: common(name) for name in ("added", "edited", "removed", "moved", "fields")},
-    )
+    parts: dict[str, Any] = {name: all(getattr(one, name) for one in comparisons) for name in _FLAGS}
+    parts |= {name: common(name) for name in ("added", "edited", "removed", "moved", "fields")}
+    return Comparison(**parts)
 
 
 def _key(one: Any) -> Any:
