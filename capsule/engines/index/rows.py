@@ -83,10 +83,8 @@ class Rows:
 
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
         """The file is gone; the row stays, as it may come back."""
-        old = self._db.execute("SELECT num, content, tools FROM messages WHERE capsule = ? ORDER BY num", (row["num"],))
-        words.remove(self._db, old.fetchall())
-        self._db.execute("DELETE FROM messages WHERE capsule = ?", (row["num"],))
-        self._title(row["num"], (row["title"], row["tags"]), ("", "[]"))
+        self._remove_messages("capsule", row["num"])
+        words.change_title(self._db, row["num"], (row["title"], row["tags"]), words.NO_TITLE)
         self._begin(row["num"], id, {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
 
@@ -120,7 +118,7 @@ class Rows:
         linear = found.current is None and all(message.parent is None for message in messages)
         values = _values(found, sum(message.words for message in messages), linear)
         self._begin(num, id, values)
-        self._title(num, ("", "[]"), (values.get("title", ""), values.get("tags", "[]")))
+        words.change_title(self._db, num, words.NO_TITLE, (values.get("title", ""), values.get("tags", "[]")))
         self._insert_messages(num, 0, messages)
         if not linear:
             self._mark_active(num, found.current)
@@ -133,15 +131,6 @@ class Rows:
         numbered = list(enumerate(messages, first))
         self._db.executemany(_MESSAGE, ((num, capsule, at + num - first, *message) for num, message in numbered))
         words.add(self._db, ((num, message.content, message.tools) for num, message in numbered))
-
-    def _title(self, num: int, old: tuple[str, str], new: tuple[str, str]) -> None:
-        """Have the words of titles and tags say what the head says; tags as a JSON array."""
-        if old == new:
-            return
-        if old != ("", "[]"):
-            words.remove_title(self._db, num, old[0], orjson.loads(old[1]))
-        if new != ("", "[]"):
-            words.add_title(self._db, num, new[0], orjson.loads(new[1]))
 
     # -- A conversation that changed ------------------------------------------------------------------------------
 
@@ -169,7 +158,8 @@ class Rows:
             self._set(row["num"], values)
         else:
             self._begin(row["num"], id, values)
-            self._title(row["num"], (row["title"], row["tags"]), (values["title"], values["tags"]))
+            old, new = (row["title"], row["tags"]), (values["title"], values["tags"])
+            words.change_title(self._db, row["num"], old, new)
         if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
             self._mark_active(row["num"], current)
         if edited or removed:
@@ -232,13 +222,13 @@ class Rows:
             if digest == message.digest:
                 self._db.execute("UPDATE messages SET at = ? WHERE num = ?", (at + i, num))
             else:
-                self._remove_message(num)
+                self._remove_messages("num", num)
                 self._insert_messages(capsule, at + i, [message], num)
                 edited.append(message.id)
         gone = [one for left in there.values() for one in left]
         gone.sort()
         for num, _, _ in gone:
-            self._remove_message(num)
+            self._remove_messages("num", num)
         appended: list[str] = []
         for i, message in added:
             self._insert_messages(capsule, at + i, [message])
@@ -251,10 +241,10 @@ class Rows:
             edited = [message.id for message in new]  # Only their order changed.
         return appended, edited, removed
 
-    def _remove_message(self, num: int) -> None:
-        found = self._db.execute("SELECT num, content, tools FROM messages WHERE num = ?", (num,))
+    def _remove_messages(self, column: str, number: int) -> None:
+        found = self._db.execute(f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,))
         words.remove(self._db, found.fetchall())
-        self._db.execute("DELETE FROM messages WHERE num = ?", (num,))
+        self._db.execute(f"DELETE FROM messages WHERE {column} = ?", (number,))
 
     def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:
         was = orjson.loads(row["head"]) if row["head"] else [None] * len(_HEAD_FIELDS)

@@ -12,15 +12,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 
+import orjson
+
 from capsule.engines.index.folding import fold
 
 #: messages.num, content, tools.
 Row = tuple[int, str, str | None]
+#: Title, and the tags as a JSON array.
+Title = tuple[str, str]
+NO_TITLE: Title = ("", "[]")
 
 _WORDS = "CREATE VIRTUAL TABLE words USING fts5(content, tools, content='', tokenize='ascii')"
 _NAMES = "CREATE VIRTUAL TABLE names USING fts5(title, tags, content='', tokenize='ascii')"
 _ADD = "INSERT INTO words(rowid, content, tools) VALUES(?, ?, ?)"
 _REMOVE = "INSERT INTO words(words, rowid, content, tools) VALUES('delete', ?, ?, ?)"
+_ADD_NAME = "INSERT INTO names(rowid, title, tags) VALUES(?, ?, ?)"
+_REMOVE_NAME = "INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?, ?, ?)"
 #: How many bytes FTS5 gathers before it writes a part: while a first index is built, and else (its default).
 _BUILDING_HASH, _HASH = 8 << 20, 1 << 20
 
@@ -41,15 +48,11 @@ def remove(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
     db.executemany(_REMOVE, _folded(rows))
 
 
-def add_title(db: sqlite3.Connection, num: int, title: str, tags: Iterable[str]) -> None:
-    """Take in the title and the tags of conversation `num`."""
-    db.execute("INSERT INTO names(rowid, title, tags) VALUES(?, ?, ?)", (num, fold(title), fold("\n".join(tags))))
-
-
-def remove_title(db: sqlite3.Connection, num: int, title: str, tags: Iterable[str]) -> None:
-    """Take out the title and the tags of conversation `num`, which must be those that were added."""
-    row = (num, fold(title), fold("\n".join(tags)))
-    db.execute("INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?, ?, ?)", row)
+def change_title(db: sqlite3.Connection, num: int, old: Title, new: Title) -> None:
+    """Replace the title and the tags of conversation `num`. `old` is what was added last."""
+    for sql, (title, tags) in ((_REMOVE_NAME, old), (_ADD_NAME, new)):
+        if old != new and (title, tags) != NO_TITLE:
+            db.execute(sql, (num, fold(title), fold("\n".join(orjson.loads(tags)))))
 
 
 def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ that the next merge compares with it and not with the time of this merge. No clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -20,6 +20,8 @@ from capsule.timestamps import sortable
 
 Document = Mapping[str, Any]
 _TITLE = ("title", "titleSetBy", "titleSetAt")
+#: Makes one value of the base's, ours and theirs.
+_Rule = Callable[[Any, Any, Any], Any]
 _KNOWN = frozenset((*names(""), *names("metadata")))
 
 
@@ -44,21 +46,14 @@ class Heads:
 
     def merged(self) -> dict[str, Any]:
         """The head of both: everything but `history`; `currentNode` is not looked at, and not there."""
-        special: dict[str, Callable[[Any, Any, Any], Any]] = {
-            "title": lambda *_: ABSENT,
-            "history": lambda *_: ABSENT,
+        rules: dict[str, _Rule] = {
             "version": lambda _, mine, yours: max((mine, yours), key=lambda one: (parse_version(one) or (0, 0), one)),
             "createdAt": lambda _, mine, yours: min(mine, yours),
             "updatedAt": lambda _, mine, yours: max(mine, yours),
             "metadata": self._metadata,
             "context": self._context,
         }
-
-        def each(name: str, base: Any, ours: Any, theirs: Any) -> Any:
-            rule = special.get(name)
-            return rule(base, ours, theirs) if rule else merged(base, ours, theirs, self._clash, (name,))
-
-        head = merged_object(self.base, self.ours, self.theirs, each, _KNOWN)
+        head = self._by_rules((self.base, self.ours, self.theirs), rules, ("title", "history"))
         title = self._title()
         recorded = self._recorded(title)
         head["title"] = title.pop("title")
@@ -69,19 +64,25 @@ class Heads:
         return head
 
     def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
-        special: dict[str, Callable[[Any, Any, Any], Any]] = {
+        rules = {
             "tags": merged_set,
             "participants": merged_set,
             "summaryOf": _later_summary,
             "mcpServers": self._servers,
         }
-        special |= dict.fromkeys((*_TITLE, "currentNode", "currentWanted", "conflicts"), lambda *_: ABSENT)
+        left_out = (*_TITLE, "currentNode", "currentWanted", "conflicts")
+        return self._by_rules((base, ours, theirs), rules, left_out, ("metadata",))
 
-        def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
-            rule = special.get(name)
-            return rule(was, mine, yours) if rule else merged(was, mine, yours, self._clash, ("metadata", name))
+    def _by_rules(
+        self, sides: Sequence[Any], rules: Mapping[str, _Rule], left_out: Sequence[str], where: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        def each(name: str, base: Any, ours: Any, theirs: Any) -> Any:
+            if name in left_out:
+                return ABSENT
+            rule = rules.get(name)
+            return rule(base, ours, theirs) if rule else merged(base, ours, theirs, self._clash, (*where, name))
 
-        return merged_object(base, ours, theirs, each, _KNOWN)
+        return merged_object(sides[0], sides[1], sides[2], each, _KNOWN)
 
     def _servers(self, base: Any, ours: Any, theirs: Any) -> Any:
         where = ("metadata", "mcpServers")
