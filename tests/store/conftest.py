@@ -1,4 +1,4 @@
-"""A store in memory for what is not about files, and one of files for a test that has its directory."""
+"""A store in memory, or one of files for the tests that use its directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capsule import Store
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A fresh store, open: in memory, or of files where the test also takes their directory, `root`."""
+    """A fresh store, open: of files where the test also takes their directory, `root`, else in memory."""
     of_files = "root" in request.fixturenames
     with Store.open(request.getfixturevalue("root")) if of_files else Store.in_memory() as store:
         yield store

@@ -1,11 +1,11 @@
-"""Whose words a message is."""
+"""The author of a message: a person, this agent, or another agent."""
 
 from __future__ import annotations
 
 from capsule.store.edits import whose
 
 
-def test_whose_words_a_message_is() -> None:
+def test_role_and_sender_decide_the_author_of_a_message() -> None:
     for message, named, unnamed in [
         ({"role": "user"}, "person", "person"),
         ({"role": "user", "from": "anna"}, "person", "person"),

@@ -1,4 +1,4 @@
-"""A new version of a file belongs to whom the old one belonged, and is read and written by the same."""
+"""A new version of a file keeps the owner, the group and the permissions of the old one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from tests.storage.faults import lay_out, stale_save, store_on, tear
 
 ACL = "system.posix_acl_access"
-#: What writes the file anew.
+#: The writes that replace the file.
 WRITES: dict[str, Callable[[Store, Path], object]] = {
     "rename": lambda store, root: store.rename("plan", "Named"),
     "edit": lambda store, root: store.edits.message("plan", "@0", "edited"),
@@ -26,7 +26,7 @@ WRITES: dict[str, Callable[[Store, Path], object]] = {
 
 
 def acl(user: int) -> bytes:
-    """rw for the owner, the group and this user, and nothing for others."""
+    """An ACL: rw for the owner, the group and this user, and nothing for others."""
     entries = ((1, 6, -1), (2, 6, user), (4, 6, -1), (16, 6, -1), (32, 0, -1))
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
 
@@ -55,7 +55,7 @@ def anew(root: Path, name: str, sys: Syscalls | None = None) -> os.stat_result:
 
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.skipif(not hasattr(os, "setxattr"), reason="no extended attributes on this platform")
-def test_a_new_version_keeps_bits_and_attributes(root: Path, name: str) -> None:
+def test_a_new_version_keeps_mode_and_attributes(root: Path, name: str) -> None:
     path = root / "conversations" / "plan.json"
     path.chmod(0o640)
     try:
@@ -70,7 +70,7 @@ def test_a_new_version_keeps_bits_and_attributes(root: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_a_new_version_that_root_wrote_stays_its_owners(root: Path) -> None:
+def test_a_new_version_written_by_root_keeps_its_owner(root: Path) -> None:
     path = root / "conversations" / "plan.json"
     for name in WRITES:
         os.chown(path, 1234, 5678)
@@ -80,11 +80,11 @@ def test_a_new_version_that_root_wrote_stays_its_owners(root: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_a_group_that_cannot_be_kept_gives_no_other_group_its_rights(root: Path) -> None:
+def test_another_group_does_not_get_the_rights_of_a_group_that_cannot_be_kept(root: Path) -> None:
     path = root / "conversations" / "plan.json"
 
     class Bound(Syscalls):
-        """The system, to a user who may give nothing away."""
+        """The system for a user who may not change the owner of a file."""
 
         def fchown(self, fd: int, uid: int, gid: int) -> None:  # type: ignore[override]
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -94,7 +94,7 @@ def test_a_group_that_cannot_be_kept_gives_no_other_group_its_rights(root: Path)
     assert stat.S_IMODE(anew(root, "rename", Bound()).st_mode) == 0o644
 
 
-def test_a_stale_save_that_is_merged_keeps_the_bits_that_the_editor_gave(root: Path) -> None:
+def test_a_merged_stale_save_keeps_the_mode_that_the_editor_set(root: Path) -> None:
     stale_save(root, "plan")
     path = root / "conversations" / "plan.json"
     path.chmod(0o604)

@@ -1,4 +1,4 @@
-"""Branches of a stored conversation: switched, made, gone on from, and taken out."""
+"""Branches of a stored conversation: made, switched, continued and removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Start = Callable[..., Child]
 
 
 def talk(store: Store, *texts: str, type: str = "group") -> str:
-    """A conversation of these texts, a user's and an assistant's by turns."""
+    """A conversation of these texts, alternately by the user and the assistant."""
     roles = ("user", "assistant")
     messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
     return store.create(title="T", type=type, messages=messages).id
@@ -59,7 +59,7 @@ def by_hand(root: Path, id: str, change: Callable[[dict[str, Any]], None], **lay
     file.write_bytes(orjson.dumps(document, option=layout.get("option", orjson.OPT_INDENT_2)))
 
 
-def test_a_new_version_lies_beside_the_old_one_and_is_the_active_one(store: Store) -> None:
+def test_a_revised_message_becomes_an_active_alternative_of_the_old_one(store: Store) -> None:
     id = talk(store, "question", "answer", "thanks")
     made = store.branches.revise(id, "@0", "other question")
     assert made.parent is None and "parent" in made.model_fields_set and made.role == "user"
@@ -71,7 +71,7 @@ def test_a_new_version_lies_beside_the_old_one_and_is_the_active_one(store: Stor
     assert (found.index, len(found.ids), found.ids[1]) == (1, 2, made.id)
 
 
-def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) -> None:
+def test_descendants_and_leaves_of_a_message_are_listed(store: Store) -> None:
     id = talk(store, "question", "one", "more")
     two = store.branches.regenerate(id, "two", "@1")
     on = store.append(id, content="on two")
@@ -89,7 +89,7 @@ def test_the_leaf_of_a_message_and_all_that_answers_it_are_told(store: Store) ->
             ask(id, "nobody")
 
 
-def test_another_answer_is_put_beside_the_last_one(store: Store) -> None:
+def test_regenerate_adds_an_alternative_of_the_last_answer(store: Store) -> None:
     id = talk(store, "question", "answer", "more?")
     slot = store.branches.slot(id)
     assert (slot.message, slot.parent) == tuple(found.id for found in reversed(store.branches.path(id)[:2]))
@@ -102,7 +102,7 @@ def test_another_answer_is_put_beside_the_last_one(store: Store) -> None:
         store.branches.regenerate(talk(store, "question"), "x")
 
 
-def test_switching_leads_to_the_newest_answers_under_a_message(store: Store) -> None:
+def test_switch_leads_to_the_newest_answers_below_a_message(store: Store) -> None:
     id = talk(store, "question", "one", "more")
     two = store.branches.regenerate(id, "two", "@1")
     done = store.branches.switch(id, "@1")
@@ -114,7 +114,7 @@ def test_switching_leads_to_the_newest_answers_under_a_message(store: Store) -> 
     assert store.branches.switch(id, str(two.id)[:-2]).leaf == two.id and is_canonical(store, id)
 
 
-def test_a_switch_that_leads_nowhere_changes_nothing(store: Store) -> None:
+def test_an_impossible_switch_changes_nothing(store: Store) -> None:
     id = talk(store, "question", "one")
     before = store.read(id)
     for ask in (
@@ -132,7 +132,7 @@ def test_a_switch_that_leads_nowhere_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
-def test_an_append_goes_on_the_active_branch_and_writes_who_is_answered_once(
+def test_an_append_continues_the_active_branch_and_writes_its_parent_once(
     root: Path, store: Store, layout: int
 ) -> None:
     id = talk(store, "question", "one", "more")
@@ -158,7 +158,7 @@ def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) ->
     assert inode(root, id) == before and path(store, id)[3:] == ["a", "a'", "b", "b'"]
 
 
-def test_an_append_to_another_branch_by_a_new_store_does_not_read_the_file(root: Path, store: Store) -> None:
+def test_a_newly_opened_store_appends_to_another_branch_without_reading_the_file(root: Path, store: Store) -> None:
     id = talk(store, "question", "one", "x" * 300_000)
     store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@1")
@@ -178,7 +178,7 @@ def test_an_append_to_another_branch_by_a_new_store_does_not_read_the_file(root:
     assert sys.read < 100_000 and path(store, id)[-2:] == ["a", "b"]
 
 
-def test_an_answer_to_another_message_moves_the_active_branch_only_where_that_lies_below(store: Store) -> None:
+def test_an_answer_moves_the_active_branch_only_if_its_parent_is_on_it(store: Store) -> None:
     id = talk(store, "question", "one", "more")
     two = store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@2")
@@ -192,7 +192,7 @@ def test_an_answer_to_another_message_moves_the_active_branch_only_where_that_li
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_messages_of_one_write_land_where_they_would_one_by_one(store: Store, is_open: bool) -> None:
+def test_messages_of_one_write_get_the_same_parents_as_messages_of_many_writes(store: Store, is_open: bool) -> None:
     def prepared() -> tuple[str, list[str]]:
         id = talk(store, "question", "one", "more")
         store.branches.regenerate(id, "two", "@1")
@@ -230,7 +230,7 @@ def test_messages_of_one_write_land_where_they_would_one_by_one(store: Store, is
 
 @pytest.mark.parametrize("switched", [False, True])
 @pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
-def test_a_parent_that_is_not_there_is_refused_and_nothing_is_written(
+def test_an_unknown_parent_is_refused_and_nothing_is_written(
     root: Path, store: Store, switched: bool, layout: int
 ) -> None:
     id = talk(store, "question", "one")
@@ -244,7 +244,7 @@ def test_a_parent_that_is_not_there_is_refused_and_nothing_is_written(
     assert store.read(id) == before
 
 
-def test_a_key_is_known_again_when_the_store_named_the_parent(store: Store) -> None:
+def test_a_key_is_recognized_when_the_store_chose_the_parent(store: Store) -> None:
     id = talk(store, "question", "one", "more")
     store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@1")
@@ -255,7 +255,7 @@ def test_a_key_is_known_again_when_the_store_named_the_parent(store: Store) -> N
         store.append_once(id, "k", content="a", parent=store.branches.path(id)[0].id)
 
 
-def test_what_answers_a_message_goes_with_it_and_the_rest_stays_as_it_was(store: Store) -> None:
+def test_removing_a_message_removes_its_descendants_and_nothing_else(store: Store) -> None:
     id = talk(store, "question", "one", "more", "even more")
     store.branches.regenerate(id, "two", "@1")
     store.append(id, content="on two")
@@ -269,7 +269,7 @@ def test_what_answers_a_message_goes_with_it_and_the_rest_stays_as_it_was(store:
     assert is_canonical(store, id)
 
 
-def test_the_active_branch_moves_to_the_newest_beside_what_goes_else_to_what_it_answered(store: Store) -> None:
+def test_removal_of_the_active_branch_activates_the_newest_alternative_or_the_parent(store: Store) -> None:
     id = talk(store, "question", "one")
     for text in ("two", "three"):
         store.branches.regenerate(id, text, "@1")
@@ -301,7 +301,7 @@ def test_pruning_leaves_one_branch(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
-def test_what_nobody_agreed_to_is_not_taken_out(store: Store, is_pruned: bool) -> None:
+def test_a_removal_other_than_the_expected_one_is_refused(store: Store, is_pruned: bool) -> None:
     id = talk(store, "question", "one", "more")
     store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@1")
@@ -322,7 +322,7 @@ def test_what_nobody_agreed_to_is_not_taken_out(store: Store, is_pruned: bool) -
     assert taken(expected=list(reversed(now.ids))) == now and path(store, id) == ["question", "two"]
 
 
-def test_of_two_messages_of_one_id_the_first_is_meant(store: Store) -> None:
+def test_a_doubled_id_means_the_first_message(store: Store) -> None:
     id, twice = talk(store, "question", "one"), "00000000-0000-7000-8000-000000000000"
     store.append_many(id, [{"role": "user", "content": "first", "id": twice}])
     store.append_many(id, [{"role": "user", "content": "2nd", "id": twice, "parent": store.branches.path(id)[0].id}])
@@ -332,7 +332,7 @@ def test_of_two_messages_of_one_id_the_first_is_meant(store: Store) -> None:
         assert other.branches.alternatives(id, twice).leaves == (done.id,)
 
 
-def test_who_may_not_write_may_not_branch_either(store: Store) -> None:
+def test_branching_is_refused_while_another_instance_holds_the_lock(store: Store) -> None:
     id = talk(store, "question", "one", type="chat")
     store.branches.regenerate(id, "two")
     assert store.head(id).lock is None or store.locks.take(id)
@@ -351,7 +351,7 @@ def test_who_may_not_write_may_not_branch_either(store: Store) -> None:
     assert path(store, id) == ["question", "two"]
 
 
-def test_a_save_locks_a_chat_whatever_the_save_is(store: Store) -> None:
+def test_every_kind_of_branching_locks_a_chat(store: Store) -> None:
     id = talk(store, "question", "one", type="chat")
     store.locks.release(id)
     for save in (
@@ -365,7 +365,7 @@ def test_a_save_locks_a_chat_whatever_the_save_is(store: Store) -> None:
         assert store.locks.release(id)
 
 
-def test_messages_without_an_id_are_branched_from(root: Path, store: Store) -> None:
+def test_messages_without_ids_can_be_branched(root: Path, store: Store) -> None:
     id = talk(store)
     by_hand(
         root,
@@ -383,7 +383,7 @@ def test_messages_without_an_id_are_branched_from(root: Path, store: Store) -> N
     assert path(store, id) == ["q", "a", "on"] and path(store, id, "@3") == ["q", "b", "typed"]
 
 
-def test_what_is_odd_in_a_hand_edited_tree_is_told_and_walked(root: Path, store: Store) -> None:
+def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(root: Path, store: Store) -> None:
     id = talk(store, "a", "b", "c", "d")
     ids = [str(message.id) for message in store.branches.path(id)]
 
@@ -410,7 +410,7 @@ def test_what_is_odd_in_a_hand_edited_tree_is_told_and_walked(root: Path, store:
     assert path(store, id)[-2:] == ["d", "e"]
 
 
-#: By a hand: whose id each message has, and whom it says that it answers: nobody said, a root, any, or one not there.
+#: A hand-made tree: the id of each message, and its parent: not given, none (a root), any message, or a missing one.
 BY_HAND = st.lists(
     st.tuples(st.integers(0, 7), st.one_of(st.none(), st.none(), st.integers(-2, 9))), min_size=1, max_size=9
 )
@@ -419,7 +419,7 @@ BY_HAND = st.lists(
 @pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
 @given(made=BY_HAND, twice=st.booleans(), wanted=st.integers(0, 8), step=st.sampled_from([0, 0, 1, -1]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_switch_in_whatever_a_hand_made_of_the_tree_leads_where_the_tree_says(
+def test_a_switch_in_any_hand_made_tree_follows_the_tree(
     root: Path,
     store: Store,
     layout: int,
@@ -438,7 +438,7 @@ def test_a_switch_in_whatever_a_hand_made_of_the_tree_leads_where_the_tree_says(
     ]
     id = talk(store)
     by_hand(root, id, lambda document: document.update(history=history), option=layout)
-    for n in range(2):  # The second time the store remembers.
+    for n in range(2):  # The second time the store has a cache.
         tree = Tree(history)
         message = str(tree.ids[(wanted + n) % len(tree)])
         found = tree.siblings(message)
@@ -476,7 +476,7 @@ with Store.open(sys.argv[1]) as store:
 
 
 @pytest.mark.slow
-def test_processes_append_to_the_active_branch_as_one_line(root: Path, store: Store, child: Start) -> None:
+def test_processes_that_append_at_once_make_one_branch(root: Path, store: Store, child: Start) -> None:
     id = talk(store, "question", "one", "more")
     two = store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@2")
@@ -496,9 +496,7 @@ def test_processes_append_to_the_active_branch_as_one_line(root: Path, store: St
         assert texts == [f"{name} {n}" for n in range(40)]
 
 
-def test_a_branch_is_switched_while_another_process_appends_and_nothing_is_lost(
-    root: Path, store: Store, child: Start
-) -> None:
+def test_switching_while_another_process_appends_loses_nothing(root: Path, store: Store, child: Start) -> None:
     id = talk(store, "question", "one")
     two = str(store.branches.regenerate(id, "two").id)
     one = str(store.branches.path(id, "@1")[-1].id)
@@ -511,5 +509,5 @@ def test_a_branch_is_switched_while_another_process_appends_and_nothing_is_lost(
     assert writer.end() == 0
     there = {str(found.id) for message in (one, two) for found in store.branches.path(id, message)}
     assert set(done) <= {str(message.id) for message in store.load(id).history}
-    assert set(done) <= there, "every message lies on one of the two lines"
+    assert set(done) <= there, "every message is on one of the two branches"
     assert is_canonical(store, id) and not [found for found in examine(store) if found.kind != "lock"]

@@ -1,4 +1,4 @@
-"""Conflicts that a merge left: listed and settled; and clones of a real store, merged."""
+"""Conflicts that a merge left are listed and settled; clones of a real store are merged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def content(root: Path, id: str) -> dict[str, Any]:
 
 
 def merged_into(root: Path, base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """As git's merge driver leaves it in the working tree."""
+    """Merge as git's merge driver does, and write the result to the working tree."""
     document = merge(base, ours, theirs).document
     path = root / "conversations" / f"{document['id']}.json"
     path.with_suffix(".tmp").write_bytes(codec.encode(document))
@@ -37,7 +37,7 @@ def merged_into(root: Path, base: dict[str, Any], ours: dict[str, Any], theirs: 
 
 @pytest.fixture
 def disputed(tmp_path: Path) -> tuple[Path, str]:
-    """A store, and a conversation in it whose title and description two clones gave differently."""
+    """A store, and a conversation in it whose title and description differ between two clones."""
     root = tmp_path / "o"
     Store.init(root)
     with Store.open(root) as store:
@@ -55,7 +55,7 @@ def disputed(tmp_path: Path) -> tuple[Path, str]:
     return root, id
 
 
-def test_conflicts_are_listed_with_their_values_and_cost_a_list(disputed: tuple[Path, str]) -> None:
+def test_conflicts_are_listed_with_their_values_and_heads_name_their_fields(disputed: tuple[Path, str]) -> None:
     root, id = disputed
     with Store.open(root) as store:
         store.create(title="Another")
@@ -71,7 +71,7 @@ def test_conflicts_are_listed_with_their_values_and_cost_a_list(disputed: tuple[
         assert [head.conflicts for head in store.heads() if head.id == id] == [("metadata.description", "title")]
 
 
-def test_the_last_one_that_is_settled_takes_the_field_away(disputed: tuple[Path, str]) -> None:
+def test_settling_the_last_conflict_removes_the_conflicts_field(disputed: tuple[Path, str]) -> None:
     root, id = disputed
     with Store.open(root) as store:
         store.conflicts.settle(id, "metadata.description", "Anna's words")
@@ -85,7 +85,7 @@ def test_the_last_one_that_is_settled_takes_the_field_away(disputed: tuple[Path,
         assert (about["titleSetBy"], about["titleSetAt"]) == ("user", head.updated_at)
 
 
-def test_what_cannot_be_settled_changes_nothing(disputed: tuple[Path, str]) -> None:
+def test_an_impossible_settlement_changes_nothing(disputed: tuple[Path, str]) -> None:
     root, id = disputed
     with Store.open(root) as store:
         before = store.read(id)
@@ -101,7 +101,7 @@ def test_what_cannot_be_settled_changes_nothing(disputed: tuple[Path, str]) -> N
         assert store.read(id) == before
 
 
-def test_settling_asks_the_rule_of_who_may_write(disputed: tuple[Path, str]) -> None:
+def test_settling_is_refused_while_another_instance_holds_the_lock(disputed: tuple[Path, str]) -> None:
     root, id = disputed
     with Store.open(root) as holder, Store.open(root) as other, holder.locks.take(id):
         with pytest.raises(Locked):
@@ -112,7 +112,7 @@ def test_settling_asks_the_rule_of_who_may_write(disputed: tuple[Path, str]) -> 
         assert "description" not in holder.document(id)["metadata"]
 
 
-def test_a_field_outside_the_metadata_is_settled_too(tmp_path: Path) -> None:
+def test_a_conflict_outside_the_metadata_is_settled(tmp_path: Path) -> None:
     root = tmp_path / "o"
     Store.init(root)
     with Store.open(root) as store:
@@ -126,7 +126,7 @@ def test_a_field_outside_the_metadata_is_settled_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", ["chat", "group"])
-def test_three_real_stores_end_alike_in_any_order(tmp_path: Path, type: str) -> None:
+def test_three_stores_merged_in_any_order_are_equal(tmp_path: Path, type: str) -> None:
     root = tmp_path / "o"
     Store.init(root)
     with Store.open(root, keep_locks=False) as store:

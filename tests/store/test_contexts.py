@@ -1,4 +1,4 @@
-"""Contexts through the store: written under the rules of every write, whatever the file looks like."""
+"""The store writes contexts under the rules of every write, whatever the layout of the file."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def is_canonical(store: Store, id: str) -> bool:
 
 @pytest.fixture
 def store(root: Path) -> Iterator[Store]:
-    """Of files: that the bytes around a context stay is what this is about."""
+    """A store of files, as these tests compare the bytes around a context."""
     with Store.open(root, keep_locks=False) as opened:
         opened.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
         yield opened
 
 
-def test_a_context_replaces_another_and_the_messages_stay(store: Store) -> None:
+def test_a_new_context_replaces_the_old_one_and_keeps_the_messages(store: Store) -> None:
     before = store.head("plan").updated_at
     for context in (CONTEXT, {"fullContext": ""}, CONTEXT | {"fullContext": "x" * 100_000}, CONTEXT):
         head = store.context.set("plan", context)
@@ -51,7 +51,7 @@ def test_a_context_replaces_another_and_the_messages_stay(store: Store) -> None:
     assert [str(finding) for finding in examine(store)] == []
 
 
-def test_clearing_leaves_what_a_new_conversation_has(store: Store) -> None:
+def test_a_cleared_context_equals_that_of_a_new_conversation(store: Store) -> None:
     fresh = store.context.get("plan")
     store.context.set("plan", CONTEXT)
     store.context.clear("plan")
@@ -59,7 +59,7 @@ def test_clearing_leaves_what_a_new_conversation_has(store: Store) -> None:
     assert is_canonical(store, "plan")
 
 
-def test_unknown_fields_around_the_context_and_in_it_are_kept_or_written(root: Path, store: Store) -> None:
+def test_unknown_fields_inside_and_around_a_context_survive(root: Path, store: Store) -> None:
     path = root / "conversations" / "plan.json"
     document = orjson.loads(path.read_bytes()) | {"zebra": {"a": {}, "b": [{}]}, "x": None}
     path.write_bytes(orjson.dumps(document))
@@ -83,8 +83,7 @@ def test_unknown_fields_around_the_context_and_in_it_are_kept_or_written(root: P
     ),
     st.integers(0, 3),
 )
-def test_the_lines_of_a_context_are_those_of_the_canonical_layout(values: list[Any], messages: int) -> None:
-    """Found, taken out and put in by offsets alone: what comes of it is what the encoder would write."""
+def test_a_context_put_in_by_offsets_has_the_canonical_layout(values: list[Any], messages: int) -> None:
     history = [{"role": "user", "content": "  },\n", "timestamp": STAMP, "id": f"m{n}"} for n in range(messages)]
     for value in values:
         document = new.new_capsule("plan", "Plan", STAMP, messages=history) | {
@@ -99,7 +98,7 @@ def test_the_lines_of_a_context_are_those_of_the_canonical_layout(values: list[A
         assert anatomy.context_end(lines + b"rest", first=True) == len(lines)
 
 
-def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(root: Path, store: Store) -> None:
+def test_a_context_is_read_as_it_was_written_with_the_digits_of_its_numbers(root: Path, store: Store) -> None:
     for context in [
         {},
         {"fullContext": 'a\n"\\b'},
@@ -117,7 +116,7 @@ def test_a_context_is_read_as_it_was_written_and_its_numbers_by_their_digits(roo
         assert (b"2.50" in store.read("plan")) is (b"2.50" in before)
 
 
-def test_a_large_context_is_replaced_though_its_end_lies_between_two_reads(store: Store) -> None:
+def test_a_large_context_whose_end_lies_between_two_reads_is_replaced(store: Store) -> None:
     for size in range(4_194_304 - 420, 4_194_304 - 380, 3):
         store.context.set("plan", CONTEXT | {"fullContext": "y" * size})
         store.context.set("plan", CONTEXT)
@@ -125,7 +124,7 @@ def test_a_large_context_is_replaced_though_its_end_lies_between_two_reads(store
     assert store.context.get("plan") == CONTEXT
 
 
-def test_what_is_no_context_is_refused_and_nothing_is_changed(store: Store) -> None:
+def test_an_invalid_context_is_refused_and_changes_nothing(store: Store) -> None:
     for context, said in [
         ({"fullContext": 1}, "context.fullContext"),
         ({"metadata": {"files": [{"path": 1}]}}, "path"),
@@ -138,7 +137,7 @@ def test_what_is_no_context_is_refused_and_nothing_is_changed(store: Store) -> N
         assert store.read("plan") == before
 
 
-def test_another_instance_s_lock_refuses_and_a_save_locks_a_chat(store: Store) -> None:
+def test_setting_a_context_respects_and_takes_the_lock(store: Store) -> None:
     store.create(id="chat", title="Chat")
     with store.beside() as other:
         other.context.set("chat", CONTEXT)

@@ -1,4 +1,4 @@
-"""Conflict copies of file synchronizers: seen, merged, and kept."""
+"""Conflict copies of file synchronizers are found, merged and kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def place(store: Store, name: str) -> Path:
 
 
 def parted(store: Store, name: str = SYNCTHING) -> None:
-    """A conversation of two messages; one more here, another one in a copy."""
+    """Make a conversation of two messages, with one more message here and a different one in a copy."""
     said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     store.create(id=ID, title="Plan", messages=said)
     common = place(store, ID).read_bytes()
@@ -42,7 +42,7 @@ def parted(store: Store, name: str = SYNCTHING) -> None:
 
 
 def put(store: Store, data: bytes | None) -> None:
-    """Put a version there as on another computer, where nobody knows what was written here; None: the one there is."""
+    """Write a version as another computer does, without the log of this one; None: the version that is there."""
     if data is not None:
         place(store, ID).write_bytes(data)
     note = Path(store.root, ".capsule", "mutex", f"conversations-{ID}")
@@ -65,7 +65,7 @@ def quarantined(store: Store, reason: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copy_is_seen_without_repair_and_merged_and_kept_with_it(store: Store, name: str) -> None:
+def test_a_copy_is_reported_and_with_repair_merged_and_kept(store: Store, name: str) -> None:
     parted(store, name)
     before = place(store, ID).read_bytes(), place(store, name).read_bytes()
     (finding,) = copies(store)
@@ -87,7 +87,7 @@ def test_several_copies_are_merged_one_after_another(store: Store) -> None:
     assert copies(store) == []
 
 
-def test_a_copy_that_holds_nothing_new_only_goes_away(store: Store) -> None:
+def test_a_copy_with_nothing_new_is_moved_to_quarantine(store: Store) -> None:
     store.create(id=ID, title="Plan", messages=[{"role": "user", "content": "one"}])
     before = place(store, ID).read_bytes()
     place(store, SYNCTHING).write_bytes(before)
@@ -104,7 +104,7 @@ def test_a_copy_whose_conversation_is_gone_becomes_the_conversation(store: Store
     assert contents(store) == ["one", "two", "there"] and len(quarantined(store, "copy")) == 1
 
 
-def test_what_can_not_be_merged_is_told_with_its_place_and_left(store: Store) -> None:
+def test_a_copy_that_cannot_be_merged_is_reported_with_its_path_and_left(store: Store) -> None:
     parted(store)
     copy, whole = place(store, SYNCTHING), place(store, ID).read_bytes()
     data = copy.read_bytes()
@@ -121,7 +121,7 @@ def test_what_can_not_be_merged_is_told_with_its_place_and_left(store: Store) ->
         assert (place(store, ID).read_bytes(), copy.read_bytes()) == (here, there)
 
 
-def test_a_conversation_that_somebody_holds_is_not_merged_into(store: Store) -> None:
+def test_a_copy_of_a_locked_conversation_is_not_merged(store: Store) -> None:
     parted(store)
     with store.beside() as other, other.locks.take(ID):
         before = place(store, ID).read_bytes()
@@ -131,7 +131,7 @@ def test_a_conversation_that_somebody_holds_is_not_merged_into(store: Store) -> 
     assert copies(store, repair=True)[0].repaired
 
 
-def test_with_an_ancestor_what_one_side_took_out_goes_and_both_are_kept(store: Store) -> None:
+def test_a_merge_with_an_ancestor_removes_what_one_side_removed_and_keeps_both_files(store: Store) -> None:
     parted(store)
     document = codec.decode(place(store, SYNCTHING).read_bytes(), "")
     document["history"] = [document["history"][0], document["history"][2] | {"parent": document["history"][0]["id"]}]
@@ -144,7 +144,7 @@ def test_with_an_ancestor_what_one_side_took_out_goes_and_both_are_kept(store: S
     assert quarantined(store, "merged") == [ours]
 
 
-def test_list_and_show_do_not_trip_over_copies(store: Store) -> None:
+def test_list_and_show_work_beside_copies(store: Store) -> None:
     for name in NAMES:
         place(store, name).parent.mkdir(exist_ok=True)
     parted(store)
@@ -159,7 +159,7 @@ def test_list_and_show_do_not_trip_over_copies(store: Store) -> None:
         store.resolve("pla")
 
 
-def test_a_crash_between_merging_and_putting_away_merges_nothing_twice(store: Store) -> None:
+def test_a_crash_after_a_merge_doubles_no_message(store: Store) -> None:
     parted(store)
     data = place(store, SYNCTHING).read_bytes()
     assert copies(store, repair=True)[0].repaired
@@ -170,7 +170,7 @@ def test_a_crash_between_merging_and_putting_away_merges_nothing_twice(store: St
 
 
 def goes_on(store: Store, data: bytes, rng: random.Random, side: str) -> bytes:
-    """What becomes of a version on one computer, where its messages are added to and edited."""
+    """A later version: the one of a computer that added and edited messages."""
     put(store, data)
     for number in range(rng.randrange(1, 5)):
         count = len(contents(store))
@@ -181,7 +181,7 @@ def goes_on(store: Store, data: bytes, rng: random.Random, side: str) -> bytes:
     return place(store, ID).read_bytes()
 
 
-def test_whatever_two_computers_wrote_all_of_it_is_there_afterwards(store: Store, rng: random.Random) -> None:
+def test_random_writes_of_two_computers_all_survive_the_merge(store: Store, rng: random.Random) -> None:
     for round in range(30):
         put(store, None)
         if round:
@@ -202,7 +202,7 @@ def test_whatever_two_computers_wrote_all_of_it_is_there_afterwards(store: Store
         assert {id for id, _ in wanted} <= {message["id"] for message in found}
 
 
-def test_a_copy_of_an_agents_document_is_merged_too(store: Store) -> None:
+def test_a_copy_of_an_agent_is_merged(store: Store) -> None:
     agents = Path(store.root, "agents")
     agents.mkdir(exist_ok=True)
     here, there = (

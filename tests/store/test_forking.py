@@ -1,4 +1,4 @@
-"""Forks: made of a branch, and what becomes of them when their source goes."""
+"""Forks of a branch, and their fate when their source is deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def source(store: Store) -> str:
     return id
 
 
-def test_a_fork_has_the_words_and_times_of_a_branch_and_ids_of_its_own(root: Path, store: Store) -> None:
+def test_a_fork_has_the_texts_and_times_of_a_branch_and_new_ids(root: Path, store: Store) -> None:
     id = source(store)
     head = store.forks.create(id)
     assert (head.title, head.tags, head.mode, head.type) == ("Fork of Plan", ("work",), "toolbox", "group")
@@ -39,7 +39,7 @@ def test_a_fork_has_the_words_and_times_of_a_branch_and_ids_of_its_own(root: Pat
     assert not list(examine(store))
 
 
-def test_a_fork_ends_where_it_is_told_and_leaves_attachments_behind_when_asked(store: Store) -> None:
+def test_a_fork_can_end_at_a_message_and_leave_out_attachments(store: Store) -> None:
     id = source(store)
     head = store.forks.create(id, at="@1", title="Mine", attachments=False, new_id="mine")
     assert (head.id, head.title, head.title_set_by) == ("mine", "Mine", "user")
@@ -52,13 +52,13 @@ def test_a_fork_ends_where_it_is_told_and_leaves_attachments_behind_when_asked(s
     assert store.forks.list(id) == ["mine"]
 
 
-def test_a_fork_of_nothing_and_of_an_endless_title_is_one(store: Store) -> None:
+def test_an_empty_conversation_and_one_with_the_longest_title_can_be_forked(store: Store) -> None:
     empty = store.create(title="x" * 200).id
     head = store.forks.create(empty)
     assert store.load(head.id).history == [] and head.title.startswith("Fork of xxx") and len(head.title) == 200
 
 
-def test_a_locked_source_is_forked_and_not_touched(store: Store) -> None:
+def test_a_locked_source_is_forked_without_a_change(store: Store) -> None:
     id = store.create(title="T", messages=[{"role": "user", "content": "hello"}]).id
     before = store.read(id)
     with store.beside() as other:
@@ -66,7 +66,7 @@ def test_a_locked_source_is_forked_and_not_touched(store: Store) -> None:
     assert store.read(id) == before
 
 
-def test_a_fork_goes_over_to_the_grandparent(store: Store) -> None:
+def test_a_fork_whose_source_is_deleted_points_to_the_grandparent(store: Store) -> None:
     id = source(store)
     child = store.forks.create(id).id
     grandchild = store.forks.create(child).id
@@ -77,7 +77,7 @@ def test_a_fork_goes_over_to_the_grandparent(store: Store) -> None:
     assert [message.content for message in store.load(grandchild).history] == ["look", "two"]
 
 
-def test_deleting_takes_no_lock_on_a_fork_and_leaves_alone_what_another_holds(
+def test_deleting_a_source_neither_locks_its_forks_nor_changes_a_locked_one(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(title="T").id
@@ -91,7 +91,7 @@ def test_deleting_takes_no_lock_on_a_fork_and_leaves_alone_what_another_holds(
     assert (store.head(free).forked_from, store.head(free).lock) == (None, None)
 
 
-def test_forks_go_along_when_asked_and_all_stay_when_one_is_held(store: Store) -> None:
+def test_forks_are_deleted_on_request_unless_one_is_locked(store: Store) -> None:
     id = source(store)
     forks = [store.forks.create(id).id]
     forks.append(store.forks.create(forks[0]).id)
@@ -106,7 +106,7 @@ def test_forks_go_along_when_asked_and_all_stay_when_one_is_held(store: Store) -
     assert store.forks.list(id, deep=True) == []
 
 
-def test_when_all_go_no_fork_is_pointed_elsewhere_before_it_goes_too(store: Store) -> None:
+def test_a_fork_that_is_deleted_with_its_source_keeps_its_source_id(store: Store) -> None:
     id = store.create(title="T", type="group").id
     fork = store.forks.create(id).id
     before = {one: store.read(one) for one in (id, fork)}
@@ -115,7 +115,7 @@ def test_when_all_go_no_fork_is_pointed_elsewhere_before_it_goes_too(store: Stor
         assert store.engine.trashed(trashed.token) == before[trashed.id]
 
 
-def test_a_conversation_is_deleted_when_its_forks_cannot_be_looked_for(
+def test_a_conversation_is_deleted_although_its_forks_cannot_be_listed(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(type="group").id
@@ -136,7 +136,7 @@ def test_a_damaged_source_is_deleted_and_its_forks_stay(root: Path, store: Store
     assert store.ids() == [fork] and store.head(fork).forked_from is None
 
 
-def test_conversations_that_say_they_are_forks_of_each_other_are_no_matter(store: Store) -> None:
+def test_forks_of_each_other_can_be_deleted(store: Store) -> None:
     id = source(store)
     fork = store.forks.create(id).id
     store._change_head(id, lambda head: head["metadata"].update(forkedFrom=fork))
@@ -145,7 +145,7 @@ def test_conversations_that_say_they_are_forks_of_each_other_are_no_matter(store
     assert store.head(fork).forked_from is None
 
 
-def test_ids_of_messages_sort_as_their_times_do_and_within_one_as_they_come() -> None:
+def test_ids_of_messages_sort_by_time_and_then_by_position() -> None:
     ids = message_ids_at([0, 5, 5, 3, *[7] * 5000, 6])
     assert ids == sorted(ids) and len(set(ids)) == len(ids)
     assert all(id[14] == "7" for id in ids)

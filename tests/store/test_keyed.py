@@ -1,4 +1,4 @@
-"""Appending once under a key: what a retry after a lost answer finds, however it comes about."""
+"""Appending once under a key: a retry after a lost response finds the message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_second_append_under_a_key_finds_the_first(store: Store) -> None:
     assert contents(store, id) == ["once", "between"]
 
 
-def test_other_keys_and_other_conversations_are_other_messages(store: Store) -> None:
+def test_another_key_or_another_conversation_gets_a_message_of_its_own(store: Store) -> None:
     one, other = store.create(title="a").id, store.create(title="b").id
     for id, key in ((one, "k"), (one, "l"), (other, "k")):
         assert not store.append_once(id, key, content="same words")[1]
@@ -46,7 +46,7 @@ def test_a_key_used_for_another_message_is_an_error_and_writes_nothing(store: St
     assert store.read(id) == before
 
 
-def test_a_message_edited_since_is_still_the_one_of_its_key(store: Store) -> None:
+def test_a_key_finds_a_message_that_was_edited_since(store: Store) -> None:
     id = store.create(title="t").id
     message, _ = store.append_once(id, "k", content="one")
     store.edits.message(id, str(message.id), "one, corrected")
@@ -54,7 +54,7 @@ def test_a_message_edited_since_is_still_the_one_of_its_key(store: Store) -> Non
     assert contents(store, id) == ["one, corrected"]
 
 
-def test_a_key_that_is_none_is_refused(store: Store) -> None:
+def test_an_invalid_key_is_refused(store: Store) -> None:
     for key in ["", "  ", "x" * 257]:
         id = store.create(title="t").id
         with pytest.raises(InvalidInput, match="1 to 256 characters"):
@@ -62,7 +62,7 @@ def test_a_key_that_is_none_is_refused(store: Store) -> None:
         assert contents(store, id) == []
 
 
-def test_a_text_that_looks_like_the_line_of_an_id_is_not_taken_for_one(store: Store) -> None:
+def test_a_text_that_looks_like_the_line_of_an_id_is_no_id(store: Store) -> None:
     id = store.create(title="t").id
     line = f'\n      "id": "{keyed_message_id(id, "k")}"'
     store.append(id, content=line, toolCalls=[{"id": keyed_message_id(id, "k"), "name": "x"}])
@@ -85,7 +85,7 @@ def test_a_retry_finds_the_message_after_every_kind_of_write_in_between(store: S
     assert len(contents(store, id)) == 51
 
 
-def test_a_retry_by_another_process_after_all_that_is_derived_was_deleted_finds_it(store: Store, root: Path) -> None:
+def test_another_process_finds_the_message_of_a_key_without_derived_files(store: Store, root: Path) -> None:
     id = store.create(title="t").id
     first, _ = store.append_once(id, "k", content="once")
     store.close()
@@ -95,7 +95,7 @@ def test_a_retry_by_another_process_after_all_that_is_derived_was_deleted_finds_
         assert contents(other, id) == ["once"]
 
 
-def test_two_processes_that_retry_at_once_append_one(root: Path, store: Store) -> None:
+def test_two_processes_that_retry_at_once_append_one_message(root: Path, store: Store) -> None:
     id = store.create(title="t", type="group").id
     body = """
         with Store.open(sys.argv[1]) as store:
@@ -117,7 +117,7 @@ def test_two_processes_that_retry_at_once_append_one(root: Path, store: Store) -
     assert sorted(contents(store, id), key=int) == [str(key) for key in range(40)]
 
 
-def test_a_locked_conversation_still_tells_that_the_message_is_there(store: Store) -> None:
+def test_a_retry_in_a_locked_conversation_finds_the_message(store: Store) -> None:
     id = store.create(title="t").id
     store.append_once(id, "k", content="once")
     with store.beside() as other:

@@ -1,4 +1,4 @@
-"""What the log makes good: stale saves, failed flushes, retried writes, and files that are still being saved."""
+"""The log repairs stale saves, failed flushes, retried writes, and files that are still being saved."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def quarantined(root: Path) -> list[Path]:
     return sorted((root / ".capsule" / "quarantine").glob("*"))
 
 
-def test_a_stale_save_in_a_file_that_lost_the_unflushed_gives_back_what_was_acknowledged(
+def test_acknowledged_messages_survive_a_power_cut_after_a_stale_save(
     root: Path, store: Store, path: Path, rng: Any
 ) -> None:
-    """A power cut behind a stale save that nobody has looked at: the log alone has the message."""
+    """No store has read the stale save before the power cut, so that the log alone has the message."""
     store.close()
     before, stale = Disk(root), path.read_bytes()
     recorder = Recorder(root)
@@ -73,7 +73,7 @@ def test_a_stale_save_in_a_file_that_lost_the_unflushed_gives_back_what_was_ackn
         (lambda store: store.branches.remove("plan", "@0"), lambda store: contents(store) == []),
     ],
 )
-def test_a_log_that_is_behind_the_file_undoes_nothing(  # type: ignore[no-untyped-def]
+def test_a_log_older_than_the_file_undoes_nothing(  # type: ignore[no-untyped-def]
     root: Path, store: Store, path: Path, change, is_done
 ) -> None:
     store.tag("plan", "old")
@@ -90,7 +90,7 @@ def test_a_log_that_is_behind_the_file_undoes_nothing(  # type: ignore[no-untype
 
 
 class FailingFlush(Syscalls):
-    """A system whose flushes of data fail while `fails`."""
+    """A system whose flushes of data fail while `fails` is set."""
 
     fails = False
 
@@ -112,12 +112,12 @@ def test_a_retry_under_a_key_never_acknowledges_bytes_whose_flush_failed(root: P
         system.fails = False
         message, repeated = failing.append_once("plan", "k", content="four")
     assert contents(store) == ["one", "two", "three", "four"] and message.content == "four"
-    assert not repeated or path.stat().st_ino != inode  # Every byte was written anew.
+    assert not repeated or path.stat().st_ino != inode  # Every byte was written again.
 
 
 @pytest.fixture
 def meddler(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is done once, by another program, between the splice and the look at what became of it."""
+    """What another program does once, between the splice and the check of its result."""
     todo: list[Any] = []
     system = files_of(store.engine).sys
 
@@ -130,7 +130,7 @@ def meddler(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
     return todo
 
 
-def test_a_message_is_there_once_when_an_editor_takes_it_along_or_moves_the_file_away(
+def test_a_message_is_there_once_when_an_editor_saves_it_or_moves_the_file_away(
     root: Path, store: Store, path: Path, meddler: list[Any]
 ) -> None:
     def copy_over() -> None:
@@ -158,7 +158,7 @@ def test_a_message_is_there_once_when_an_editor_takes_it_along_or_moves_the_file
         assert contents(store) == texts
 
 
-def test_a_message_that_a_person_takes_out_before_it_is_acknowledged_stays_out(
+def test_a_message_that_a_person_removes_before_it_is_acknowledged_stays_removed(
     store: Store, path: Path, meddler: list[Any]
 ) -> None:
     # The append was interrupted by the person's save, found its message gone, and appended it again.
@@ -182,10 +182,10 @@ def test_a_message_that_a_person_takes_out_before_it_is_acknowledged_stays_out(
         assert written[0].at == len(before)
 
 
-def test_a_half_saved_version_is_left_alone_though_its_save_interrupted_an_append(
+def test_a_half_saved_version_that_interrupted_an_append_is_left_alone(
     root: Path, store: Store, path: Path, meddler: list[Any]
 ) -> None:
-    # What vim had written so far was taken for the rest of a crash: the append was put behind it, in vim's place.
+    # The half that vim had written was taken for the remains of a crash, and the append was written behind it.
     store.append_many("plan", [{"role": "user", "content": text} for text in ("two", "three")])
     document = orjson.loads(path.read_bytes())
     whole = orjson.dumps(document | {"title": "By hand"}, option=orjson.OPT_INDENT_2)
@@ -203,7 +203,7 @@ def test_a_half_saved_version_is_left_alone_though_its_save_interrupted_an_appen
     assert contents(store) == ["one", "two", "three", "four"] and store.head("plan").title == "By hand"
 
 
-def test_two_messages_under_one_chosen_id_and_one_as_deep_as_can_be_come_back(store: Store, path: Path) -> None:
+def test_messages_with_the_same_id_and_the_deepest_message_come_back(store: Store, path: Path) -> None:
     stale = path.read_bytes()
     deep: Any = {}
     for _ in range(249):
@@ -218,7 +218,7 @@ def test_two_messages_under_one_chosen_id_and_one_as_deep_as_can_be_come_back(st
         assert [entry["content"] for entry in history] == ["one", "first", "second", "deep"]
 
 
-def test_messages_that_lost_their_ids_get_them_back(store: Store, path: Path) -> None:
+def test_messages_without_their_ids_get_them_back(store: Store, path: Path) -> None:
     for text in ("same", "same", "other"):
         store.append("plan", content=text)
     ids = [message.id for message in store.load("plan").history]
@@ -231,7 +231,7 @@ def test_messages_that_lost_their_ids_get_them_back(store: Store, path: Path) ->
     assert [message.id for message in store.load("plan").history][:4] == ids
 
 
-def test_deleting_and_restoring_keeps_what_a_stale_save_lacks_and_a_new_one_of_that_id_has_none_of_it(
+def test_delete_and_restore_keep_messages_that_a_stale_save_lacks_and_a_new_conversation_has_none(
     store: Store, path: Path
 ) -> None:
     stale = path.read_bytes()
@@ -247,7 +247,7 @@ def test_deleting_and_restoring_keeps_what_a_stale_save_lacks_and_a_new_one_of_t
     assert contents(store) == ["new"]
 
 
-def test_hundreds_of_renames_push_no_message_out_of_the_log(store: Store, path: Path) -> None:
+def test_hundreds_of_renames_drop_no_message_from_the_log(store: Store, path: Path) -> None:
     stale = path.read_bytes()
     store.append("plan", content="two")
     for n in range(300):
@@ -256,10 +256,12 @@ def test_hundreds_of_renames_push_no_message_out_of_the_log(store: Store, path: 
     assert contents(store) == ["one", "two"]
 
 
-def test_messages_that_the_log_has_no_more_are_counted_though_its_heads_reach_further_back(
-    store: Store, path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_renamed", [False, True])  # The log keeps records of heads for longer than messages.
+def test_a_loss_of_messages_too_old_for_the_log_is_logged(
+    store: Store, path: Path, caplog: pytest.LogCaptureFixture, is_renamed: bool
 ) -> None:
-    store.rename("plan", "Other")
+    if is_renamed:
+        store.rename("plan", "Other")
     stale = path.read_bytes()
     for n in range(400):
         store.append("plan", content=f"{n} " + "x" * 2000)
@@ -268,9 +270,7 @@ def test_messages_that_the_log_has_no_more_are_counted_though_its_heads_reach_fu
     assert missing > 200 and f"{missing} messages fewer" in caplog.text
 
 
-def test_every_updated_at_is_later_than_the_one_before_and_no_message_runs_ahead_of_it(
-    store: Store, path: Path
-) -> None:
+def test_every_write_has_a_later_updated_at(store: Store, path: Path) -> None:
     stamps = []
     for n in range(20):
         store.append("plan", content=str(n)) if n % 3 else store.rename("plan", str(n))
@@ -278,9 +278,7 @@ def test_every_updated_at_is_later_than_the_one_before_and_no_message_runs_ahead
     assert stamps == sorted(set(stamps))
 
 
-def test_a_program_that_pauses_while_it_saves_is_never_judged_and_loses_nothing(
-    root: Path, store: Store, path: Path
-) -> None:
+def test_a_save_with_a_pause_is_left_alone_until_it_is_whole(root: Path, store: Store, path: Path) -> None:
     for n in range(4):
         store.append("plan", content=f"{n} " + "x" * 3000)
     typed = orjson.loads(path.read_bytes())
@@ -297,10 +295,10 @@ def test_a_program_that_pauses_while_it_saves_is_never_judged_and_loses_nothing(
     assert contents(store)[-1] == "typed" and quarantined(root) == []
 
 
-def test_a_version_that_parses_while_it_is_being_saved_is_looked_at_again(
+def test_a_half_saved_version_that_parses_is_read_again(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of an editor that writes in place: what is there for an instant lacks the tags and the end."""
+    """An editor writes in place, and for an instant the file lacks the tags and the end."""
     store.tag("plan", "kept")
     half, whole = orjson.loads(path.read_bytes()), orjson.loads(path.read_bytes())
     half["metadata"]["tags"] = []
@@ -317,14 +315,14 @@ def test_a_version_that_parses_while_it_is_being_saved_is_looked_at_again(
     assert contents(store) == ["one", "typed", "x"] and store.head("plan").tags == ("kept",)
 
 
-def test_what_is_typed_right_before_a_splice_is_not_overwritten(root: Path, store: Store, path: Path) -> None:
+def test_a_save_right_before_a_splice_is_not_overwritten(root: Path, store: Store, path: Path) -> None:
     store.append("plan", content="two")
     typed = orjson.loads(path.read_bytes())
     typed["history"].append({"role": "user", "content": "typed"})
     data = orjson.dumps(typed, option=orjson.OPT_INDENT_2) + b"\n"
 
     class Typing(Syscalls):
-        """An editor that saves in place once the log has the line, and nothing is in the file yet."""
+        """An editor that saves in place when the line is in the log and not yet in the file."""
 
         todo = True
 
@@ -339,7 +337,7 @@ def test_what_is_typed_right_before_a_splice_is_not_overwritten(root: Path, stor
         assert contents(writing) == ["one", "two", "typed", "three"]
 
 
-def test_a_copy_that_was_made_half_way_through_an_append_is_completed(root: Path, store: Store, path: Path) -> None:
+def test_a_copy_made_during_an_append_is_completed(root: Path, store: Store, path: Path) -> None:
     before = path.read_bytes()
     store.append("plan", content="x" * 2000)
     after = path.read_bytes()
@@ -357,7 +355,7 @@ def test_a_copy_that_was_made_half_way_through_an_append_is_completed(root: Path
         assert contents(store) == ["one", "x" * 2000]
 
 
-def test_a_log_without_the_texts_that_are_gone_still_protects_the_rest(root: Path, store: Store, path: Path) -> None:
+def test_a_log_with_purged_texts_still_protects_the_other_messages(root: Path, store: Store, path: Path) -> None:
     stale = path.read_bytes()
     for text in ("canary in a message", "kept", "canary before an edit"):
         store.append("plan", content=text)
@@ -373,7 +371,7 @@ def test_a_log_without_the_texts_that_are_gone_still_protects_the_rest(root: Pat
     assert contents(store) == ["one", "kept", "edited"]
 
 
-def test_an_append_whose_line_the_drive_refuses_leaves_the_file_as_it_was(root: Path, store: Store, path: Path) -> None:
+def test_an_append_that_fails_in_the_log_leaves_the_file_unchanged(root: Path, store: Store, path: Path) -> None:
     class Refusing(Syscalls):
         refuses = False
 

@@ -1,4 +1,4 @@
-"""Suggested titles: taken where nobody named a conversation, and offered where a person did."""
+"""A suggested title is used unless a person gave the conversation its title."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from capsule import Store
 
 
-def test_a_suggestion_is_taken_while_nobody_named_the_conversation(store: Store) -> None:
+def test_a_suggestion_is_used_while_no_person_gave_a_title(store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id
     head = store.titles.suggest(id, "Sorting")
     assert head is not None
@@ -18,7 +18,7 @@ def test_a_suggestion_is_taken_while_nobody_named_the_conversation(store: Store)
     assert store.titles.suggest(id, "Sorting lists").title == "Sorting lists"  # type: ignore[union-attr]
 
 
-def test_a_suggestion_leaves_a_title_that_a_person_gave_and_the_file(store: Store) -> None:
+def test_a_suggestion_does_not_change_a_title_given_by_a_person(store: Store) -> None:
     id = store.create(title="Mine").id
     before = store.read(id)
     assert store.titles.suggest(id, "Better") is None
@@ -26,7 +26,7 @@ def test_a_suggestion_leaves_a_title_that_a_person_gave_and_the_file(store: Stor
     assert store.read(id) == before
 
 
-def test_what_a_person_agreed_to_replace_is_replaced_and_stays_theirs(store: Store) -> None:
+def test_a_title_replaced_with_consent_counts_as_given_by_a_person(store: Store) -> None:
     id = store.create(title="Mine").id
     head = store.titles.suggest(id, "Better", instead_of="Mine")
     assert head is not None
@@ -34,7 +34,7 @@ def test_what_a_person_agreed_to_replace_is_replaced_and_stays_theirs(store: Sto
     assert store.titles.suggest(id, "Best", instead_of="Mine") is None
 
 
-def test_a_title_of_version_2_0_may_be_a_persons_and_is_left(store: Store, root: Path) -> None:
+def test_a_title_of_version_2_0_counts_as_given_by_a_person(store: Store, root: Path) -> None:
     stamp = "2025-01-12T10:00:00Z"
     old = {"id": "old-1", "title": "Old", "version": "2.0", "createdAt": stamp, "updatedAt": stamp, "history": []}
     (root / "conversations" / "old-1.json").write_bytes(orjson.dumps(old))
@@ -42,7 +42,7 @@ def test_a_title_of_version_2_0_may_be_a_persons_and_is_left(store: Store, root:
     assert store.titles.suggest("old-1", "New", instead_of="Old") is not None
 
 
-def test_a_person_and_a_suggestion_at_once_leave_the_persons_title() -> None:
+def test_a_person_wins_over_a_suggestion_at_the_same_time() -> None:
     for _ in range(10):
         with Store.in_memory(keep_locks=False) as store:
             id = store.create().id
@@ -60,7 +60,7 @@ def test_a_person_and_a_suggestion_at_once_leave_the_persons_title() -> None:
             assert store.head(id).title == "A person's"
 
 
-def test_editing_the_first_message_changes_the_title_that_was_made_from_it_and_no_suggested_one(store: Store) -> None:
+def test_an_edit_of_the_first_message_changes_its_title_but_not_a_suggested_one(store: Store) -> None:
     made, suggested = (
         store.create(messages=[{"role": "user", "content": "How do I sort a list?"}]).id for _ in range(2)
     )
@@ -70,7 +70,7 @@ def test_editing_the_first_message_changes_the_title_that_was_made_from_it_and_n
     assert (store.head(made).title, store.head(suggested).title) == ("How do I sort a tree?", "Sorting")
 
 
-def test_a_first_message_without_a_word_leaves_the_title_to_the_next_however_they_came(store: Store) -> None:
+def test_the_first_message_with_words_gives_the_title(store: Store) -> None:
     talk = [{"role": "user", "content": " \n"}, {"role": "user", "content": "To the sea?"}]
     one_by_one, at_once = store.create().id, store.create().id
     for message in talk:

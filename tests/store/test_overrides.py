@@ -1,4 +1,4 @@
-"""Overrides of MCP servers, and those that wait for the next conversation."""
+"""Overrides of MCP servers, of a conversation and for the next one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def servers(store: Store, id: str) -> Any:
     return store.document(id)["metadata"].get("mcpServers")
 
 
-def test_only_what_was_switched_stands_in_the_file(store: Store) -> None:
+def test_the_file_has_only_servers_that_were_switched(store: Store) -> None:
     id = store.create(title="Plan").id
     assert servers(store, id) is None
     assert store.servers.set(id, {"git": False, "web": True}) == {"git": False, "web": True}
@@ -34,7 +34,7 @@ def test_only_what_was_switched_stands_in_the_file(store: Store) -> None:
     assert store.load(id).metadata.mcp_servers is None
 
 
-def test_a_head_says_which_servers_are_on_or_off_from_the_file_and_from_the_index(root: Path, store: Store) -> None:
+def test_heads_from_the_file_and_from_the_index_have_the_overrides(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
     assert next(iter(store.heads())).mcp_servers == {}
     cursor = store.changes().cursor
@@ -55,7 +55,7 @@ def test_a_head_says_which_servers_are_on_or_off_from_the_file_and_from_the_inde
     assert "mcpServers" in next(iter(store.heads())).damaged
 
 
-def test_what_else_stands_in_an_override_stays(root: Path, store: Store) -> None:
+def test_other_fields_of_an_override_survive(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
     path = root / "conversations" / f"{id}.json"
     document = orjson.loads(path.read_bytes())
@@ -65,7 +65,7 @@ def test_what_else_stands_in_an_override_stays(root: Path, store: Store) -> None
     assert servers(store, id) == {"git": {"why": "mine", "enabled": False}}
 
 
-def test_a_list_of_names_is_read_kept_and_told_as_odd_until_it_is_changed(root: Path, store: Store) -> None:
+def test_a_list_of_names_is_accepted_and_reported_until_it_is_changed(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
     path = root / "conversations" / f"{id}.json"
     document = orjson.loads(path.read_bytes())
@@ -94,7 +94,7 @@ def test_overrides_of_another_shape_make_a_file_invalid(root: Path, store: Store
             store.servers.get(id)
 
 
-def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store) -> None:
+def test_an_invalid_server_name_is_refused_and_changes_nothing(store: Store) -> None:
     for name in ["", " ", "a\nb", "x" * 201]:
         id = store.create(title="Plan").id
         before = store.read(id)
@@ -111,7 +111,7 @@ def test_a_name_that_cant_be_one_is_refused_and_nothing_changes(store: Store) ->
         assert store.read(id) == before
 
 
-def test_what_waits_goes_into_the_next_conversation_and_no_other(store: Store) -> None:
+def test_the_next_conversation_alone_gets_the_pending_overrides(store: Store) -> None:
     assert store.servers.get(None) == {}
     store.servers.set(None, {"git": False})
     assert store.servers.toggle(None, "web") == {"git": False, "web": False}
@@ -122,7 +122,7 @@ def test_what_waits_goes_into_the_next_conversation_and_no_other(store: Store) -
     assert servers(store, store.create(title="After").id) is None
 
 
-def test_what_waits_stays_when_no_conversation_could_be_made(store: Store) -> None:
+def test_a_failed_creation_leaves_the_pending_overrides(store: Store) -> None:
     store.create(id="mine")
     store.servers.set(None, {"git": False})
     with pytest.raises(InvalidInput):
@@ -132,7 +132,7 @@ def test_what_waits_stays_when_no_conversation_could_be_made(store: Store) -> No
     assert store.servers.get(None) == {"git": False}
 
 
-def test_of_many_that_are_made_at_once_one_gets_what_waits(store: Store) -> None:
+def test_one_of_many_conversations_made_at_once_gets_the_pending_overrides(store: Store) -> None:
     store.servers.set(None, {"git": False})
     together = threading.Barrier(8)
     made: list[str] = []
@@ -150,10 +150,8 @@ def test_of_many_that_are_made_at_once_one_gets_what_waits(store: Store) -> None
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_or_in_the_conversation(
-    root: Path, store: Store
-) -> None:
-    """In one child, which forks another one for each step that it dies at."""
+def test_a_crash_at_any_step_of_a_creation_loses_no_pending_override(root: Path, store: Store) -> None:
+    """One child forks another one for each step, and that one dies there."""
     child = Child(
         """
         import itertools
@@ -208,10 +206,10 @@ def test_a_process_that_dies_at_any_step_of_making_one_leaves_what_waits_there_o
     finally:
         child.close()
     assert steps > 10
-    assert twice  # Between the two a crash has it apply once more, as the documentation says.
+    assert twice  # After a crash between the two writes they apply once more, as documented.
 
 
-def test_a_damaged_document_of_what_waits_is_named_and_never_passed_over(store: Store, root: Path) -> None:
+def test_a_damaged_file_of_pending_overrides_is_named_and_stops_creation(store: Store, root: Path) -> None:
     path = root / "overrides" / "next.json"
     store.servers.set(None, {"git": False})
     for wrong, line in ((b'{\n  "mcpServers": {"git": true}\n}\n', 2), (b"{", 1)):
@@ -232,7 +230,7 @@ def test_a_damaged_document_of_what_waits_is_named_and_never_passed_over(store: 
     assert list(examine(store)) == []
 
 
-def test_a_hand_written_document_of_what_waits_is_taken_and_its_other_fields_stay(store: Store, root: Path) -> None:
+def test_a_hand_written_file_of_pending_overrides_is_used_and_keeps_its_other_fields(store: Store, root: Path) -> None:
     (root / "overrides").mkdir()
     path = root / "overrides" / "next.json"
     path.write_text('{"note": "mine", "mcpServers": {"git": {"enabled": false}}}')
@@ -240,7 +238,7 @@ def test_a_hand_written_document_of_what_waits_is_taken_and_its_other_fields_sta
     assert orjson.loads(path.read_bytes()) == {"note": "mine", "mcpServers": {}}
 
 
-def test_the_document_of_what_waits_says_its_version_and_a_newer_one_is_left_alone(store: Store, root: Path) -> None:
+def test_the_file_of_pending_overrides_has_a_version_and_an_unknown_one_is_refused(store: Store, root: Path) -> None:
     store.servers.set(None, {"git": False})
     path = root / "overrides" / "next.json"
     assert orjson.loads(path.read_bytes()) == {"version": "2.1", "mcpServers": {"git": {"enabled": False}}}
@@ -257,7 +255,7 @@ def test_the_document_of_what_waits_says_its_version_and_a_newer_one_is_left_alo
 
 
 @pytest.mark.parametrize("kind", ["symlink", "directory"])
-def test_the_doctor_goes_on_behind_what_stands_in_the_place_of_that_document(
+def test_the_doctor_reports_a_symlink_or_directory_in_place_of_pending_overrides(
     store: Store, root: Path, kind: str
 ) -> None:
     (root / "overrides").mkdir()
@@ -271,7 +269,7 @@ def test_the_doctor_goes_on_behind_what_stands_in_the_place_of_that_document(
     assert f"is a {kind}" in finding.what
 
 
-def test_when_what_waits_cant_be_cleared_the_conversation_is_there_and_it_is_said(
+def test_a_failure_to_clear_pending_overrides_is_logged_and_the_conversation_exists(
     store: Store, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import errno

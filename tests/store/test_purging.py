@@ -1,4 +1,4 @@
-"""What is purged stands nowhere in `.capsule/` any more: not in the log, the index, the trash or the quarantine."""
+"""Purged texts are gone from all of `.capsule/`: from the log, the index, the trash and the quarantine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CANARIES = ["edited", "deleted", "pruned", "overruled", "titled", "gone", "whole
 
 
 def canary(what: str) -> str:
-    """A word that stands nowhere else."""
+    """A unique word."""
     return f"canary{what}flew"
 
 
 def found(root: Path) -> set[str]:
-    """The canaries whose text stands in any byte of `.capsule/`, or in the name of a file there."""
+    """The canaries that occur in any file of `.capsule/`, or in the name of one."""
     all_bytes = b"".join(
         path.name.encode() + (path.read_bytes() if path.is_file() else b"") for path in (root / ".capsule").rglob("*")
     )
@@ -28,14 +28,14 @@ def found(root: Path) -> set[str]:
 
 @pytest.fixture
 def conversation(store: Store, root: Path) -> str:
-    """One in which each canary was written, and taken out again; what stays is "one" and "two"."""
+    """A conversation in which each canary was written and removed again; "one" and "two" stay."""
     id = store.create(type="group", messages=[{"role": "user", "content": canary("titled")}]).id
     store.append(id, content="one")
     for content in (canary("edited"), canary("deleted"), canary("byhand"), canary("whole")):
         store.append(id, role="assistant", content=content)
     store.branches.regenerate(id, canary("pruned"), "@5")
     store.branches.switch(id, "@5")
-    for what in CANARIES:  # So that the index has had them all.
+    for what in CANARIES:  # Each search puts the text into the index.
         store.search(canary(what))
     store.edits.message(id, "@2", "two")
     store.branches.remove(id, "@3", keep_children=True)
@@ -56,7 +56,7 @@ def conversation(store: Store, root: Path) -> str:
 
 
 def _saved_by_an_editor(store: Store, id: str) -> None:
-    """A hand edit that takes a message out, and goes over an edit that the store made meanwhile."""
+    """A hand edit that removes a message and overrides an edit that the store made meanwhile."""
     path = Path(store.head(id).path)
     document = orjson.loads(path.read_bytes())
     store.edits.message(id, "@1", canary("overruled"))
@@ -67,9 +67,9 @@ def _saved_by_an_editor(store: Store, id: str) -> None:
     store.search("one")
 
 
-def test_nothing_that_was_purged_stands_anywhere(store: Store, root: Path, conversation: str) -> None:
+def test_purged_texts_are_in_no_file(store: Store, root: Path, conversation: str) -> None:
     assert found(root) >= {"edited", "deleted", "pruned", "titled", "gone", "whole", "restored"}
-    left = root / "conversations" / f".{conversation}.tmp"  # By a writer that is dead.
+    left = root / "conversations" / f".{conversation}.tmp"  # A leftover of a dead writer.
     left.write_text(canary("gone"))
     store.trash.purge()
     assert found(root) == set() and not left.exists()
@@ -81,7 +81,7 @@ def test_nothing_that_was_purged_stands_anywhere(store: Store, root: Path, conve
     assert found(root) == set()
 
 
-def test_purge_by_age_leaves_what_was_removed_since(store: Store, root: Path, conversation: str) -> None:
+def test_purge_by_age_keeps_later_removals(store: Store, root: Path, conversation: str) -> None:
     trash = root / ".capsule" / "trash"
     before = sorted(os.listdir(trash))
     store.trash.purge(3600)
@@ -92,7 +92,7 @@ def test_purge_by_age_leaves_what_was_removed_since(store: Store, root: Path, co
     assert {canary("deleted"), canary("pruned"), canary("titled")} <= texts
 
 
-def test_another_open_store_goes_on_after_a_purge(store: Store, root: Path, conversation: str) -> None:
+def test_another_open_store_works_after_a_purge(store: Store, root: Path, conversation: str) -> None:
     with Store.open(root, keep_locks=False) as other:
         assert other.search("two").hits
         store.trash.purge()

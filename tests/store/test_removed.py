@@ -1,4 +1,4 @@
-"""What a write takes out of a conversation lies in the trash, and can be put back from there."""
+"""Messages that a write removes are in the trash, and can be restored from there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _texts(store: Store, id: str) -> list[str]:
 
 
 def _tree(store: Store, id: str) -> tuple[dict[str, str | None], str]:
-    """Who answers whom, and where the active branch ends."""
+    """The parent of each message, and the end of the active branch."""
     _, tree, current = store.branches.tree(id)
     parents = (None if above < 0 else tree.ids[above] for above in tree.parents)
     return dict(zip(map(str, tree.ids), parents, strict=True)), str(tree.ids[tree.active_leaf(current)])
@@ -57,7 +57,7 @@ REMOVALS: dict[str, tuple[Callable[[Store, str], Any], str, list[str]]] = {
 
 
 @pytest.mark.parametrize("what", REMOVALS)
-def test_what_a_write_removes_is_kept_and_comes_back_as_it_was(store: Store, what: str) -> None:
+def test_removed_messages_are_kept_and_restored_in_their_places(store: Store, what: str) -> None:
     act, reason, texts = REMOVALS[what]
     id = _conversation(store)
     before, tree = _texts(store, id), _tree(store, id)
@@ -79,7 +79,7 @@ def test_restoring_an_edit_keeps_the_text_it_replaces(store: Store) -> None:
     assert _texts(store, id)[0] == "ONE"
 
 
-def test_messages_that_came_since_stay_and_stay_active(store: Store) -> None:
+def test_restoring_keeps_later_messages_and_the_active_branch(store: Store) -> None:
     id = _conversation(store)
     store.branches.remove(id, "@last")
     store.append(id, role="user", content="since")
@@ -90,7 +90,7 @@ def test_messages_that_came_since_stay_and_stay_active(store: Store) -> None:
     assert sorted(_texts(store, id)) == sorted(["one", "two", "three", "two, said better", "since"])
 
 
-def test_what_changes_no_text_keeps_nothing(store: Store) -> None:
+def test_writes_that_change_no_text_put_nothing_into_the_trash(store: Store) -> None:
     id = _conversation(store)
     store.edits.message(id, "@0", "one")
     read = store.read(id)
@@ -99,7 +99,7 @@ def test_what_changes_no_text_keeps_nothing(store: Store) -> None:
     assert store.trash.removed() == []
 
 
-def test_a_lock_keeps_others_from_restoring(store: Store) -> None:
+def test_restoring_messages_is_refused_while_another_instance_holds_the_lock(store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "one"}]).id
     store.branches.remove(id, "@0")
     (kept,) = store.trash.removed(id)
@@ -112,7 +112,7 @@ def test_a_lock_keeps_others_from_restoring(store: Store) -> None:
 
 
 @given(st.data())
-def test_any_messages_taken_out_come_back_as_they_were(data: st.DataObject) -> None:
+def test_any_removed_messages_are_restored_in_their_places(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 7))
     history: list[dict[str, Any]] = []
     for place in range(count):

@@ -1,4 +1,4 @@
-"""Earlier versions of a conversation, written anew."""
+"""Restoring an earlier version of a conversation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Any:
 
 
 def earlier(store: Store, type: str = "chat") -> dict[str, Any]:
-    """An earlier version of a conversation that went on."""
+    """Make a conversation, continue it, and return its earlier version."""
     store.create(id=ID, title="Plan", type=type, messages=[{"role": "user", "content": "one"}])
     document = store.document(ID)
     store.append(ID, content="two")
@@ -35,7 +35,7 @@ def contents(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("type", ["chat", "group"])
-def test_it_takes_the_place_of_the_present_one_which_is_kept(store: Store, type: str) -> None:
+def test_an_earlier_version_replaces_the_present_one_which_is_kept(store: Store, type: str) -> None:
     document = earlier(store, type)
     now, here = store.document(ID), Path(store.engine.storage.path("conversations", ID)).read_bytes()
     restored = store.versions.restore(ID, document)
@@ -46,7 +46,7 @@ def test_it_takes_the_place_of_the_present_one_which_is_kept(store: Store, type:
     assert contents(store) == ["one", "three"]
 
 
-def test_the_lock_of_the_version_is_nobodys_and_that_of_the_file_stays(store: Store) -> None:
+def test_the_present_lock_stays_and_that_of_the_version_is_dropped(store: Store) -> None:
     document = earlier(store)
     lock = {"active": True, "instanceId": "x", "timestamp": None, "user": "u", "host": "elsewhere"}
     document = document | {"metadata": document["metadata"] | {"lock": lock}}
@@ -58,7 +58,7 @@ def test_the_lock_of_the_version_is_nobodys_and_that_of_the_file_stays(store: St
     assert store.versions.restore(ID, document).head.lock is None
 
 
-def test_a_conversation_that_another_instance_holds_is_left(store: Store) -> None:
+def test_a_locked_conversation_is_not_restored(store: Store) -> None:
     document = earlier(store)
     with store.beside() as other, other.locks.take(ID), pytest.raises(Locked):
         store.versions.restore(ID, document)
@@ -66,14 +66,14 @@ def test_a_conversation_that_another_instance_holds_is_left(store: Store) -> Non
     assert not list(Path(store.root, ".capsule").glob("quarantine/*"))
 
 
-def test_a_conversation_that_is_gone_is_made_again_and_stays_in_the_trash_too(store: Store) -> None:
+def test_a_deleted_conversation_is_made_again_and_also_stays_in_the_trash(store: Store) -> None:
     document = earlier(store)
     store.delete(ID)
     restored = store.versions.restore(ID, document)
     assert restored.kept is None and contents(store) == ["one"] and len(store.trash.list()) == 1
 
 
-def test_a_file_that_does_not_parse_gives_way_and_is_kept(store: Store) -> None:
+def test_a_damaged_file_is_replaced_and_kept(store: Store) -> None:
     document = earlier(store)
     Path(store.engine.storage.path("conversations", ID)).write_bytes(b'{"id": "plan-1", ')
     restored = store.versions.restore(ID, document)
@@ -82,7 +82,7 @@ def test_a_file_that_does_not_parse_gives_way_and_is_kept(store: Store) -> None:
     assert contents(store) == ["one", "three"]
 
 
-def test_what_is_no_version_of_it_changes_nothing(store: Store) -> None:
+def test_a_document_that_is_no_version_of_the_conversation_is_refused(store: Store) -> None:
     document = earlier(store)
     for wrong in (document | {"id": "plan-2"}, document | {"version": "3.0"}, document | {"title": 7}):
         with pytest.raises(InvalidDocument):
@@ -90,7 +90,7 @@ def test_what_is_no_version_of_it_changes_nothing(store: Store) -> None:
     assert contents(store) == ["one", "two"]
 
 
-def test_a_version_of_2_0_comes_back_in_todays_form(store: Store) -> None:
+def test_a_version_of_format_2_0_is_migrated(store: Store) -> None:
     earlier(store)
     old = codec.decode(
         b'{"id":"plan-1","title":"Old","version":"2.0","createdAt":"2025-01-12T10:00:00Z",'
@@ -103,7 +103,7 @@ def test_a_version_of_2_0_comes_back_in_todays_form(store: Store) -> None:
     assert store.head(ID).version == "2.1" and contents(store) == ["typed"]
 
 
-def test_watchers_hear_of_it_as_of_the_stores_own_write(store: Store) -> None:
+def test_watchers_get_a_restored_version_as_a_write_of_the_store(store: Store) -> None:
     document = earlier(store)
     cursor = store.changes().cursor
     own = store.versions.restore(ID, document)

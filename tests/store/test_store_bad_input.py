@@ -1,4 +1,4 @@
-"""What bad input gets: a clear error of the right kind, and nothing changed."""
+"""Bad input raises a clear error of the right kind and changes nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_id_that_is_no_file_stem_is_refused_by_every_method(root: Path, store
         assert sorted(root.rglob("*")) == before
 
 
-def test_a_message_that_cannot_be_written_is_refused_before_anything_is(store: Store) -> None:
+def test_an_invalid_message_is_refused_before_anything_is_written(store: Store) -> None:
     id = store.create(type="group").id
     before, ids = store.read(id), store.ids()
     for message in [
@@ -95,7 +95,7 @@ def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(store:
     assert len(store.tail(id, 1)[0].content) == 9_000_000
 
 
-def test_a_conversation_that_cannot_be_made_or_renamed_is_not(store: Store) -> None:
+def test_create_and_rename_refuse_invalid_fields(store: Store) -> None:
     for arguments in [
         {"title": ""},
         {"title": " "},
@@ -127,14 +127,14 @@ def test_a_directory_that_is_no_store_is_not_opened(tmp_path: Path) -> None:
     assert refused.value.remedy is not None and refused.value.remedy.action == "init"
 
 
-def test_settings_that_are_none_are_refused_by_name(root: Path) -> None:
+def test_invalid_settings_are_refused_by_name(root: Path) -> None:
     for text in ["shared = 1", "[limits]\nmessage_bytes = -1", "[lock]\nttl = 30", "= x"]:
         (root / "capsule.toml").write_text(text)
         with pytest.raises(InvalidDocument, match=r"capsule\.toml"):
             Store.open(root)
 
 
-def test_a_setting_that_is_misspelt_is_named_with_its_line_and_the_one_that_was_meant(
+def test_a_misspelt_setting_is_named_with_its_line_and_the_closest_name(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for text, said in [
@@ -148,7 +148,7 @@ def test_a_setting_that_is_misspelt_is_named_with_its_line_and_the_one_that_was_
         assert re.search(said, caplog.text)
 
 
-def test_a_file_too_large_to_be_read_is_damage_of_that_one_alone(root: Path, store: Store) -> None:
+def test_a_file_too_large_to_be_read_damages_no_other_conversation(root: Path, store: Store) -> None:
     good, large = store.create(title="Good", type="group").id, store.create(title="Large", type="group").id
     (root / "capsule.toml").write_text("[limits]\ndocument_bytes = 100_000\n")
     os.truncate(root / "conversations" / f"{large}.json", 8 << 30)
@@ -166,8 +166,8 @@ def test_a_file_too_large_to_be_read_is_damage_of_that_one_alone(root: Path, sto
             store.append(good, content="x" * 100_000)
 
 
-def test_a_write_through_a_mapping_is_told_as_damage_or_taken_in(root: Path, store: Store) -> None:
-    """It may leave the signature as it is."""
+def test_a_write_through_a_mapping_is_read_or_reported_as_damage(root: Path, store: Store) -> None:
+    """Such a write may leave the signature unchanged."""
     id = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "hello"}]).id
     path = root / "conversations" / f"{id}.json"
     whole = path.read_bytes()
@@ -175,7 +175,7 @@ def test_a_write_through_a_mapping_is_told_as_damage_or_taken_in(root: Path, sto
              lambda id: store.tail_entries(id, 1))  # fmt: skip
 
     def through_a_mapping(old: bytes, new: bytes) -> None:
-        """As `mmap` does it, and the system has not yet written the time."""
+        """Write as `mmap` does, before the system updates the time of the file."""
         found = path.stat()
         with path.open("r+b") as file:
             file.write(whole.replace(old, new))
@@ -193,7 +193,7 @@ def test_a_write_through_a_mapping_is_told_as_damage_or_taken_in(root: Path, sto
                 read(id)
     for read in reads:
         if read == store.head:
-            continue  # It reads no message.
+            continue  # This one reads no message.
         through_a_mapping(b'"content": "hello"', b'"content": "hello,')
         with pytest.raises(InvalidDocument):
             read(id)
@@ -216,7 +216,7 @@ def test_a_damaged_file_that_another_instance_holds_is_not_deleted(root: Path, s
 
 
 def _symlink(path: Path) -> None:
-    target = path.with_name("target")  # Whose own name is no document's.
+    target = path.with_name("target")  # This name is not that of a document.
     target.write_bytes(b"{}")
     path.symlink_to(target)
 
@@ -224,7 +224,7 @@ def _symlink(path: Path) -> None:
 PLACES: list[Callable[[Path], None]] = [_symlink, lambda path: path.symlink_to("nowhere"), os.mkfifo, Path.mkdir]
 
 
-def test_what_is_no_regular_file_in_a_capsules_place_is_refused_and_left(root: Path, store: Store) -> None:
+def test_a_document_that_is_no_regular_file_is_refused_and_left(root: Path, store: Store) -> None:
     good = store.create(title="Good").id
     for number, make in enumerate(PLACES):
         id = f"odd{number}"
@@ -254,7 +254,7 @@ def test_a_symlink_in_place_of_a_mutex_is_not_followed(root: Path, store: Store)
     assert victim.read_bytes() == b"mine"
 
 
-def test_a_file_named_unlike_its_id_is_damaged_and_hides_nobody(root: Path, store: Store) -> None:
+def test_a_file_whose_name_differs_from_its_id_is_damaged_and_hides_no_other(root: Path, store: Store) -> None:
     id = store.create(title="Good", type="group").id
     shutil.copy(root / "conversations" / f"{id}.json", root / "conversations" / "copy.json")
     with pytest.raises(InvalidDocument, match="file's name"):
@@ -271,7 +271,7 @@ def test_files_whose_names_are_no_ids_are_listed_as_damaged(root: Path, store: S
     assert {head.id: bool(head.damaged) for head in store.heads()} == {id: False, "no id": True}
 
 
-#: Become somebody whom permissions bind. All modules are loaded before, as the interpreter may be root's alone.
+#: Become an ordinary user. All modules are loaded before, as only root may be able to read the interpreter.
 DROP = """
 def drop():
     import tempfile, encodings.ascii
@@ -308,7 +308,7 @@ store.close()
 
 
 @pytest.mark.parametrize(("mutexes", "layout"), [("there", "canonical"), ("gone", "other")])
-def test_a_store_that_may_not_be_written_is_still_read(
+def test_a_store_without_write_permission_can_be_read(
     tmp_path: Path, child: Callable[..., Child], mutexes: str, layout: str
 ) -> None:
     import tempfile
@@ -342,7 +342,7 @@ def test_a_store_that_may_not_be_written_is_still_read(
                 place.chmod(0o755)
 
 
-def test_a_file_that_may_not_be_read_is_refused_and_hides_nobody(child: Callable[..., Child]) -> None:
+def test_a_file_without_read_permission_is_refused_and_hides_no_other(child: Callable[..., Child]) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as directory:
@@ -371,7 +371,7 @@ with Store.open(sys.argv[1] + "/store", keep_locks=False) as store:
         assert said.end() == 0
 
 
-def test_init_where_nothing_may_be_written_is_refused(child: Callable[..., Child]) -> None:
+def test_init_without_write_permission_is_refused(child: Callable[..., Child]) -> None:
     said = child(
         """
         if os.getuid() == 0:

@@ -1,4 +1,4 @@
-"""What a store does when nobody is in its way: the everyday of each method."""
+"""Each method of a store in everyday use, without other writers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
     assert is_canonical(store, head.id)
 
 
-def test_the_tail_is_the_end_of_the_history_with_its_positions(store: Store) -> None:
+def test_the_tail_has_the_last_messages_and_their_positions(store: Store) -> None:
     id = store.create(messages=[PLAIN | {"content": str(n)} for n in range(5)]).id
     for count in (0, 1, 2, 7):
         wanted = store.load(id).history[-count:] if count else []
@@ -53,7 +53,7 @@ def test_the_tail_of_a_long_history_of_large_messages_is_whole(store: Store) -> 
         assert [message.content for message in store.tail(id, n)] == contents[-n:]
 
 
-def test_many_messages_are_appended_as_one_and_in_their_order(store: Store) -> None:
+def test_many_messages_are_appended_in_one_write_and_in_order(store: Store) -> None:
     id = store.create().id
     written = store.append_many(id, ({"role": "user", "content": str(n)} for n in range(100)))
     assert [message.at for message in written] == list(range(100))
@@ -61,7 +61,7 @@ def test_many_messages_are_appended_as_one_and_in_their_order(store: Store) -> N
     assert store.append_many(id, []) == []
 
 
-def test_a_title_is_made_of_the_first_user_message_and_stays(store: Store) -> None:
+def test_the_first_user_message_gives_a_lasting_title(store: Store) -> None:
     id = store.create().id
     assert store.head(id).title == ""
     store.append(id, role="assistant", content="Welcome!")
@@ -72,7 +72,7 @@ def test_a_title_is_made_of_the_first_user_message_and_stays(store: Store) -> No
     assert store.head(id).title == "How do I *boil* an egg?" and store.head(id).title_set_by == "auto"
 
 
-def test_head_changes_keep_every_message_and_move_the_time(store: Store) -> None:
+def test_head_changes_keep_every_message_and_set_updated_at(store: Store) -> None:
     id = store.create(messages=[PLAIN]).id
     history = store.document(id)["history"]
     assert store.rename(id, "  New  ").title == "New"
@@ -85,7 +85,7 @@ def test_head_changes_keep_every_message_and_move_the_time(store: Store) -> None
     assert is_canonical(store, id)
 
 
-def test_an_edited_message_keeps_its_id_and_says_when(store: Store) -> None:
+def test_an_edited_message_keeps_its_id_and_gets_edited_at(store: Store) -> None:
     id = store.create(messages=[PLAIN, PLAIN]).id
     first = store.load(id).history[0]
     assert first.id is not None
@@ -95,7 +95,7 @@ def test_an_edited_message_keeps_its_id_and_says_when(store: Store) -> None:
     assert [message.content for message in store.load(id).history] == ["changed", "hello"]
 
 
-def test_a_message_is_found_by_its_place_or_it_is_not_there(store: Store) -> None:
+def test_a_message_is_found_by_position(store: Store) -> None:
     id = store.create(messages=[PLAIN | {"content": str(n)} for n in range(3)]).id
     for wanted, at in (("@0", 0), ("@2", 2), ("@last", 2)):
         found = store.find_message(id, wanted)
@@ -106,7 +106,7 @@ def test_a_message_is_found_by_its_place_or_it_is_not_there(store: Store) -> Non
             store.find_message(id, wanted)
 
 
-def test_an_id_is_resolved_by_a_prefix_of_four_and_the_latest_by_name(store: Store) -> None:
+def test_resolve_accepts_a_prefix_of_four_and_latest(store: Store) -> None:
     one = store.create(id="abcd-one").id
     two = store.create(id="abcd-two").id
     store.append(one, content="later")
@@ -116,10 +116,10 @@ def test_an_id_is_resolved_by_a_prefix_of_four_and_the_latest_by_name(store: Sto
             store.resolve(wrong)
     with pytest.raises(NotFound):
         store.resolve("zzzz")
-    assert store.resolve(store.create(id="abcd").id) == "abcd"  # A full id is meant, even when it begins another.
+    assert store.resolve(store.create(id="abcd").id) == "abcd"  # A full id wins over a longer one that begins with it.
 
 
-def test_deleted_conversations_come_back_as_they_were(store: Store) -> None:
+def test_deleted_conversations_are_restored_unchanged(store: Store) -> None:
     id = store.create(title="Plan", messages=[PLAIN]).id
     history = store.document(id)["history"]
     trashed = store.delete(id)
@@ -133,7 +133,7 @@ def test_deleted_conversations_come_back_as_they_were(store: Store) -> None:
     store.append(id, content="and on")
 
 
-def test_of_two_deleted_under_one_id_the_latest_comes_back_first(store: Store) -> None:
+def test_the_latest_of_two_deletions_of_one_id_is_restored_first(store: Store) -> None:
     store.create(id="plan", title="one")
     store.delete("plan")
     store.create(id="plan", title="two")
@@ -145,7 +145,7 @@ def test_of_two_deleted_under_one_id_the_latest_comes_back_first(store: Store) -
     assert len(store.trash.list()) == 2
 
 
-def test_what_a_person_edited_is_merged_with_what_was_appended_meanwhile(store: Store) -> None:
+def test_a_hand_edit_is_merged_with_messages_appended_meanwhile(store: Store) -> None:
     id = store.create(type="group", messages=[PLAIN, PLAIN | {"content": "bye"}]).id
     read = store.read(id)
     store.append(id, content="meanwhile")
@@ -157,7 +157,7 @@ def test_what_a_person_edited_is_merged_with_what_was_appended_meanwhile(store: 
     assert [message.content for message in store.load(id).history] == ["bye", "meanwhile"]
 
 
-def test_times_never_go_back_when_the_clock_does(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_never_go_back_with_the_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     id = store.create(type="group").id
     store.append(id, content="now")
     real = time.time_ns
@@ -205,7 +205,7 @@ def test_init_overwrites_nothing_and_can_be_repeated(root: Path) -> None:
     assert (root / "capsule.toml").read_text() == "# mine\n"
 
 
-def test_new_files_are_for_their_owner_alone(root: Path, store: Store) -> None:
+def test_new_files_are_private_to_their_owner(root: Path, store: Store) -> None:
     id = store.create().id
     store.append(id, content="x")
     for path in (root / "conversations" / f"{id}.json", root / ".capsule" / "mutex" / f"conversations-{id}"):
@@ -230,7 +230,7 @@ def test_a_shared_store_leaves_permissions_to_the_umask(root: Path, child) -> No
 
 
 @pytest.mark.parametrize("append", ["splice", "replace"])
-def test_a_second_hard_link_keeps_what_it_had(root: Path, append: str) -> None:
+def test_an_append_does_not_change_a_second_hard_link(root: Path, append: str) -> None:
     (root / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
     with Store.open(root) as store:
         id = store.create().id
@@ -244,7 +244,7 @@ def test_a_second_hard_link_keeps_what_it_had(root: Path, append: str) -> None:
         assert [message.content for message in store.load(id).history] == ["one", "two", "three"]
 
 
-def test_no_temporary_is_left_by_any_write(root: Path, store: Store) -> None:
+def test_no_write_leaves_a_temporary(root: Path, store: Store) -> None:
     id = store.create().id
     store.append(id, content="x")
     store.rename(id, "y")

@@ -1,4 +1,4 @@
-"""Threads, processes and forks on one store: everything acknowledged is there once, in each writer's order."""
+"""Threads, processes and forks on one store: every acknowledged message is there once, in its writer's order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def in_order(texts: list[str], writers: list[str], count: int) -> bool:
     return all([t for t in texts if t.startswith(w + " ")] == [f"{w} {n}" for n in range(count)] for w in writers)
 
 
-def test_processes_append_to_one_conversation_and_nothing_is_lost(root: Path, store: Store, child: Start) -> None:
+def test_processes_that_append_to_one_conversation_lose_nothing(root: Path, store: Store, child: Start) -> None:
     id = store.create(type="group").id
     writers = [child(WRITER, root, name, id, 60) for name in "abc"]
     for writer in writers:
@@ -103,8 +103,8 @@ def test_readers_never_see_a_conversation_half_written(root: Path, store: Store,
     writer.hear()
 
 
-def test_a_reader_that_meets_a_splice_under_way_reads_again(root: Path, store: Store) -> None:
-    """The signature may still be the old one: the clock that stamps files ticks every few milliseconds."""
+def test_a_read_during_a_splice_is_repeated(root: Path, store: Store) -> None:
+    """The signature may still be the old one, as the clock of the file system ticks every few milliseconds."""
     id = store.create(type="group", messages=[{"role": "user", "content": "one"}]).id
     size = (root / "conversations" / f"{id}.json").stat().st_size
     met = []
@@ -124,9 +124,7 @@ def test_a_reader_that_meets_a_splice_under_way_reads_again(root: Path, store: S
 
 
 @pytest.mark.slow
-def test_a_writer_killed_at_any_moment_leaves_what_it_acknowledged_and_nobody_waits(
-    root: Path, store: Store, child: Start
-) -> None:
+def test_a_killed_writer_loses_nothing_acknowledged_and_blocks_no_other(root: Path, store: Store, child: Start) -> None:
     ids = [store.create(type="group").id for _ in range(2)]
     acknowledged: list[str] = []
     for name in "abcdef":
@@ -155,7 +153,7 @@ def test_a_writer_killed_at_any_moment_leaves_what_it_acknowledged_and_nobody_wa
             assert set(acknowledged) <= set(texts) and len(texts) == len(set(texts))
 
 
-def test_a_document_that_another_holds_for_too_long_is_busy_by_name(root: Path, store: Store, child: Start) -> None:
+def test_a_document_held_too_long_raises_busy_with_id_and_holder(root: Path, store: Store, child: Start) -> None:
     id = store.create(type="group").id
     (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "50ms"\n')
     holder = child(
@@ -177,7 +175,7 @@ def test_a_document_that_another_holds_for_too_long_is_busy_by_name(root: Path, 
         hasty.append(id, content="x")
 
 
-def test_creating_the_same_id_at_once_makes_it_once(root: Path, child: Start) -> None:
+def test_processes_that_create_one_id_at_once_make_one_conversation(root: Path, child: Start) -> None:
     makers = [
         child(
             """
@@ -205,7 +203,7 @@ def test_creating_the_same_id_at_once_makes_it_once(root: Path, child: Start) ->
         assert [store.head("plan").title] == titles
 
 
-def test_deleting_while_others_append_loses_nobody_a_word(store: Store) -> None:
+def test_a_delete_during_appends_loses_nothing_acknowledged(store: Store) -> None:
     id = store.create(type="group").id
     outcomes: list[str] = []
     start = threading.Barrier(2)

@@ -1,4 +1,4 @@
-"""Files that a person, an editor or git changed: picked up, or reported and left alone."""
+"""Files that a person, an editor or git changed are read, or reported and left alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAVES = pytest.mark.parametrize("save", [save_in_place, save_by_rename])
 
 
 @SAVES
-def test_a_hand_edit_is_picked_up_without_a_command(root: Path, store: Store, save) -> None:  # type: ignore[no-untyped-def]
+def test_a_hand_edit_is_read_without_a_command(root: Path, store: Store, save) -> None:  # type: ignore[no-untyped-def]
     id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
     path = file_of(root, id)
     save(path, path.read_bytes().replace(b"hello", b"good morning").replace(b'"Plan"', b'"Renamed"'))
@@ -50,7 +50,7 @@ def test_a_hand_edit_is_picked_up_without_a_command(root: Path, store: Store, sa
 
 
 @SAVES
-def test_a_file_that_does_not_parse_is_reported_with_its_place_and_never_touched(root: Path, save) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_does_not_parse_is_reported_with_its_position_and_left(root: Path, save) -> None:  # type: ignore[no-untyped-def]
     with Store.open(root, keep_locks=False) as store:
         id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
         other = store.create(title="Other").id
@@ -79,7 +79,7 @@ def test_a_file_that_does_not_parse_is_reported_with_its_place_and_never_touched
         store.append(other, content="still works")
 
 
-def test_a_message_typed_by_hand_gets_an_id_and_a_time_that_stay(root: Path, store: Store) -> None:
+def test_a_message_typed_by_hand_gets_a_lasting_id_and_time(root: Path, store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "one"}]).id
     path = file_of(root, id)
     document = orjson.loads(path.read_bytes())
@@ -103,7 +103,7 @@ def test_a_message_typed_by_hand_gets_an_id_and_a_time_that_stay(root: Path, sto
         lambda store, id: store.edits.migrate(id),
     ],
 )
-def test_a_capsule_from_elsewhere_opens_as_it_is_and_becomes_canonical_at_the_first_write(  # type: ignore[no-untyped-def]
+def test_a_foreign_capsule_is_read_as_it_is_and_made_canonical_by_the_first_write(  # type: ignore[no-untyped-def]
     root: Path, store: Store, samples: Path, sample: str, write
 ) -> None:
     source = next(samples.glob(f"{sample}*.json"))
@@ -147,7 +147,7 @@ def test_a_capsule_from_elsewhere_opens_as_it_is_and_becomes_canonical_at_the_fi
     ],
     ids=["bom", "crlf", "compact", "other order", "more white space", "no newline", "tabs"],
 )
-def test_any_layout_is_read_and_becomes_canonical_at_the_next_write(root: Path, store: Store, mangle) -> None:  # type: ignore[no-untyped-def]
+def test_any_layout_is_read_and_made_canonical_by_the_next_write(root: Path, store: Store, mangle) -> None:  # type: ignore[no-untyped-def]
     id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
     path = file_of(root, id)
     path.write_bytes(mangle(path.read_bytes()))
@@ -159,7 +159,7 @@ def test_any_layout_is_read_and_becomes_canonical_at_the_next_write(root: Path, 
     assert contents(store, id) == ["hello", "0", "1", "2"]
 
 
-def test_a_file_that_was_removed_is_gone_and_one_that_was_put_back_is_there(root: Path, store: Store) -> None:
+def test_a_file_removed_by_hand_is_gone_until_it_is_put_back(root: Path, store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "hello"}]).id
     path = file_of(root, id)
     data = path.read_bytes()
@@ -173,7 +173,7 @@ def test_a_file_that_was_removed_is_gone_and_one_that_was_put_back_is_there(root
     assert contents(store, id) == ["hello", "x"]
 
 
-def test_a_torn_tail_is_mended_by_the_next_look_with_a_word_and_a_copy(
+def test_the_next_read_mends_a_torn_tail_logs_it_and_keeps_a_copy(
     root: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(messages=[{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]).id
@@ -194,7 +194,7 @@ def test_a_torn_tail_is_mended_by_the_next_look_with_a_word_and_a_copy(
     "wrong",
     [b"", b"null", b"[]", b"{}", b'"text"', b"{", b"\0" * 100, b"\xff\xfe{\x00}\x00", b'{"id": 1}', b"\xc3\x28"],
 )
-def test_what_is_no_capsule_is_refused_by_name_and_left_alone(root: Path, store: Store, wrong: bytes) -> None:
+def test_a_file_that_is_no_capsule_is_refused_by_name_and_left(root: Path, store: Store, wrong: bytes) -> None:
     good = store.create(title="Good").id
     path = file_of(root, "wrong")
     path.write_bytes(wrong)

@@ -1,4 +1,4 @@
-"""Who may write, and what becomes of locks whose holder is gone."""
+"""Locks: they refuse other writers, and end with their holder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.processes import Child
 
 Start = Callable[..., Child]
 
-#: Holds the lock of one conversation by a save, says its instance, and goes on when it hears something.
+#: Takes the lock of a conversation with a save, says its instance, and waits for a line.
 HOLDER = """
 with Store.open(sys.argv[1]) as store:
     store.append(sys.argv[2], role="user", content="held")
@@ -33,7 +33,7 @@ def file_of(root: Path, id: str) -> Path:
 
 
 def put_lock(root: Path, id: str, **lock: Any) -> None:
-    """Write a lock into the file, as git or another host would bring it."""
+    """Write a lock into the file, as a checkout or another host does."""
     path = file_of(root, id)
     document = orjson.loads(path.read_bytes())
     stamp = timestamps.now()
@@ -45,7 +45,7 @@ def contents(store: Store, id: str) -> list[str]:
     return [message.content for message in store.load(id).history]
 
 
-def test_a_chat_that_another_process_holds_is_refused_until_it_closes(root: Path, store: Store, child: Start) -> None:
+def test_a_chat_locked_by_another_process_is_refused_until_that_closes(root: Path, store: Store, child: Start) -> None:
     id = store.create(title="Plan").id
     store.locks.release(id)
     holder = child(HOLDER, root, id)
@@ -63,7 +63,7 @@ def test_a_chat_that_another_process_holds_is_refused_until_it_closes(root: Path
     assert contents(store, id) == ["held", "mine"]
 
 
-def test_no_write_of_any_kind_passes_the_lock_of_another_instance(root: Path, store: Store) -> None:
+def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(root: Path, store: Store) -> None:
     with Store.open(root) as other:
         id = other.create(messages=[{"role": "user", "content": "first"}]).id
         before = file_of(root, id).read_bytes()
@@ -87,7 +87,7 @@ def test_no_write_of_any_kind_passes_the_lock_of_another_instance(root: Path, st
         assert list((root / "conversations").iterdir()) == [file_of(root, id)]
 
 
-def test_the_lock_of_a_holder_that_was_killed_is_taken_over_with_a_word(
+def test_the_lock_of_a_killed_holder_is_taken_over_with_a_warning(
     root: Path, store: Store, child: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = store.create(title="Plan").id
@@ -104,7 +104,7 @@ def test_the_lock_of_a_holder_that_was_killed_is_taken_over_with_a_word(
     assert lock is not None and lock["instanceId"] == store.instance_id
 
 
-def test_a_stopped_holder_is_alive_and_keeps_its_lock(root: Path, store: Store, child: Start) -> None:
+def test_a_stopped_holder_keeps_its_lock(root: Path, store: Store, child: Start) -> None:
     id = store.create(type="chat").id
     store.locks.release(id)
     holder = child(HOLDER, root, id)
@@ -115,7 +115,7 @@ def test_a_stopped_holder_is_alive_and_keeps_its_lock(root: Path, store: Store, 
     holder.signal(signal.SIGCONT)
 
 
-def test_a_holder_whose_lock_was_forced_finds_out_at_its_next_write_and_changes_nothing(root: Path) -> None:
+def test_the_next_write_of_a_holder_whose_lock_was_forced_is_refused(root: Path) -> None:
     with Store.open(root) as ours, Store.open(root) as theirs:
         id = ours.create(title="Plan").id
         ours.append(id, content="one")
@@ -131,7 +131,7 @@ def test_a_holder_whose_lock_was_forced_finds_out_at_its_next_write_and_changes_
         assert contents(ours, id) == ["one", "two", "four"]
 
 
-def test_a_lock_that_was_taken_away_and_freed_is_lost_all_the_same(store: Store) -> None:
+def test_a_lock_that_was_forced_and_released_is_lost(store: Store) -> None:
     with store.beside() as ours, store.beside(keep_locks=False) as theirs:
         id = ours.create(title="Plan").id
         theirs.locks.release(id, force=True)
@@ -141,9 +141,7 @@ def test_a_lock_that_was_taken_away_and_freed_is_lost_all_the_same(store: Store)
         assert ours.rename(id, "Mine").title == "Mine"
 
 
-def test_the_end_of_a_with_block_whose_lock_was_taken_is_a_word_and_no_error(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_with_block_whose_lock_was_forced_ends_with_a_warning(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     with store.beside() as ours, store.beside() as theirs:
         id = ours.create(type="group").id
         with ours.locks.take(id):
@@ -154,7 +152,7 @@ def test_the_end_of_a_with_block_whose_lock_was_taken_is_a_word_and_no_error(
         assert lock is not None and lock["instanceId"] == theirs.instance_id
 
 
-def test_a_lock_of_another_host_stands_until_it_is_forced_or_its_time_to_live_is_over(root: Path, store: Store) -> None:
+def test_a_lock_of_another_host_holds_until_it_is_forced_or_expires(root: Path, store: Store) -> None:
     id = store.create(type="group").id
     put_lock(root, id, host="lab-2")
     assert [lock.state for lock in store.locks.list()] == ["elsewhere"]
@@ -170,7 +168,7 @@ def test_a_lock_of_another_host_stands_until_it_is_forced_or_its_time_to_live_is
     assert store.head(id).lock is None
 
 
-def test_a_lock_of_this_host_whose_instance_is_no_instance_is_an_orphan(root: Path, store: Store) -> None:
+def test_a_lock_of_this_host_with_an_invalid_instance_is_orphaned(root: Path, store: Store) -> None:
     for instance in ["", "../../x", "x" * 500, "no such", "."]:
         id = store.create().id
         store.locks.release(id)
@@ -181,7 +179,7 @@ def test_a_lock_of_this_host_whose_instance_is_no_instance_is_an_orphan(root: Pa
         assert contents(store, id) == ["x"]
 
 
-def test_a_named_instance_holds_its_lock_across_openings_and_nobody_else_gets_it(store: Store) -> None:
+def test_a_named_instance_keeps_its_lock_across_openings(store: Store) -> None:
     with store.beside(instance="desk") as desk:
         id = desk.create(title="Plan").id
     lock = store.head(id).lock
@@ -195,7 +193,7 @@ def test_a_named_instance_holds_its_lock_across_openings_and_nobody_else_gets_it
     assert contents(store, id) == ["mine", "x"]
 
 
-def test_a_named_lock_is_refreshed_by_use_and_orphaned_without(root: Path, store: Store) -> None:
+def test_a_named_lock_is_refreshed_by_writes_and_orphaned_without_them(root: Path, store: Store) -> None:
     with Store.open(root, instance="desk") as desk:
         id = desk.create().id
     path = file_of(root, id)
@@ -237,7 +235,7 @@ def test_a_stale_named_lock_is_refreshed_by_every_kind_of_write(root: Path, why:
     assert [message.content for message in desk.load(id).history] == ["y"] and desk.head(id).title == "New"
 
 
-def test_locks_of_one_instance_nest_and_the_outermost_gives_them_back(store: Store) -> None:
+def test_nested_locks_of_one_instance_are_released_by_the_outermost(store: Store) -> None:
     id = store.create(type="group").id
     with store.locks.take(id):
         with pytest.raises(RuntimeError), store.locks.take(id):
@@ -247,7 +245,7 @@ def test_locks_of_one_instance_nest_and_the_outermost_gives_them_back(store: Sto
     assert store.head(id).lock is None
 
 
-def test_unlocking_does_not_modify_the_conversation_and_says_whether_there_was_a_lock(store: Store) -> None:
+def test_releasing_a_lock_returns_whether_there_was_one_and_keeps_updated_at(store: Store) -> None:
     head = store.create()
     updated = head.updated_at
     assert store.locks.release(head.id) is True
@@ -264,7 +262,7 @@ def test_closing_releases_every_lock_and_removes_the_instance_file(root: Path) -
         assert orjson.loads(file_of(root, id).read_bytes())["metadata"]["lock"]["active"] is False
 
 
-def test_a_store_that_keeps_no_locks_records_none(root: Path) -> None:
+def test_a_store_without_keep_locks_records_no_lock(root: Path) -> None:
     with Store.open(root, keep_locks=False) as store:
         id = store.create().id
         store.append(id, content="x")
@@ -272,7 +270,7 @@ def test_a_store_that_keeps_no_locks_records_none(root: Path) -> None:
         assert not (root / ".capsule" / "instances").exists()
 
 
-def test_conversations_of_many_writers_take_no_lock_by_a_save(store: Store) -> None:
+def test_a_save_locks_no_direct_group_or_channel_conversation(store: Store) -> None:
     for type in ["direct", "group", "channel"]:
         id = store.create(type=type).id
         with store.beside() as other:
@@ -285,7 +283,7 @@ def test_conversations_of_many_writers_take_no_lock_by_a_save(store: Store) -> N
         assert contents(store, id) == ["one", "two", "four"]
 
 
-def test_reading_leaves_no_trace_of_an_instance(root: Path, store: Store) -> None:
+def test_reading_announces_no_instance(root: Path, store: Store) -> None:
     id = store.create(type="group").id
     before = file_of(root, id).read_bytes()
     with Store.open(root) as reader:
@@ -295,7 +293,7 @@ def test_reading_leaves_no_trace_of_an_instance(root: Path, store: Store) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-def test_a_forked_child_is_an_instance_of_its_own_and_holds_nothing(root: Path, child: Start) -> None:
+def test_a_forked_child_is_a_new_instance_without_locks(root: Path, child: Start) -> None:
     said = child(
         """
         store = Store.open(sys.argv[1])
@@ -327,7 +325,7 @@ def test_a_forked_child_is_an_instance_of_its_own_and_holds_nothing(root: Path, 
     assert said.end() == 0
 
 
-def test_what_a_lock_says_that_this_version_does_not_know_survives_taking_and_letting_it_go(root: Path) -> None:
+def test_unknown_fields_of_a_lock_survive_take_and_release(root: Path) -> None:
     for layout in (0, orjson.OPT_INDENT_2):
         with Store.open(root) as store:
             id = store.create(type="group").id

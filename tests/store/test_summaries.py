@@ -1,4 +1,4 @@
-"""Summaries, and what they know of their source."""
+"""Summaries, and their standing towards their source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plan(store: Store) -> str:
     return id
 
 
-def test_a_summary_is_a_conversation_that_says_what_it_sums_up(store: Store, plan: str) -> None:
+def test_a_summary_is_a_conversation_that_names_its_source(store: Store, plan: str) -> None:
     before = store.read(plan)
     head = store.summaries.add(plan, "They go to the sea.")
     made = store.document(head.id)
@@ -47,7 +47,7 @@ def test_a_title_and_more_tags_can_be_given(store: Store, plan: str) -> None:
     assert (head.title, head.tags, head.title_set_by) == ("In short", ("home", "2026", "short"), "user")
 
 
-def test_any_title_of_the_source_gives_one_that_is_accepted(root: Path, store: Store, plan: str) -> None:
+def test_any_title_of_the_source_makes_a_valid_title(root: Path, store: Store, plan: str) -> None:
     for title in ["", "x" * 200, "a\x07b", " " * 5]:
         path = root / "conversations" / f"{plan}.json"
         document = orjson.loads(path.read_bytes()) | {"title": title}
@@ -58,7 +58,7 @@ def test_any_title_of_the_source_gives_one_that_is_accepted(root: Path, store: S
         assert made.isprintable()
 
 
-def test_an_empty_text_is_no_summary_and_nothing_is_made(store: Store, plan: str) -> None:
+def test_an_empty_summary_is_refused_and_makes_no_conversation(store: Store, plan: str) -> None:
     for text in ("", " \n"):
         with pytest.raises(InvalidInput, match="empty"):
             store.summaries.add(plan, text)
@@ -67,7 +67,7 @@ def test_an_empty_text_is_no_summary_and_nothing_is_made(store: Store, plan: str
     assert store.ids() == [plan]
 
 
-def test_a_summary_knows_that_its_source_went_on_and_what_was_edited(store: Store, plan: str) -> None:
+def test_the_standing_of_a_summary_counts_new_and_edited_messages(store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
     assert str(store.summaries.standing(summary)) == "its source is as it was"
     store.rename(plan, "Summer")
@@ -80,21 +80,21 @@ def test_a_summary_knows_that_its_source_went_on_and_what_was_edited(store: Stor
     assert store.summaries.standing(plan) is None
 
 
-def test_what_came_while_the_summary_was_written_counts_as_new(store: Store, plan: str) -> None:
+def test_messages_appended_while_the_summary_was_written_count_as_new(store: Store, plan: str) -> None:
     mark = store.summaries.mark(plan)
     store.append(plan, content="Wait, when?")
     summary = store.summaries.add(plan, "They go.", of=mark).id
     assert store.summaries.standing(summary).as_json() == {"state": "behind", "added": 1, "edited": 0}  # type: ignore[union-attr]
 
 
-def test_a_summary_up_to_a_message_is_behind_by_what_follows(store: Store, plan: str) -> None:
+def test_a_summary_up_to_a_message_is_behind_by_the_later_ones(store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "A question.", of=store.summaries.mark(plan, "@0")).id
     assert store.summaries.standing(summary).added == 1  # type: ignore[union-attr]
     with pytest.raises(NotFound):
         store.summaries.mark(plan, "@7")
 
 
-def test_messages_without_ids_are_known_again_when_they_got_theirs(store: Store, root: Path) -> None:
+def test_a_summary_stays_current_when_messages_get_ids(store: Store, root: Path) -> None:
     stamp = "2025-01-12T10:00:00Z"
     old = {"id": "old-1", "title": "Old", "version": "2.0", "createdAt": stamp, "updatedAt": stamp}
     history = [{"role": "user", "content": text, "timestamp": stamp} for text in "ab"]
@@ -105,7 +105,7 @@ def test_messages_without_ids_are_known_again_when_they_got_theirs(store: Store,
     assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
-def test_a_source_that_took_another_way_or_lost_messages_is_told(root: Path, store: Store, plan: str) -> None:
+def test_a_source_that_changed_branch_or_lost_messages_is_elsewhere(root: Path, store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
     first = store.find_message(plan, "@0").id
     path = root / "conversations" / f"{plan}.json"
@@ -119,9 +119,7 @@ def test_a_source_that_took_another_way_or_lost_messages_is_told(root: Path, sto
     assert store.summaries.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
 
 
-def test_the_summaries_of_a_conversation_are_found_the_newest_first_even_when_it_is_gone(
-    store: Store, plan: str
-) -> None:
+def test_summaries_of_a_conversation_are_listed_newest_first_even_after_it_was_deleted(store: Store, plan: str) -> None:
     made = [store.summaries.add(plan, text).id for text in ("one", "two")]
     store.summaries.add(made[0], "of a summary")
     store.append(plan, content="more")
@@ -136,9 +134,7 @@ def test_the_summaries_of_a_conversation_are_found_the_newest_first_even_when_it
     assert store.summaries.list("nobody") == []
 
 
-def test_a_summary_that_does_not_say_of_what_or_how_far_it_is_stands_nowhere(
-    root: Path, store: Store, plan: str
-) -> None:
+def test_the_standing_of_a_summary_without_source_or_end_is_unknown(root: Path, store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
     path = root / "conversations" / f"{summary}.json"
     written = orjson.loads(path.read_bytes())
@@ -148,7 +144,7 @@ def test_a_summary_that_does_not_say_of_what_or_how_far_it_is_stands_nowhere(
         assert store.summaries.standing(summary).state == "unknown"  # type: ignore[union-attr]
 
 
-def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(root: Path, store: Store, plan: str) -> None:
+def test_the_doctor_reports_a_summary_that_is_behind_as_no_trouble(root: Path, store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
     assert list(examine(store)) == []
     store.append(plan, content="When?")
@@ -160,9 +156,7 @@ def test_the_doctor_names_a_summary_that_is_behind_and_that_is_no_trouble(root: 
 
 
 @pytest.mark.slow
-def test_what_was_edited_before_the_summary_is_in_it_however_long_the_file_takes_to_write(
-    store: Store, plan: str
-) -> None:
+def test_an_edit_before_the_summary_is_in_it_even_in_a_large_file(store: Store, plan: str) -> None:
     store.append_many(plan, [{"role": "user", "content": "x" * 50} for _ in range(20_000)])
     for _ in range(3):
         store.edits.message(plan, "@0", "To the mountains?")
@@ -172,7 +166,7 @@ def test_what_was_edited_before_the_summary_is_in_it_however_long_the_file_takes
         assert store.summaries.standing(summary).state == "current"  # type: ignore[union-attr]
 
 
-def test_an_edit_is_seen_as_one_even_when_the_clock_is_behind_the_file(root: Path, store: Store, plan: str) -> None:
+def test_an_edit_counts_even_when_the_clock_is_behind_the_file(root: Path, store: Store, plan: str) -> None:
     path = root / "conversations" / f"{plan}.json"
     document = orjson.loads(path.read_bytes()) | {"updatedAt": "2999-12-31T23:59:59.999Z"}
     path.write_bytes(orjson.dumps(document))
@@ -182,7 +176,7 @@ def test_an_edit_is_seen_as_one_even_when_the_clock_is_behind_the_file(root: Pat
     assert store.head(plan).updated_at == "3000-01-01T00:00:00.000Z"
 
 
-def test_what_a_person_changed_in_an_editor_was_edited_since(store: Store, plan: str) -> None:
+def test_a_hand_edit_counts_as_an_edit(store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
     read = store.read(plan)
     store.edits.rewrite(plan, read.replace(b"To the sea?", b"To the mountains?"), read)

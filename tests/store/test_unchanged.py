@@ -1,4 +1,4 @@
-"""What changes nothing writes nothing, and does not move a conversation up the list."""
+"""A write that changes nothing leaves the file, and the place of the conversation in the list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capsule import Store
 
 Act = Callable[[Store], object]
 
-#: What is done twice; the second time there is nothing left to change.
+#: Writes that are made twice; the second one changes nothing.
 TWICE: dict[str, Act] = {
     "tag": lambda store: store.tag("plan", "x"),
     "untag": lambda store: store.untag("plan", "x"),
@@ -41,7 +41,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_changes_nothing_writes_nothing(root: Path, request: pytest.FixtureRequest) -> None:
+def test_a_repeated_write_leaves_the_file(root: Path, request: pytest.FixtureRequest) -> None:
     for name in TWICE:
         path = root / "conversations" / "plan.json"
         with Store.open(root) as store:
@@ -55,7 +55,7 @@ def test_what_changes_nothing_writes_nothing(root: Path, request: pytest.Fixture
             assert (path.stat().st_ino, path.stat().st_mtime_ns) == (found.st_ino, found.st_mtime_ns)
 
 
-def test_a_save_that_changes_only_the_lock_records_it_and_leaves_the_time(tmp_path: Path) -> None:
+def test_a_save_that_changes_the_lock_alone_keeps_updated_at(tmp_path: Path) -> None:
     Store.init(tmp_path)
     with Store.open(tmp_path, keep_locks=False) as store:
         before = store.create(id="chat", tags=["x"])
@@ -66,8 +66,8 @@ def test_a_save_that_changes_only_the_lock_records_it_and_leaves_the_time(tmp_pa
         assert store.head("chat").lock == after.lock
 
 
-def test_an_edit_that_changes_only_how_a_value_is_written_is_written(tmp_path: Path) -> None:
-    """`1` and `true` are equal to Python."""
+def test_an_edit_from_1_to_true_is_written(tmp_path: Path) -> None:
+    """Python's `==` finds 1 and true equal."""
     Store.init(tmp_path)
     with Store.open(tmp_path) as store:
         store.create(id="plan", type="group")
@@ -77,7 +77,7 @@ def test_an_edit_that_changes_only_how_a_value_is_written_is_written(tmp_path: P
         assert store.document("plan")["x"] is True
 
 
-def test_the_latest_heads_are_kept_parsed_and_one_goes_at_a_time() -> None:
+def test_the_cache_of_heads_drops_the_least_recently_used() -> None:
     from capsule.format.head import HeadCache
 
     heads = HeadCache()
