@@ -1,13 +1,13 @@
-"""Where an append goes, and whether it was made before.
+"""The parent of an appended message, and appends under an idempotency key.
 
-Whoever lost the answer to an append can't tell whether it was done. With a key they ask again: the message's id is made
-of conversation and key, so the file itself says whether it is there, to every process, after every restart, also when
-all that is derived was deleted.
+A caller that lost the answer to an append can't tell whether the append was made. With a key it can ask again: the
+message's id is made from conversation and key, so every process finds it in the file, also after derived data was
+deleted.
 
-What must stay true: a message that names no parent lands at the end of the active branch, whoever wrote meanwhile, and
-one that names a parent names a message of the conversation. Where the last message is known to be the end of the
-active branch (`Transaction.ends_active`), nothing is read; elsewhere the conversation is parsed once. Whether a keyed
-message is there is decided in the transaction that appends; and a plain append pays nothing for it.
+What must stay true: a message without a parent lands at the end of the active branch, whoever wrote meanwhile. A parent
+is always a message of the conversation. If the last message is known to be the end of the active branch
+(`Transaction.ends_active`), nothing is read; else the conversation is parsed once. The transaction that appends also
+looks for the keyed message; a plain append pays nothing for it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 Entry = dict[str, Any]
 _LONGEST_KEY = 256
-#: What must be the same in a second request under the same key.
+#: The fields that a second request under the same key must repeat.
 _SAME = ("role", "content", "from", "parent")
 
 
 def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[Entry], bool]:
-    """The entries, each with the parent it needs when they are appended in this order.
+    """The entries with the parents they need when they are appended in this order.
 
     Args:
         conversation: Under its mutex.
         entries: Complete messages; not to be changed in place.
 
     Returns:
-        The entries, and whether the last one is then the end of the active branch.
+        The entries, and whether the last entry becomes the end of the active branch.
 
     Raises:
-        InvalidInput: One names a parent that is no message here.
+        InvalidInput: A parent is not a message of the conversation.
     """
     current = conversation.head.current
     if current is None:  # The last message is the end of the active branch, whatever it answers.
@@ -85,13 +85,13 @@ def keyed_message(conversation: str, key: str, message: dict[str, Any]) -> dict[
     """A message to be appended once under `key`, checked.
 
     Raises:
-        InvalidInput: Key or message can't be accepted.
+        InvalidInput: The key or the message can't be accepted.
     """
     return check_message({**message, "id": keyed_message_id(conversation, check_key(key))})
 
 
 def check_key(key: str) -> str:
-    """`key`, when it may be one. Raises InvalidInput."""
+    """`key`, if it is valid. Raises InvalidInput."""
     if not key.strip() or len(key) > _LONGEST_KEY:
         raise InvalidInput(f"an idempotency key has 1 to {_LONGEST_KEY} characters; this one has {len(key)}")
     return key
@@ -100,26 +100,26 @@ def check_key(key: str) -> str:
 def appended(
     conversation: Conversation, message: dict[str, Any], same: Iterable[str] = _SAME
 ) -> tuple[int, dict[str, Any]] | None:
-    """The place of a keyed message and itself, when it was appended before; else None.
+    """The place of a keyed message and the message, if it was appended before; else None.
 
     Args:
         conversation: In its transaction.
         message: As `keyed_message` gives it.
-        same: What a retry has in common with the first request.
+        same: The fields that a retry must repeat.
 
     Raises:
         InvalidInput: The key was used for another message.
     """
-    found = conversation.transaction.find_made(message["id"])
-    if found is None:
+    placed = conversation.transaction.find_made(message["id"])
+    if placed is None:
         return None
-    at, entry = found
-    # The store names a parent by itself, on another branch.
+    at, entry = placed
+    # The store itself adds a parent on another branch.
     same = [name for name in same if name != "parent" or name in message]
     if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
         raise InvalidInput(
             f"this idempotency key was used before in conversation {conversation.id}, for another message (@{at}); "
             "nothing was written. Use a new key for a new message"
         )
-    conversation.transaction.ensure_durable()  # Whoever appended it may have died, or failed, before it was.
-    return found
+    conversation.transaction.ensure_durable()  # The first writer may have died or failed before it was.
+    return placed

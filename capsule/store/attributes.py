@@ -1,8 +1,7 @@
-"""Changes of what stands in the head of a conversation: its title, its tags, what it is marked as.
+"""Changes of the head of a conversation: title, tags, flags.
 
-What must stay true: what isn't asked to change stays as it is. A title that a person gave is never replaced by a
-suggestion that they didn't agree to, however the two come together; and what they agreed to replace is what they were
-shown. What a title or a tag may be is `capsule.format.text.titles`' to say.
+What must stay true: only the given fields change. A suggestion replaces a person's title only if that person agreed,
+and only the title that the person was shown. `capsule.format.text.titles` has the rules for titles and tags.
 """
 
 from __future__ import annotations
@@ -21,44 +20,44 @@ if TYPE_CHECKING:
 
 
 class _NamedByAPerson(Exception):
-    """The title stays; it never leaves this module."""
+    """A person gave the title, so it stays. The exception never leaves this module."""
 
 
 class Titles:
-    """Titles that are suggested, by a model or by rule."""
+    """Titles suggested by a model or by rule."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def by_rule(self, id: str) -> str:
-        """Make the title that the first user message with a word in it gives; else an empty text.
-
-        Raises and costs as `load`.
+        """Make a title from the first user message that contains a word. Empty: there is no such message.
 
         Args:
             id: The conversation.
+
+        Raises NotFound, InvalidDocument. Cost: reading the file.
         """
         return title_by_rule(self._store.document(id)["history"])
 
     def suggest(self, id: str, title: str, *, instead_of: str = "") -> Head | None:
-        """Give a conversation a title, unless a person named it.
+        """Give a conversation a title, unless it has one from a person.
 
         Args:
             id: The conversation.
             title: The title.
-            instead_of: The title that a person gave and agreed to replace. It is replaced if it is still that one.
+            instead_of: A person's title that this person agreed to replace. It is replaced if it is still the title.
 
         Returns:
-            The head. None: a person gave another title, and nothing was changed.
+            The head. None: the conversation has another title from a person, and nothing was changed.
 
-        Raises and costs as `rename`.
+        Raises the errors of `append`. Cost: copying the file.
         """
         title = check_title(title)
 
         def change(head: dict[str, Any]) -> None:
-            metadata, standing = head["metadata"], head["title"]
-            if standing and metadata.get("titleSetBy") != "auto":
-                if standing != instead_of:
+            metadata, present = head["metadata"], head["title"]
+            if present and metadata.get("titleSetBy") != "auto":
+                if present != instead_of:
                     raise _NamedByAPerson
                 entitle(head, title, "user")
             else:
@@ -71,7 +70,7 @@ class Titles:
 
 
 def entitle(head: dict[str, Any], title: str, by: str) -> None:
-    """Set the title in a head that has its new `updatedAt`; a person's has its time, and settles what was open.
+    """Set the title in a head with its new `updatedAt`. A person's title is dated, and settles a conflict about it.
 
     Args:
         head: The head, changed in place.
@@ -97,48 +96,46 @@ def changed(
     flags: Mapping[str, bool | None],
     mcp_servers: Mapping[str, bool | None] | None,
 ) -> Callable[[dict[str, Any]], None]:
-    """What makes these changes to a head; what is None stays as it is. `Store.update` says what they are.
+    """The function that makes these changes to a head. The arguments are those of `Store.update`.
 
     Raises:
-        InvalidInput: One can't be accepted, or there is none.
+        InvalidInput: A value can't be accepted, or nothing is to be changed.
     """
     if title is not None:
         title = check_title(title)
     wanted = None if tags is None else check_tags(tags)
     added, removed = check_tags(tagged), frozenset(untagged)
-    switched({}, mcp_servers or {})  # Checked before a file is asked for.
+    switched({}, mcp_servers or {})  # Checked before any file is opened.
     flags = {name: on for name, on in flags.items() if on is not None}
     if title is None and wanted is None and not (added or removed or flags or mcp_servers):
-        raise InvalidInput("nothing to change was given: a title, tags, pinned, archived or mcpServers")
+        raise InvalidInput("there is nothing to change; give a title, tags, pinned, archived or mcpServers")
 
     def change(head: dict[str, Any]) -> None:
         metadata = head["metadata"]
         if title is not None:
             named = head["title"] and metadata.get("titleSetBy") != "auto"
             if instead_of is not None and named and head["title"] not in (instead_of, title):
-                raise InvalidInput(
-                    f"nothing was changed: the title is {head['title']!r} by now, which somebody gave it meanwhile"
-                )
+                raise InvalidInput(f"nothing was changed: the conversation was renamed to {head['title']!r} meanwhile")
             was_open = by == "user" and settled(metadata, "title")
             if was_open or (head["title"], metadata.get("titleSetBy")) != (title, by):
                 entitle(head, title, by)
         if wanted is not None:
             metadata["tags"] = wanted
-        there = metadata.get("tags") or []
-        if added or removed & set(there):
-            kept = [tag for tag in there if tag not in removed]
+        present = metadata.get("tags") or []
+        if added or removed & set(present):
+            kept = [tag for tag in present if tag not in removed]
             metadata["tags"] = [*kept, *(tag for tag in added if tag not in kept)]
         if mcp_servers:
             override(metadata, switched(metadata.get("mcpServers"), mcp_servers))
         for name, on in flags.items():
-            if on or name in metadata:  # A flag that is off is left out, unless it is there already.
+            if on or name in metadata:  # A flag that is off is not added.
                 metadata[name] = on
 
     return change
 
 
 def override(metadata: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Set the overrides of MCP servers in the metadata of a head; no overrides are left out."""
+    """Set the overrides of MCP servers in the metadata of a head; an empty set removes the field."""
     metadata["mcpServers"] = overrides
     if not overrides:
         del metadata["mcpServers"]

@@ -1,7 +1,7 @@
-"""The branches of a conversation: read, switched, made, and taken out.
+"""The branches of a conversation: reading, switching, making and removing them.
 
-What must stay true: a message that stays goes on answering whom it answered, whatever goes; the active branch is made
-good in the write that needs it; and each write is one write, admitted by the same rule as all others.
+What must stay true: a removal changes no answer between messages that stay. The write that invalidates the active
+branch also corrects it. Each operation is one write, under the same rule as all other writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
 
 Entry = dict[str, Any]
-#: Chooses the places of the messages to take out, and says which of them was asked for, if one was.
+#: Chooses the places of the messages to remove, and gives the place of the requested one, if any.
 Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
 #: What a new version of a message takes over from the old one.
 _SAME_IN_A_BRANCH = ("from", "toolCallId", "attachments")
@@ -43,12 +43,14 @@ class Branches:
     # -- Reading --------------------------------------------------------------------------------------------------
 
     def tree(self, id: str) -> tuple[list[Entry], Tree, str | None]:
-        """Read all messages, the tree of who answers whom, and `currentNode`. Raises as `load`, and costs less.
+        """Read all messages, the tree of their answers, and `currentNode`; cheaper than `load`.
 
-        The messages are for showing: a number in an unknown field is read as JSON libraries read it.
+        The messages are for display: a number in an unknown field is read as JSON libraries read it.
 
         Args:
             id: The conversation.
+
+        Raises NotFound, InvalidDocument. Cost: reading the file.
         """
         from capsule.format.tree.tree import Tree
 
@@ -61,27 +63,28 @@ class Branches:
         return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
-        """Read the messages of the active branch, from the first to the last, each answering the one before.
+        """Read the messages of the active branch, oldest first; each answers the one before.
 
         Args:
             id: The conversation.
             message_id: If this message is not on the active branch, take the branch through it, as `page` does.
 
-        Raises as `load`, and costs about as much; also
-            NotFound, InvalidInput: No message is meant, or several are.
+        Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         from capsule.format.models import messages_in
 
         entries = self._store.page(id, sys.maxsize, around=message_id).entries
-        found = messages_in(b"[" + b",".join(codec.encode_entry(entry) for _, entry in entries) + b"]")
-        return [message.placed(place) for message, (place, _) in zip(found, entries, strict=True)]
+        messages = messages_in(b"[" + b",".join(codec.encode_entry(entry) for _, entry in entries) + b"]")
+        return [message.placed(place) for message, (place, _) in zip(messages, entries, strict=True)]
 
     def alternatives(self, id: str, message_id: str) -> Alternatives:
-        """List a message and the others that answer the same one. Raises and costs as `path`.
+        """List a message and the others that answer the same message.
 
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
+
+        Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         from capsule.format.tree.branches import Alternatives
 
@@ -98,21 +101,23 @@ class Branches:
     def descendants(self, id: str, message_id: str) -> list[str]:
         """List the ids of the answers to a message, and of the answers to these, breadth first.
 
-        Raises and costs as `path`.
-
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
+
+        Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         history, tree, _ = self.tree(id)
         return [history[at]["id"] for at in tree.descendants_at(find_message(history, message_id, id))]
 
     def slot(self, id: str, message_id: str | None = None) -> Slot:
-        """Say where another answer belongs: give its `parent` to `append`. Raises and costs as `path`.
+        """Find the place of another answer: give `Slot.parent` to `append`.
 
         Args:
             id: The conversation.
-            message_id: The answer that is there, of role `assistant`. None: the last one of the active branch.
+            message_id: The existing answer, of role `assistant`. None: the last answer of the active branch.
+
+        Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         from capsule.format.tree.branches import Slot, answer_at, parent_id
 
@@ -128,17 +133,16 @@ class Branches:
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it. None: the last message of the active branch that has
-                others beside it; this needs a `step`.
-            step: Switch not to this message but to one beside it, so many places further: 1 is the next.
+                alternatives; this needs a `step`.
+            step: Switch to an alternative of this message, this many places further: 1 is the next, -1 the one before.
 
-        Raises as `append`; also
-            NotFound: There is no such message.
-            InvalidInput: There is no message so many places further, or several messages are meant.
+        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if there is no alternative
+        that many places further, or `message_id` fits several messages.
 
         Cost: parsing the file, and copying it.
         """
         if message_id is None and not step:
-            raise InvalidInput("say which message to switch to, or which step to take from the one that is active")
+            raise InvalidInput("give the message to switch to, or a step from the active one")
         from capsule.format.tree.branches import target
 
         def act(conversation: Conversation) -> Switched:
@@ -162,11 +166,11 @@ class Branches:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
             content: The text of the new version.
-            key: Chosen by the caller for this one version. A retry gives the same key, and gets the version that is
-                there.
+            key: An idempotency key for this one version. A retry with the same key returns the existing version.
             fields: Fields that differ from the old version, as `append` takes them.
 
-        Raises as `append_once`. Cost: reading the file; then as `append`, or as `switch` if another branch was active.
+        Raises the errors of `append_once`. Cost: reading the file; then as `append`, or as `switch` if another branch
+        was active.
         """
         check_message({"role": "user", "content": content, **fields})
         from capsule.format.tree.branches import parent_id
@@ -183,18 +187,17 @@ class Branches:
     def regenerate(
         self, id: str, content: str, message_id: str | None = None, *, key: str | None = None, **fields: Any
     ) -> Message:
-        """Put another answer beside one that is there, and make it the end of the active branch.
+        """Put another answer beside an existing one, and make it the end of the active branch.
 
         Args:
             id: The conversation.
             content: The text of the new answer.
-            message_id: The answer that is there, of role `assistant`. None: the last one of the active branch.
+            message_id: The existing answer, of role `assistant`. None: the last answer of the active branch.
             key: As `revise` takes it.
             fields: Further fields of the new answer, as `append` takes them.
 
-        Raises as `append_once`; also
-            NotFound: There is no such message, or no answer at all.
-            InvalidInput: The message is no answer.
+        Raises the errors of `append_once`; NotFound if there is no such message, or no answer at all; InvalidInput if
+        the message is no answer.
 
         Cost: as `revise`.
         """
@@ -211,10 +214,10 @@ class Branches:
     def _beside(
         self, id: str, made: Callable[[list[Entry], Tree, str | None], Entry], content: str, key: str | None
     ) -> Message:
-        """Append the message that `made` gives, and have the active branch end in it."""
+        """Append the message that `made` gives, and make it the end of the active branch."""
         from capsule.format.tree.tree import Tree
 
-        # The id is made before the first try, so that the next one finds what that has written.
+        # The id is made before the first try, so that a second try finds the message that the first has written.
         new = new_message_id() if key is None else keyed_message_id(check_id(id), check_key(key))
 
         def act(conversation: Conversation) -> tuple[int, Entry]:
@@ -245,20 +248,19 @@ class Branches:
     ) -> Removal:
         """Move a message and all answers to it to the trash.
 
-        If the active branch ended there, it then ends where the newest message beside it leads, else at the message
-        that it answered.
+        If the active branch ended there, it then continues through the newest alternative of the message, or ends at
+        the message's parent.
 
         Args:
             id: The conversation.
             message_id: The message, as `find_message` takes it.
-            keep_children: Remove this message alone. Its answers then answer the message that it answered.
-            dry_run: Only say what would go.
-            expected: The ids of the messages to which a person agreed, from a dry run. If others would go, or fewer,
-                because somebody wrote meanwhile, none goes. None: any may go.
+            keep_children: Remove this message alone. Its answers become answers to its parent.
+            dry_run: Change nothing; only return what would be removed.
+            expected: The ids of the messages that may be removed, from a dry run. If the removal no longer concerns
+                exactly these, nothing is removed. None: no check.
 
-        Raises as `append`; also
-            NotFound: There is no such message.
-            InvalidInput: Other messages than the expected ones would go.
+        Raises the errors of `append`; NotFound if there is no such message; InvalidInput if other messages than the
+        expected ones would be removed.
 
         Cost: reading and writing the whole file.
         """
@@ -276,7 +278,7 @@ class Branches:
             id: The conversation.
             dry_run, expected: As `remove` takes them.
 
-        Raises and costs as `remove`.
+        Raises the errors of `append`; InvalidInput as `remove`. Cost: reading and writing the whole file.
         """
 
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
@@ -294,8 +296,8 @@ class Branches:
             planned = Without(conversation.document(), chosen)
             if expected is not None and set(planned.removal.ids) != set(expected):
                 raise InvalidInput(
-                    f"conversation {id} was changed meanwhile: {planned.removal} would go now, and not the "
-                    f"{len(expected)} expected; nothing was removed; read what is there now, then try again"
+                    f"conversation {id} was changed meanwhile: {planned.removal} would be removed now, and not the "
+                    f"{len(expected)} expected; nothing was removed; read the conversation again, then try again"
                 )
             if planned.removal.ids:
                 conversation.rewrite(planned.applied, reason=reason)

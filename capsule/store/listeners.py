@@ -142,7 +142,7 @@ class Listeners:
             found, cursor = self._store.index.changes(since, _MOST, refresh=refresh)
             told = [change for change in found if waiter.wants((change.id,))]
             if told or len(found) < _MOST:
-                return self._store._told(told, cursor)
+                return self._store._marked(told, cursor)
             since = cursor
 
 

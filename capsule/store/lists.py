@@ -1,7 +1,7 @@
-"""Lists of conversations: which of them, in which order, a page at a time.
+"""Lists of conversations: filtered, sorted, a page at a time.
 
-What must stay true: every door lists by this module, so that all of them show the same; and pages repeat no
-conversation and leave none out, whatever is written meanwhile.
+What must stay true: every door lists by this module, so that all of them show the same. Pages repeat no conversation
+and leave none out, whatever is written meanwhile.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Order = Literal["updated", "created", "title"]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which conversations a list has: those that fit in every respect. None: whichever.
+    """The conditions that a conversation in a list meets, all of them. None: no condition.
 
     Attributes:
-        tags: They have all these tags.
-        title: Their title contains this text, in capitals or not.
-        mode, type: They are of this mode; of this type.
-        archived: They are archived (True), or not (False).
-        pinned, locked: They are pinned, or locked, or not.
-        since: They changed at this time or later: a text as `moment` takes it (`2025-01-31`, `24h`). Empty: ever.
-        summaries_of: They sum up this conversation, which may be gone; its full id.
+        tags: It has all these tags.
+        title: Its title contains this text, in upper or lower case.
+        mode, type: Its mode; its type.
+        archived: Whether it is archived.
+        pinned, locked: Whether it is pinned; whether it is locked.
+        since: It changed at this time or later: a text as `moment` takes it (`2025-01-31`, `24h`). Empty: any time.
+        summaries_of: It is a summary of this conversation (full id), which may have been deleted.
     """
 
     tags: tuple[str, ...] = ()
@@ -46,10 +46,7 @@ class Filter:
     summaries_of: str | None = None
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
-        """Those of these heads that fit.
-
-        A damaged file can't say whether it fits; it does where nothing is asked of it but whether it is archived.
-        """
+        """The heads that meet all conditions. A damaged file meets no condition but that it is not archived."""
         narrows = replace(self, archived=None) != Filter(archived=None) or self.archived
         title, since = self.title.casefold(), moment(self.since) if self.since else ""
         return [
@@ -77,15 +74,15 @@ def listed(
     progress: Callable[[int, int], None] | None,
 ) -> Listed:
     """The page that `Store.list` gives."""
-    chosen = filter or Filter()
-    asked = f"list {chosen} {order}"
-    return index.listed(lambda heads: _in_order(chosen.of(heads), order), limit, cursor, asked, progress)
+    filter = filter or Filter()
+    query = f"list {filter} {order}"
+    return index.listed(lambda heads: _in_order(filter.of(heads), order), limit, cursor, query, progress)
 
 
 def _in_order(heads: Iterable[Head], order: Order) -> list[Head]:
     if order == "title":
-        found = sorted(heads, key=lambda head: (head.title.casefold(), head.id))
+        ordered = sorted(heads, key=lambda head: (head.title.casefold(), head.id))
     else:
         name = f"{order}_at"
-        found = sorted(heads, key=lambda head: (sortable(getattr(head, name)), head.id), reverse=True)
-    return sorted(found, key=lambda head: (bool(head.damaged), not head.pinned))
+        ordered = sorted(heads, key=lambda head: (sortable(getattr(head, name)), head.id), reverse=True)
+    return sorted(ordered, key=lambda head: (bool(head.damaged), not head.pinned))

@@ -25,9 +25,9 @@ class Locks:
 
         Args:
             id: The conversation.
-            client, agent: The program and the agent that it is for, which the lock then names.
+            client, agent: The program and the agent that the lock names.
 
-        Raises as `append`. Cost: copying the file, in the kernel.
+        Raises the errors of `append`. Cost: copying the file, in the kernel.
         """
         return self._store._holder.lock(check_id(id), client, agent)
 
@@ -43,7 +43,8 @@ class Locks:
 
         Raises:
             Locked: Another instance holds it, and `force` is not given.
-            NotFound, InvalidDocument, StoreBusy, Refused, StorageFailed: As `append`.
+            NotFound, InvalidDocument: There is no such conversation, or its file does not parse.
+            StoreBusy, Refused, StorageFailed: The system did not permit it.
 
         Cost: copying the file.
         """
@@ -60,5 +61,5 @@ class Locks:
         return self._store._holder.state_of(head) if head.lock else None
 
     def list(self) -> Iterator[LockState]:
-        """List every active lock of the store, with the state of its holder. Raises and costs as `heads`."""
+        """List the active locks, with the state of each holder. Raises StorageFailed, StoreBusy. Cost: as `heads`."""
         return (state for state in map(self.state, self._store.heads()) if state is not None)

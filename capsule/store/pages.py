@@ -1,8 +1,8 @@
-"""The messages of one branch of a conversation in pages: the newest, those around one, and on from there.
+"""The messages of one branch of a conversation in pages.
 
-What must stay true: a cursor stands at a message, and not at a number, so that whoever follows cursors meets each
-message of the branch once, whatever others write; and where nobody branched off, a page costs reading from its
-messages to the end, not the conversation.
+What must stay true: a cursor stands at a message, not at a number, so that following cursors shows each message of the
+branch once, whatever others write. In a conversation with one branch, a page costs reading from its messages to the
+end, not the whole conversation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 #: A message's place in the history, and the message as it stands in the file.
 Placed = tuple[int, Entry]
-#: A message that is named by its id is looked for among so many of the last ones before the whole is read.
+#: The number of last messages to search for an id before the whole conversation is read.
 _LAST = 256
 _CURSOR = re.compile("(older|newer):([0-9]{1,12}):(.+)", re.DOTALL)
 
@@ -33,12 +33,12 @@ class Page:
 
     Attributes:
         entries: The messages as they stand in the file, oldest first, each with its place there.
-        at: Which of them was asked for, from 0: the one that was named, the one at which the cursor stands, or the
+        at: The index in `entries` of the requested message: the one around which, at which the cursor stands, or the
             newest; -1: the conversation is empty.
-        total: How many messages the conversation has, in all its branches.
-        on_branch: How many the branch has; `total` as long as no other branch was met.
+        total: The number of messages in all branches of the conversation.
+        on_branch: The number of messages in the branch; `total` if no other branch was met.
         is_active: Whether the branch is the active one.
-        tree: The tree of all messages, if the whole file was read; else no other branch was met.
+        tree: The tree of all messages, if the whole file was read; else None, and no other branch was met.
     """
 
     entries: list[tuple[int, Entry]]
@@ -59,7 +59,7 @@ class Page:
         return _cursor("newer", [*self.entries, self._after][len(self.entries) if end is None else end])
 
     def sibling(self, place: int) -> str | None:
-        """Which it is of those that answer the same message, as `2/3`; None: it is alone."""
+        """Its position among the answers to the same message, as `2/3`; None: it is the only answer."""
         number = self.tree.forks.get(place) if self.tree else None
         return f"{number[0]}/{number[1]}" if number else None
 
@@ -79,7 +79,7 @@ def page_of(store: Reading, id: str, limit: int, around: str | None, cursor: str
 
 
 class _Asked:
-    """Which page is asked for; the arguments are those of `Store.page`."""
+    """A request for a page; the arguments are those of `Store.page`."""
 
     def __init__(self, limit: int, around: str | None, cursor: str | None) -> None:
         if limit < 1 or (around is not None and cursor is not None):
@@ -93,7 +93,7 @@ class _Asked:
             self._near = int(near)
 
     def place(self, first: int, entries: list[Entry]) -> int | None:
-        """The place of the message, known from the last ones, which begin at `first`; None: not known from these."""
+        """The place of the message, as far as the last messages, from place `first` on, tell; else None."""
         count = first + len(entries)
         if self._wanted is None:
             return count - 1
@@ -114,7 +114,7 @@ class _Asked:
         elif self._wanted in tree.places:
             at = tree.places[self._wanted]
         else:
-            raise InvalidInput("the cursor's message is gone; read around the last one you have, or without a cursor")
+            raise InvalidInput("the cursor's message was deleted; read around another one, or without a cursor")
         if path and at not in path:
             path, is_active = tree.path_to(tree.leaf_at(at)), False
         return self.page(path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree)

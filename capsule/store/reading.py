@@ -1,7 +1,7 @@
-"""Reading a store: conversations, pages of them, their heads; and what lists and searches find.
+"""Reading a store: conversations, their pages and their heads; lists and searches.
 
-What must stay true: reading waits for no writer, and changes nothing. An answer of the index is that of the files as
-they are when it is asked for: the index is brought up to date first.
+What must stay true: reading waits for no writer, and changes nothing. The index is brought up to date before each
+answer, so that the answer fits the files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reading:
-    """What an open store reads. The base of `Store`.
+    """The reading half of an open store. The base of `Store`.
 
     Args:
         engine: Where its documents live.
@@ -49,11 +49,11 @@ class Reading:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        #: What this store wrote itself, as far as somebody watches it.
+        #: The writes of this store; None until the store is watched.
         self._own: Own | None = None
 
     def read(self, id: str) -> bytes:
-        """Read a conversation as it is stored, validated. Raises as `load`. Costs reading the file.
+        """Read the stored bytes of a conversation, validated. Raises NotFound, InvalidDocument. Cost: reading the file.
 
         Args:
             id: The conversation.
@@ -61,23 +61,25 @@ class Reading:
         return self.engine.read(KIND, id)
 
     def document(self, id: str) -> dict[str, Any]:
-        """Read a conversation as this version writes it, in canonical order. Raises as `load`. Costs reading the file.
+        """Read a conversation as this version writes it, in canonical order.
 
         A number that JSON libraries would change is an `orjson.Fragment`.
 
         Args:
             id: The conversation.
+
+        Raises NotFound, InvalidDocument. Cost: reading the file.
         """
         return self.engine.document(KIND, id)
 
     def load(self, id: str) -> Capsule:
-        """Read the whole conversation; unknown fields are kept.
+        """Read the whole conversation. Unknown fields are kept.
 
         Args:
             id: The conversation.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such conversation.
             InvalidDocument: Its file does not parse, or is no capsule.
 
         Cost: reading the file, and making the models.
@@ -94,11 +96,11 @@ class Reading:
         return self.engine.parsed(id, parse)
 
     def tail(self, id: str, n: int) -> list[Message]:
-        """Read the last messages, oldest first. Raises as `load`. Costs reading these messages, not the file.
+        """Read the last messages, oldest first. Raises NotFound, InvalidDocument. Cost: reading these messages.
 
         Args:
             id: The conversation.
-            n: How many.
+            n: The number of messages.
         """
         from capsule.format.models import messages_in
 
@@ -107,34 +109,35 @@ class Reading:
         return [message.placed(count - len(messages) + i) for i, message in enumerate(messages)]
 
     def tail_entries(self, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
-        """Read the last messages as they stand in the file, numbers as in `document`. Raises and costs as `tail`.
+        """Read the last messages as they stand in the file, with numbers as in `document`.
 
         Args:
             id: The conversation.
-            n: How many.
+            n: The number of messages.
 
         Returns:
-            The place of the first one, and the messages.
+            The place of the first message, and the messages.
+
+        Raises NotFound, InvalidDocument. Cost: reading these messages.
         """
         entries, count = self.engine.tail(id, n)
         found = codec.decode(b'{"history":' + entries + b"}", self.engine.name(KIND, id))["history"]
         return count - len(found), found
 
     def head(self, id: str) -> Head:
-        """Read the head of one conversation. Raises as `load`. Cost: reading the beginning of the file.
+        """Read the head of one conversation. Raises NotFound, InvalidDocument. Cost: reading the beginning of the file.
 
         Args:
             id: The conversation.
         """
         fields, size = self.engine.head(id)
-        found = Head.of(fields, self.engine.name(KIND, id), size)
-        assert found is not None  # It was validated.
-        return found
+        head = Head.of(fields, self.engine.name(KIND, id), size)
+        assert head is not None  # It was validated.
+        return head
 
-    def _head_of(self, id: str, head: dict[str, Any]) -> Head:
-        """The head as just written."""
-        found = Head.of(head, self.engine.name(KIND, id), 0)
-        return found if found is not None else self.head(id)
+    def _head_of(self, id: str, fields: dict[str, Any]) -> Head:
+        """The head with the fields just written."""
+        return Head.of(fields, self.engine.name(KIND, id), 0) or self.head(id)
 
     @property
     def index(self) -> Index:
@@ -145,13 +148,13 @@ class Reading:
         """Read the heads of all conversations, in no order. Those of damaged files have `Head.damaged`.
 
         Args:
-            progress: Called with the bytes that are indexed so far, and all bytes, if the index must be built first.
+            progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
 
         Raises:
             StorageFailed, StoreBusy: The index can't be built.
 
-        Cost: bringing the index up to date: one scan of the directory with an lstat for each file, and for a file that
-            changed since it was indexed, reading what is new in it.
+        Cost: bringing the index up to date: one scan of the directory with an lstat for each file, and reading the new
+            part of each file that changed since it was indexed.
         """
         return iter(self.index.heads(progress))
 
@@ -174,25 +177,25 @@ class Reading:
         cursor: str | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Found:
-        """Find the messages, and the conversations by their titles and tags, that fit a query, best first.
+        """Search messages, and the titles and tags of conversations; the best hits first.
 
         Args:
-            query: Words, "phrases", prefix*, AND, OR, NOT; any text is a query (docs/search.md). If nothing has all
-                words, it finds what has the most of them, and `Found.having` says so. An empty one finds every message.
-            roles: Only messages of these roles; empty: of all. With it, or `senders`, titles are not searched.
+            query: Words, "phrases", prefix*, AND, OR, NOT; any text is a query (docs/search.md). If no text has all
+                words, the hits have as many as possible, and `Found.having` says so. An empty query finds all messages.
+            roles: Only messages of these roles; empty: all roles. With `roles` or `senders`, titles are not searched.
             senders: Only messages from these agents.
             ids: Only these conversations, by their full ids.
             tags: Only conversations with all of these tags.
             mode: Only conversations of this mode.
-            since: Only what was said at this time or later; a text as `moment` takes it (`2025-01-31`, `24h`).
-            until: Only what was said before this time, or up to the end of this day.
-            title_only: Look at titles and tags only.
-            branch: `all`: messages of every branch; `active`: of the active one.
-            in_tools: Look at tool calls and reasoning too.
-            profile: How age counts: `recent`, `balanced` or `exact`.
-            limit: The most hits of a page.
+            since: Only messages of this time or later; a text as `moment` takes it (`2025-01-31`, `24h`).
+            until: Only messages before this time, or up to the end of this day.
+            title_only: Search titles and tags only.
+            branch: `all`: messages of every branch; `active`: messages of the active branch.
+            in_tools: Search tool calls and reasoning too.
+            profile: The weight of a message's age: `recent`, `balanced` or `exact`.
+            limit: The largest number of hits in a page.
             cursor: `Found.cursor` of the page before, with the same query and options.
-            progress: Called with the bytes that are indexed so far, and all bytes, if the index must be built first.
+            progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
 
         Raises:
             InvalidInput: An option can't be accepted, or the cursor belongs to another search.
@@ -222,7 +225,7 @@ class Reading:
         return self.index.search(asked, time.time_ns() // 1_000_000, progress)
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
-        """Count what is in the store. Raises as `heads`. Costs a pass over the messages in the index.
+        """Count conversations, messages and words. Raises StorageFailed, StoreBusy. Cost: a pass over the index.
 
         Args:
             progress: As in `search`.
@@ -230,34 +233,34 @@ class Reading:
         return self.index.stats(progress)
 
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
-        """Say what changed since a cursor, whoever changed it. Costs as `heads`.
+        """List the changes since a cursor, by any writer. Cost: as `heads`.
 
         Args:
-            since: The cursor of a change, or of an earlier answer. None: no changes, but the cursor of now.
-            ids: Only of these conversations. None: of all.
-            limit: The most changes. `Changes.cursor` is then the place to go on from.
+            since: The cursor of a change, or of an earlier answer. None: no changes, and the current cursor.
+            ids: Only these conversations. None: all.
+            limit: The largest number of changes. `Changes.cursor` is the place to continue from.
 
         Raises:
-            InvalidInput: `since` is no cursor.
+            InvalidInput: `since` is not a cursor.
         """
-        found, cursor = self.index.changes(since, limit)
+        changes, cursor = self.index.changes(since, limit)
         wanted = None if ids is None else set(ids)
-        return self._told([change for change in found if wanted is None or change.id in wanted], cursor)
+        return self._marked([change for change in changes if wanted is None or change.id in wanted], cursor)
 
-    def _told(self, changes: list[Change], cursor: str) -> Changes:
+    def _marked(self, changes: list[Change], cursor: str) -> Changes:
         from capsule.engines.changes import Changes
 
         return Changes(changes if self._own is None else self._own.marked(changes), cursor)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
-        """Build the index anew from the files, and count what is in it. Raises as `heads`. Costs reading every file.
+        """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading every file.
 
         Args:
-            progress: Called with the bytes that are done, and all bytes.
+            progress: Called with the bytes read so far, and all bytes.
         """
         self.index.rebuild(progress)
-        counted = self.index.stats()
-        return {name: getattr(counted, name) for name in ("conversations", "damaged", "messages", "words")}
+        stats = self.index.stats()
+        return {name: getattr(stats, name) for name in ("conversations", "damaged", "messages", "words")}
 
     def ids(self) -> list[str]:
         """List the ids of all conversations, sorted.
@@ -270,7 +273,7 @@ class Reading:
         return self.engine.ids(KIND)
 
     def find_message(self, id: str, message_id: str) -> Message:
-        """Read one message. Raises as `load`. Costs reading the file.
+        """Read one message. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
 
         Args:
             id: The conversation.
@@ -290,7 +293,7 @@ class Reading:
 
         Raises:
             NotFound: There is no such conversation.
-            InvalidInput: The prefix fits several, or it is too short.
+            InvalidInput: The prefix fits several conversations, or is too short.
 
         Cost: one scan of the directory; for `@last`, as `heads`.
         """
@@ -305,27 +308,28 @@ class Reading:
         return one_of([id for id in self.ids() if id.startswith(prefix) and original_of(id) is None], prefix)
 
     def page(self, id: str, limit: int = 20, *, around: str | None = None, cursor: str | None = None) -> Page:
-        """Read a page of the active branch: its newest messages, those around one, or on from another page.
+        """Read a page of the active branch: its newest messages, the messages around one, or the next page of a cursor.
 
-        `Page.older` and `Page.newer` are cursors. Whoever follows one of them from page to page meets each message that
-        stays on the branch once, and none twice, whatever is appended, edited, deleted or brought back between them. A
-        cursor stands at the next message. If another branch is made the active one, older pages stay where they were,
-        and newer ones follow it only if it leads through that message. If the message is deleted, the cursor is
-        refused; go on `around` the last one that was shown.
+        `Page.older` and `Page.newer` are cursors. Following a cursor from page to page shows each message that stays
+        on the branch exactly once, whatever is appended, edited, deleted or restored between the pages. A cursor
+        stands at the next message. When another branch becomes the active one, older pages stay where they were;
+        newer pages follow it only if it leads through that message. When the message is deleted, the cursor is
+        refused: continue `around` the last message that was shown.
 
         Args:
             id: The conversation.
-            limit: The most messages.
-            around: A message, as `find_message` takes it, to be shown with those before and after it. If it is not on
-                the active branch: those of the branch through it, and on to the newest answers.
+            limit: The largest number of messages.
+            around: A message, as `find_message` takes it, shown with its neighbours. If it is not on the active
+                branch, the page is of the branch through it, and on to the newest answers.
             cursor: `Page.older` or `Page.newer` of an earlier page.
 
-        Raises as `load`; also
-            NotFound: There is no such message.
-            InvalidInput: Several messages are meant; or the cursor is none, or its message is gone.
+        Raises:
+            NotFound: There is no such conversation or message.
+            InvalidInput: `around` fits several messages, `cursor` is not a cursor, or its message was deleted.
+            InvalidDocument: The file does not parse, or is no capsule.
 
-        Cost: reading from the page to the end of the file. Reading the whole file if somebody branched off there, or
-            `around` names a message, by its id, that is not among the last 256.
+        Cost: reading from the page to the end of the file. Reading the whole file if a branch begins there, or if
+            `around` names, by its id, a message that is not among the last 256.
         """
         from capsule.store.pages import page_of
 
@@ -342,18 +346,18 @@ class Reading:
     ) -> Listed:
         """List a page of the conversations: pinned ones first, damaged files last.
 
-        A conversation that fits from the first page to the last is on exactly one of the pages, and none is on two,
-        whatever is written, renamed, pinned, deleted or brought back between them.
+        A conversation that fits the filter throughout is on exactly one of the pages, and no conversation is on two,
+        whatever is written, renamed, pinned, deleted or restored between the pages.
 
         Args:
-            filter: Which conversations. None: those that are not archived, and the damaged files.
+            filter: Which conversations. None: all that are not archived, and the damaged files.
             order: `updated` or `created`: the latest first; or `title`.
-            limit: The most conversations of a page. None: all of them.
+            limit: The largest number of conversations in a page. None: no limit.
             cursor: `Listed.cursor` of the page before, with the same filter and order. Empty: the first page.
-            progress: Called with the bytes that are indexed so far, and all bytes, if the index must be built first.
+            progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
 
         Raises:
-            InvalidInput: The cursor is none, or of another list, store or index; or the filter's `since` is no time.
+            InvalidInput: The cursor is of another list, store or index, or no cursor; or `Filter.since` is no time.
             StorageFailed, StoreBusy: The index can't be built.
 
         Cost: as `heads`, and some microseconds for each conversation in the store.
@@ -364,7 +368,7 @@ class Reading:
 
 
 def _sorted(texts: Iterable[str]) -> tuple[str, ...]:
-    """In one order, so that the cursor of a search is that of the same one."""
+    """The texts in one order: the cursor of a search fits only the same options."""
     return tuple(sorted(set(texts)))
 
 

@@ -1,8 +1,7 @@
 """The Store: the one storage layer of conversations, behind every door.
 
-What must stay true: whatever a method returns after a write is durable; whatever it raises, the file is as it was
-or complete; and the same rule of who may write is asked by all of them. The module reaches bytes only through
-the storage engine.
+What must stay true: a write is durable when the method returns. When a method raises, the file is as it was, or
+complete. One rule decides who may write. The module reaches bytes only through the storage engine.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ class Store(Writing):
 
     Attributes:
         root: The store's directory.
-        settings: What its `capsule.toml` says.
+        settings: The settings in its `capsule.toml`.
         locks: Locks on conversations.
         branches: The branches of conversations.
         forks: Conversations that were split off from others.
         summaries: Conversations that sum up others.
-        edits: Changes of what was written before.
-        titles: Titles that are suggested.
+        edits: Changes of messages and files that exist.
+        titles: Suggested titles.
         context: Project contexts.
         servers: MCP servers that are switched on or off.
-        trash: What was deleted.
+        trash: Deleted conversations and messages.
         versions: Earlier versions.
-        conflicts: What merges left to be decided.
+        conflicts: Fields that a merge left for a person to decide.
         incoming: Versions from other clones.
     """
 
@@ -94,7 +93,7 @@ class Store(Writing):
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
-        """Make a store of `directory`. What is there already stays as it is.
+        """Make a store of `directory`. Existing files stay as they are.
 
         Args:
             directory: The store's directory; it is made if it does not exist.
@@ -140,7 +139,7 @@ class Store(Writing):
 
     @classmethod
     def in_memory(cls, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
-        """Make a store in the memory of this process, which ends with it; for tests.
+        """Make a store in the memory of this process, for tests.
 
         `beside` makes other instances on the same documents. Methods that need files raise `Refused`.
 
@@ -157,14 +156,14 @@ class Store(Writing):
         return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user)
 
     def beside(self, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
-        """Open another instance on this store, for a process that acts for many.
+        """Open another instance on this store, for a process that serves several clients.
 
         It has locks and watchers of its own, and uses the files and the index of this store, which must outlive it.
 
         Args:
             keep_locks, instance, user: As `open` takes them.
 
-        Raises nothing. Cost: a few objects; a store opened anew would have an index of its own.
+        Raises nothing. Cost: a few objects, and no second index.
         """
         other = type(self)(self.root, self.settings, self.engine, keep_locks=keep_locks, instance=instance, user=user)
         other._main_store = self
@@ -178,19 +177,18 @@ class Store(Writing):
     def release(self) -> None:
         """Release the locks of this instance, and keep none from now on; for a process that is about to end.
 
-        The calls of other threads go on. A save is then made without a lock that stays. A named instance keeps its
-        locks.
+        Calls of other threads continue, and their saves keep no lock. A named instance keeps its locks.
 
-        Raises nothing; a lock that can't be released is left to its time to live. Cost: copying each locked file.
+        Raises nothing. A lock that can't be released expires after its time to live. Cost: copying each locked file.
         """
         self._holder.close()
 
     def close(self) -> None:
         """Release the locks of this instance, and close its files. A named instance keeps its locks.
 
-        Everybody who watches the store is told that it ends.
+        Every watch on the store ends.
 
-        Raises as `release`. Costs as `release`.
+        Raises nothing. Cost: copying each locked file.
         """
         self._listeners.close()
         self._holder.close()
@@ -206,17 +204,17 @@ class Store(Writing):
         self.close()
 
     def delete(self, id: str) -> Trashed:
-        """Move a conversation to the trash, also one whose file is damaged.
+        """Move a conversation to the trash. Its file may be damaged.
 
-        Its forks stay, and become forks of the conversation that it was a fork of. A fork that another instance
-        holds is left as it is, with a warning.
+        Its forks stay, and become forks of its own source. A fork that another instance has locked stays as it is,
+        with a warning.
 
         Args:
             id: The conversation.
 
         Raises:
-            NotFound: There is none.
-            Locked, LockLost: Another instance holds it, or took it.
+            NotFound: There is no such conversation.
+            Locked, LockLost: Another instance holds its lock, or took it.
 
         Cost: bringing the index up to date, to find the forks, and copying each fork.
         """
@@ -225,69 +223,69 @@ class Store(Writing):
     def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
         """Move every conversation to the trash, one for each step of the iteration.
 
-        Each step gives the id, and what went to the trash or the error. A conversation that another instance holds
-        stays, and the others go on. Forks are not made forks of something else, because they go too.
+        Each step gives the id, and the entry in the trash or the error. A conversation that another instance has
+        locked stays; the iteration continues. No fork gets a new source, because the forks are deleted too.
 
-        Raises as `ids`. Cost: as `delete` for each, without a look for forks.
+        Raises Refused, StorageFailed. Cost: as `delete` for each conversation, without the search for forks.
         """
         for id in self.ids():
-            became: Trashed | CapsuleError
+            outcome: Trashed | CapsuleError
             try:
-                became = discard(self, id)
+                outcome = discard(self, id)
             except NotFound:
-                continue  # Somebody else was faster.
+                continue  # Another instance deleted it first.
             except CapsuleError as error:
-                became = error
-            yield id, became
+                outcome = error
+            yield id, outcome
 
     def watch(self, since: str | None = None, *, ids: Iterable[str] | None = None, stop: Event | None = None) -> Watch:
-        """Changes as they come, by any process and any editor: `async for change in store.watch()`.
+        """Watch changes by any process and any editor: `async for change in store.watch()`.
 
-        Any number of loops may watch, in any number of threads and event loops of asyncio (and so of anyio on it);
-        each has its own cursor, and one that is slow holds up no other. It ends with `aclose`, with `stop`, and when
-        the store is closed. `Change.own` tells what this very store wrote, of the newest thousands of its writes
-        since it was first watched.
+        Any number of loops may watch, in any number of threads and event loops of asyncio (and so of anyio on it).
+        Each has its own cursor, and a slow loop does not delay the others. The watch ends with `aclose`, with `stop`,
+        and when the store is closed. `Change.own` marks the writes of this store, for the newest 20,000 of them since
+        it was first watched.
 
         Args:
-            since: A cursor: what changed after it comes first. None: from this call on; that costs as `changes`, so
+            since: A cursor: the changes after it come first. None: from this call on. That costs as `changes`, so
                 in an event loop make the call in a thread when the index may have to be built.
-            ids: These conversations only.
-            stop: An event of the loop that ends it.
+            ids: Only these conversations.
+            stop: An event of the loop that ends the watch.
 
         Raises:
-            InvalidInput: `since` is no cursor, or an id is none.
+            InvalidInput: `since` is not a cursor, or one of `ids` is not an id.
         """
         return self._listeners.watch(since, ids, stop)
 
     def wait_for_changes(
         self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
     ) -> Changes:
-        """Wait for changes after a cursor, and return them; at once if something changed meanwhile.
+        """Wait for changes after a cursor, and return them. Returns at once if there are changes already.
 
         Args:
             since: The cursor. None: now.
             ids: Only these conversations.
-            timeout_s: Seconds after which it returns no changes, and a cursor to go on from. None: it waits on. It also
+            timeout_s: Seconds after which it returns no changes, and a cursor to continue from. None: no limit. It also
                 returns when the store is closed.
 
-        Raises as `changes`. Cost: as `changes` for each change; waiting costs next to nothing.
+        Raises InvalidInput. Cost: as `changes` for each change; waiting costs next to nothing.
         """
         return self._listeners.wait(since, ids, timeout_s)
 
     async def await_changes(
         self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
     ) -> Changes:
-        """Wait for changes as `wait_for_changes` does, in an event loop. It takes no thread while it waits.
+        """Wait for changes as `wait_for_changes` does, in an event loop. It occupies no thread while it waits.
 
         Args:
             since, ids, timeout_s: As `wait_for_changes` takes them.
 
-        Raises and costs as `wait_for_changes`.
+        Raises InvalidInput. Cost: as `wait_for_changes`.
         """
         return await self._listeners.wait_in_loop(since, ids, timeout_s)
 
     def remember_own(self) -> None:
-        """Remember from now on what this store writes (the newest 20,000 writes), for `Change.own`.
+        """Remember the writes of this store from now on (the newest 20,000), for `Change.own`.
 
         A store does so by itself as soon as it is watched. Raises nothing. Cost: a little memory.
         """

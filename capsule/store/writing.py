@@ -1,12 +1,13 @@
-"""What is written every day: a conversation is made, messages are appended, its head is changed.
+"""The common writes: making a conversation, appending messages, changing the head.
 
-What must stay true: every change of a conversation is one `_change`; what is written is durable when a method returns;
-and a change of the head is one write, for which no message is parsed: what isn't asked to change stays as it is.
+What must stay true: every change of a conversation is one `_change`. A write is durable when the method returns. A
+change of the head is one write, parses no message, and changes only the given fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
@@ -36,10 +37,10 @@ Document = dict[str, Any]
 
 
 class Writing(Reading):
-    """What an open store writes every day. A base of `Store`.
+    """The common writes of an open store. A base of `Store`.
 
-    Every change of a conversation is one `_change`: a transaction, the rule of who may write, the change, the lock that
-    is recorded with it; and again from the beginning when something else wrote in between.
+    Every change of a conversation is one `_change`: a transaction, the check who may write, the change, and the lock
+    recorded with it. It starts over when another program wrote the file in between.
     """
 
     settings: Settings
@@ -57,24 +58,20 @@ class Writing(Reading):
 
         Args:
             id: The conversation.
-            edit: Makes the change. It runs again when something else wrote in between, so what it makes up, as ids, it
-                must have made up before.
-            admit: Who may write, as `Conversation` takes it; None: as a save.
-            is_own: Whether the watchers of this store are told that it did it.
+            edit: Makes the change. It runs again when another program wrote in between, so new ids are made outside it.
+            admit: Decides who may write, as `Conversation` takes it; None: as for a save.
+            is_own: Whether this store's watchers see the change as its own.
         """
         for tries in range(_TRIES):
             try:
                 with self.engine.transaction(KIND, id) as transaction:
                     own = self._own if is_own else None
                     conversation = Conversation(transaction, self.settings, admit or self._holder.admit, own, tries)
-                    if own is None:
-                        done = edit(conversation)
-                    else:
-                        with own.writing(conversation):
-                            done = edit(conversation)
+                    with nullcontext() if own is None else own.writing(conversation):
+                        result = edit(conversation)
                     if conversation.recorded is not None:
                         self._holder.now_held(id, conversation.recorded)
-                    return done
+                    return result
             except Interfered:
                 continue
         raise StoreBusy(
@@ -83,10 +80,10 @@ class Writing(Reading):
             holder="another program",
         )
 
-    def _wrote(self, id: str, *what: str) -> None:
-        """Have watchers told that this store did it, as `Own.wrote` takes it."""
+    def _wrote(self, id: str, *marks: str) -> None:
+        """Remember own writes for this store's watchers, as `Own.wrote` takes them."""
         if self._own is not None:
-            self._own.wrote(id, *what)
+            self._own.wrote(id, *marks)
 
     def _change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
         return self._change(id, action, unasked)
@@ -109,21 +106,21 @@ class Writing(Reading):
         """Make a conversation; it is durable when this returns.
 
         Args:
-            title: Its title; None: made by rule from the first user message, when there is one.
+            title: Its title; None: made by rule from the first user message, if there is one.
             mode: `api` or `toolbox`.
             type: `chat`, `direct`, `group` or `channel`.
             tags: Its tags.
             id: Its id; None: a new one.
             messages: Its first messages, as `append_many` takes them.
             created_by: The agent that makes it.
-            key: Instead of `id`, chosen by the caller for this one conversation. A retry gives the same key and the
-                same first message, and gets the conversation that the first call made, also from another process.
+            key: An idempotency key in place of `id`, for this one conversation. A retry with the same key and the same
+                first message returns the conversation that the first call made, in any process.
 
-        It gets the switches of MCP servers that wait for it (`servers.set` of None), which are then gone.
+        The new conversation takes over the MCP switches that wait for it (`servers.set` with None).
 
         Raises:
             InvalidInput: An argument can't be accepted, or the id is taken.
-            InvalidDocument: The document of the waiting switches does not parse.
+            InvalidDocument: The file of the waiting switches does not parse.
             Refused, StorageFailed: The system did not permit it.
 
         Cost: writing a new file, with two flushes.
@@ -168,20 +165,20 @@ class Writing(Reading):
             role: `user`, `assistant`, `system` or `tool`.
             content: The text.
             fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`). `parent` is
-                the id of the message it answers (None: it answers none); without it, the end of the active branch.
+                the id of the message it answers (None: no message); without it, the end of the active branch.
 
         Returns:
             The message as written, with its id, its time, and `at`, its position.
 
         Raises:
             NotFound: There is no such conversation.
-            InvalidInput: The message can't be accepted, or its parent is no message there.
-            Locked, LockLost: Another instance holds the conversation, or took it.
-            InvalidDocument: The file does not parse; it is left as it is.
-            StoreBusy, Refused, StorageFailed: The system did not let it.
+            InvalidInput: The message can't be accepted, or the conversation has no message with the id of its parent.
+            Locked, LockLost: Another instance holds the lock, or took it.
+            InvalidDocument: The file does not parse; it stays as it is.
+            StoreBusy, Refused, StorageFailed: The system did not permit it.
 
-        Cost: two pwrites and an fdatasync, whatever the conversation's size; holds its mutex meanwhile. Where somebody
-            switched to another branch, also a look back to where its own messages begin, once for each open store.
+        Cost: two pwrites and an fdatasync under the mutex, whatever the conversation's size. If the active branch was
+            switched, also reading back to the beginning of the branch, once for each open store.
         """
         checked = [check_message({"role": role, "content": content, **fields})]
         at, entries = self._change(id, lambda conversation: conversation.append(checked))
@@ -190,13 +187,13 @@ class Writing(Reading):
         return Message.model_validate(entries[0]).placed(at)
 
     def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
-        """Append messages in one write: all are durable when this returns, or none is there.
+        """Append messages in one write: all of them, or none. They are durable when this returns.
 
         Args:
             id: The conversation.
             messages: Mappings or `Message` models. If there are none, nothing happens.
 
-        Returns and raises as `append`. Cost: one fdatasync.
+        Returns the messages as written. Raises the errors of `append`. Cost: one fdatasync.
         """
         at, entries = self.append_entries(id, messages)
         if not entries:
@@ -208,9 +205,7 @@ class Writing(Reading):
     def append_entries(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message]
     ) -> tuple[int, list[dict[str, Any]]]:
-        """Append as `append_many` does, without making models of the messages.
-
-        To make models, pydantic is imported, which takes longer than a command's whole append.
+        """Append as `append_many` does, without making models: importing pydantic takes longer than an append.
 
         Args:
             id: The conversation.
@@ -219,7 +214,7 @@ class Writing(Reading):
         Returns:
             The place of the first message, and the messages as they stand in the file.
 
-        Raises and costs as `append_many`.
+        Raises the errors of `append`. Cost: one fdatasync.
         """
         checked = [check_message(message) for message in messages]
         if not checked:
@@ -229,20 +224,19 @@ class Writing(Reading):
     def append_once(
         self, id: str, key: str, *, role: str = "user", content: str, **fields: Any
     ) -> tuple[Message, bool]:
-        """Append one message, unless it was appended under this key before, by any process, however long ago.
+        """Append one message, unless any process has appended it under this key before.
 
         Args:
             id: The conversation.
-            key: Chosen by the caller for this one message; a retry gives it again, with the same message.
-            role, content, fields: As `append`.
+            key: An idempotency key for this one message. A retry gives the same key and the same message.
+            role, content, fields: As `append` takes them.
 
         Returns:
             The message as written, and whether it was there already.
 
-        Raises as `append`; also
-            InvalidInput: The key was used for another message.
+        Raises the errors of `append`, and InvalidInput if the key was used for another message.
 
-        Cost: as `append`, and once per process and version of the file's head a look through its bytes; a retry
+        Cost: as `append`, and reading the file once for each process and each version of the file's head. A retry
             costs reading the file.
         """
         message = keyed_message(check_id(id), key, {"role": role, "content": content, **fields})
@@ -273,21 +267,20 @@ class Writing(Reading):
         archived: bool | None = None,
         mcp_servers: Mapping[str, bool | None] | None = None,
     ) -> Head:
-        """Change several fields of a head in one write. What is None or left out stays as it is.
+        """Change several fields of a head in one write. A field that is None or left out stays as it is.
 
         Args:
             id: The conversation.
             title: The title.
             by: As `rename` takes it.
-            instead_of: The title that the new one replaces. It is refused when somebody gave another one meanwhile.
-            tags: All tags, in place of those that are there.
+            instead_of: The title that the new one replaces. The change is refused if the title is another one by now.
+            tags: All tags; they replace the present ones.
             tagged, untagged: Tags to add, and tags to remove.
             pinned: Whether it is pinned to the top of the list.
             archived: Whether it is archived.
             mcp_servers: Switches of MCP servers, as `servers.set` takes them.
 
-        Raises as `append`; also
-            InvalidInput: A value can't be accepted, or there is nothing to change.
+        Raises the errors of `append`, and InvalidInput if a value can't be accepted or there is nothing to change.
 
         Cost: copying the file.
         """
@@ -295,7 +288,7 @@ class Writing(Reading):
         return self._change_head(id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers))
 
     def rename(self, id: str, title: str, *, by: str = "user") -> Head:
-        """Give a conversation a title. Raises as `append`. Cost: copying the file.
+        """Give a conversation a title. Raises the errors of `append`. Cost: copying the file.
 
         Args:
             id: The conversation.
@@ -305,7 +298,7 @@ class Writing(Reading):
         return self.update(id, title=title, by=by)
 
     def tag(self, id: str, *tags: str) -> Head:
-        """Add tags. A tag that is there already stays as it is. Raises and costs as `rename`.
+        """Add tags. A tag that exists already stays as it is. Raises the errors of `append`. Cost: copying the file.
 
         Args:
             id: The conversation.
@@ -314,7 +307,7 @@ class Writing(Reading):
         return self.update(id, tagged=tags)
 
     def untag(self, id: str, *tags: str) -> Head:
-        """Remove tags. A tag that is not there is skipped. Raises and costs as `rename`.
+        """Remove tags. A tag that does not exist is skipped. Raises the errors of `append`. Cost: copying the file.
 
         Args:
             id: The conversation.
@@ -332,7 +325,7 @@ class Writing(Reading):
         return self.update(id, pinned=on)
 
     def archive(self, id: str, on: bool = True) -> Head:
-        """Archive a conversation, or bring it back into the list. Raises and costs as `rename`.
+        """Archive a conversation, or restore it to the list. Raises the errors of `append`. Cost: copying the file.
 
         Args:
             id: The conversation.

@@ -347,8 +347,8 @@ async def test_only_messages_that_the_user_was_asked_about_are_deleted(store: St
         answer = await removed(client, message="@2")
     if era == "legacy":
         assert error(answer) == (
-            "conversation plan-1 was changed meanwhile: 3 messages (2 user, 1 assistant) would go now, and not the 2 "
-            "expected; nothing was removed; read what is there now, then try again"
+            "conversation plan-1 was changed meanwhile: 3 messages (2 user, 1 assistant) would be removed now, and not "
+            "the 2 expected; nothing was removed; read the conversation again, then try again"
         )
         assert user.questions == [QUESTION]
         assert contents(store)[-1] == "Wait!"

@@ -143,9 +143,7 @@ async def test_a_title_that_a_person_gives_while_the_user_is_asked_is_not_overwr
     async with talking(store, era, elicitation_callback=user) as client:
         answer = await client.call_tool("update_conversation", {"id": plan, "title": "A model's"})
     if era == "legacy":
-        assert error(answer) == (
-            'nothing was changed: the title is "A person\'s" by now, which somebody gave it meanwhile'
-        )
+        assert error(answer) == ('nothing was changed: the conversation was renamed to "A person\'s" meanwhile')
         assert store.head(plan).title == "A person's"
     else:  # It is another question then, which is asked in its turn.
         assert [question.split(" by ")[0] for question in asked] == [

@@ -250,7 +250,7 @@ async def test_updating_changes_what_is_given_and_nothing_else(store: Store, era
         assert data(answer)["mcpServers"] == {"git": True}
         assert store.document("plan-1")["metadata"]["mcpServers"] == {"git": {"enabled": True}}
         said = error(await client.call_tool("update_conversation", {"id": "plan-1"}))
-    assert said == "nothing to change was given: a title, tags, pinned, archived or mcpServers"
+    assert said == "there is nothing to change; give a title, tags, pinned, archived or mcpServers"
 
 
 async def test_locking_and_unlocking(store: Store, era: str) -> None:

@@ -315,7 +315,7 @@ def test_a_removal_other_than_the_expected_one_is_refused(store: Store, is_prune
         other.append(id, content="wait", parent=agreed.ids[-1])
     before = store.read(id)
     for expected in (agreed.ids, (), [*agreed.ids, "nobody"]):
-        with pytest.raises(InvalidInput, match=r"3 messages .* would go now, and not the"):
+        with pytest.raises(InvalidInput, match=r"3 messages .* would be removed now, and not the"):
             taken(expected=expected)
     assert store.read(id) == before
     now = taken(dry_run=True)
