@@ -333,7 +333,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("read_conversation", {"id": "plan-1", "message": "nope"}, "nope; call read_conversation on plan-1"),
     ("read_conversation", {"id": "plan-1", "message": "@7"}, "@7; it has 1"),
     ("read_conversation", {"id": "plan-1", "cursor": "x"}, "`older` or `newer`"),
-    ("read_conversation", {"id": "plan-1", "cursor": "older:0:gone"}, "message is gone"),
+    ("read_conversation", {"id": "plan-1", "cursor": "older:0:gone"}, "message was deleted"),
     ("read_conversation", {"id": "plan-1", "offset": 3}, "offset needs message"),
     ("read_conversation", {"id": "plan-1", "message": "@0", "offset": 99}, "offset: the message has 5"),
     ("read_conversation", {"id": "plan-1", "message": "@0", "cursor": "older:0:x"}, "cursor alone"),
