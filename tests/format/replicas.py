@@ -64,7 +64,8 @@ def worked_on(document: Document, done: Sequence[Operation], who: str, clock: in
         clock += seconds
         if kind not in BY_HAND:
             document = migrations.current(document)[0]
-        _DO[kind](document, at, _time(clock), word, f"{who}{clock:04}{number}")
+        _change_messages(kind, document, at, _time(clock), word, f"{who}{clock:04}{number}")
+        _change_head(kind, document, at, _time(clock), word)
         document["updatedAt"] = max(document["updatedAt"], _time(clock))
     return document
 
@@ -81,143 +82,77 @@ def _message(id: str, stamp: str, word: str, **more: Any) -> Document:
     return {"role": "user", "content": f"{word} {id}", "timestamp": stamp, "id": id} | more
 
 
-def _append(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    history, tree = document["history"], Tree(document["history"])
-    leaf = tree.active_leaf(document["metadata"].get("currentNode"))
-    more = {"parent": tree.ids[leaf]} if 0 <= leaf != len(history) - 1 else {}
-    history.append(_message(id, stamp, word, **more))
+def _change_messages(kind: str, document: Document, at: int, stamp: str, word: str, id: str) -> None:
+    history, about = document["history"], document["metadata"]
+    tree, place = Tree(history), at % (len(history) or 1)
+    if not history and kind not in ("append", "branch", "regenerate", "type in"):
+        return
+    match kind:
+        case "append":
+            leaf = tree.active_leaf(about.get("currentNode"))
+            more = {"parent": tree.ids[leaf]} if 0 <= leaf != len(history) - 1 else {}
+            history.append(_message(id, stamp, word, **more))
+        case "branch":
+            history.append(_message(id, stamp, word, **({"parent": history[place]["id"]} if history else {})))
+        case "regenerate":
+            parent = tree.parents[place] if history else -1
+            history.append(_message(id, stamp, word, parent=history[parent]["id"] if parent >= 0 else None))
+            about["currentNode"] = id
+        case "edit":
+            history[place] |= {"content": f"edited {word} {id}", "editedAt": stamp}
+        case "delete" | "prune":
+            gone = {place} if kind == "delete" else {place, *tree.descendants_at(place)}
+            after = without(history, tree, gone)
+            current = kept_current(tree, about.pop("currentNode", None), gone, place, after)
+            about |= {} if current is None else {"currentNode": current}
+            document["history"] = after
+        case "switch":
+            about["currentNode"] = tree.ids[tree.leaf_at(place)]
+        case "type in":
+            typed = {"role": "user", "content": f"typed {word} {id}"}
+            history.insert(at % (len(history) + 1), typed)
+        case "move":
+            history.insert((at * 7) % len(history), history.pop(place))
+        case "dangle":
+            history[place]["parent"] = f"m{at:02}"
 
 
-def _branch(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    history = document["history"]
-    more = {"parent": history[at % len(history)]["id"]} if history else {}
-    history.append(_message(id, stamp, word, **more))
-
-
-def _regenerate(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    history = document["history"]
-    parent = Tree(history).parents[at % len(history)] if history else -1
-    history.append(_message(id, stamp, word, parent=history[parent]["id"] if parent >= 0 else None))
-    document["metadata"]["currentNode"] = id
-
-
-def _edit(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    if document["history"]:
-        document["history"][at % len(document["history"])] |= {"content": f"edited {word} {id}", "editedAt": stamp}
-
-
-def _without(document: Document, place: int, *, children: bool) -> None:
-    history, tree = document["history"], Tree(document["history"])
-    gone = {place} if children else {place, *tree.descendants_at(place)}
-    after = without(history, tree, gone)
-    current = kept_current(tree, document["metadata"].get("currentNode"), gone, place, after)
-    document["history"] = after
-    document["metadata"].pop("currentNode", None)
-    if current is not None:
-        document["metadata"]["currentNode"] = current
-
-
-def _delete(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    if document["history"]:
-        _without(document, at % len(document["history"]), children=True)
-
-
-def _prune(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    if document["history"]:
-        _without(document, at % len(document["history"]), children=False)
-
-
-def _switch(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    if document["history"]:
-        tree = Tree(document["history"])
-        document["metadata"]["currentNode"] = tree.ids[tree.leaf_at(at % len(tree))]
-
-
-def _tag(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    tags = document["metadata"].setdefault("tags", [])
-    tags += [tag for tag in (word,) if tag not in tags]
-
-
-def _untag(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    tags = document["metadata"].get("tags", [])
-    document["metadata"]["tags"] = [tag for place, tag in enumerate(tags) if place != at % (len(tags) or 1)]
-
-
-def _join(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    there = document["metadata"].get("participants") or []
-    document["metadata"]["participants"] = [*there, *({f"agent{at % 5}"} - set(there))]
-
-
-def _rename(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document["title"] = f"{word} {at}"
-    document["metadata"] |= {"titleSetBy": "user", "titleSetAt": stamp}
-
-
-def _name(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    if document["metadata"].get("titleSetBy") == "auto":
-        document["title"] = f"by rule {at}"
-
-
-def _pin(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document["metadata"]["pinned"] = at % 2 == 0
-
-
-def _describe(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document["metadata"]["description"] = f"{word} {at}"
-
-
-def _server(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    servers = {**(document["metadata"].get("mcpServers") or {})}
-    servers[f"server{at % 3}"] = {"enabled": at % 2 == 0}
-    document["metadata"]["mcpServers"] = servers
-
-
-def _capture(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    about = {"projectPath": "/p", "filesIncluded": 1, "estimatedTokens": at, "contextHash": f"sha256:{at}{word}"}
-    document["context"] = {"fullContext": f"{word} {at}", "metadata": about | ({"capturedAt": stamp} if at % 3 else {})}
-
-
-def _clear(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document["context"] = new_capsule("c", "", stamp)["context"]
-
-
-def _extra(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document[f"x{at % 3}"] = {f"k{at % 4}": at, "deep": {word: [at, None, True]}}
-    document["metadata"][f"my{at % 2}"] = at
-
-
-def _type_in(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document["history"].insert(at % (len(document["history"]) + 1), {"role": "user", "content": f"typed {word} {id}"})
-
-
-def _move(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    history = document["history"]
-    if history:
-        history.insert((at * 7) % len(history), history.pop(at % len(history)))
-
-
-def _rename_by_hand(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document["title"] = f"by hand {word} {at}"
-
-
-def _dangle(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    if document["history"]:
-        document["history"][at % len(document["history"])]["parent"] = f"m{at:02}"
-
-
-def _empty_field(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    for name in ("description", "pinned", "mcpServers", "participants")[at % 4 :]:
-        document["metadata"].pop(name, None)
-
-
-def _point_nowhere(document: Document, at: int, stamp: str, word: str, id: str) -> None:
-    document["metadata"]["currentNode"] = f"m{at:02}"
-
-
-_DO = {
-    "append": _append, "branch": _branch, "regenerate": _regenerate, "edit": _edit, "delete": _delete, "prune": _prune,
-    "tag": _tag, "untag": _untag, "join": _join, "rename": _rename, "name": _name, "switch": _switch, "pin": _pin,
-    "describe": _describe, "server": _server, "capture": _capture, "clear": _clear, "extra": _extra,
-    "type in": _type_in, "move": _move, "rename by hand": _rename_by_hand, "dangle": _dangle,
-    "empty field": _empty_field, "point nowhere": _point_nowhere,
-}  # fmt: skip
+def _change_head(kind: str, document: Document, at: int, stamp: str, word: str) -> None:
+    about = document["metadata"]
+    match kind:
+        case "tag":
+            tags = about.setdefault("tags", [])
+            tags += [tag for tag in (word,) if tag not in tags]
+        case "untag":
+            tags = about.get("tags", [])
+            about["tags"] = [tag for place, tag in enumerate(tags) if place != at % (len(tags) or 1)]
+        case "join":
+            there = about.get("participants") or []
+            about["participants"] = [*there, *({f"agent{at % 5}"} - set(there))]
+        case "rename":
+            document["title"] = f"{word} {at}"
+            about |= {"titleSetBy": "user", "titleSetAt": stamp}
+        case "name" if about.get("titleSetBy") == "auto":
+            document["title"] = f"by rule {at}"
+        case "pin":
+            about["pinned"] = at % 2 == 0
+        case "describe":
+            about["description"] = f"{word} {at}"
+        case "server":
+            about["mcpServers"] = {**(about.get("mcpServers") or {}), f"server{at % 3}": {"enabled": at % 2 == 0}}
+        case "capture":
+            told = {"projectPath": "/p", "filesIncluded": 1, "estimatedTokens": at, "contextHash": f"sha256:{at}{word}"}
+            told |= {"capturedAt": stamp} if at % 3 else {}
+            document["context"] = {"fullContext": f"{word} {at}", "metadata": told}
+        case "clear":
+            document["context"] = new_capsule("c", "", stamp)["context"]
+        case "extra":
+            document[f"x{at % 3}"] = {f"k{at % 4}": at, "deep": {word: [at, None, True]}}
+            about[f"my{at % 2}"] = at
+        case "rename by hand":
+            document["title"] = f"by hand {word} {at}"
+        case "empty field":
+            for name in ("description", "pinned", "mcpServers", "participants")[at % 4 :]:
+                about.pop(name, None)
+        case "point nowhere":
+            about["currentNode"] = f"m{at:02}"

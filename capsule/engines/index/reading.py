@@ -145,19 +145,21 @@ def _grown(storage: Source, kind: str, id: str, known: Known, before: Row) -> Fo
     at = known.anatomy
     if (
         at is None
-        or before["tag"] != known.tag
-        or before["damaged"]
-        or before["inode"] != known.signature.inode
+        or not _is_continued(before)
+        or (before["tag"], before["inode"]) != (known.tag, known.signature.inode)
         or before["history"] != at.history
-        or before["tail"] is None
-        or before["digest"] is None
-        or not before["tail"] <= at.tail
+        or before["tail"] > at.tail
     ):
         return None
     got = storage.read_from(kind, id, before["tail"])
     if got is None or got[1] != known.signature or not known.ends(got[0]):
         return None
     return _appended(known.signature, known, before, got[0][: at.tail - before["tail"]])
+
+
+def _is_continued(before: Row) -> bool:
+    """Whether the index has the messages of a file in the canonical layout, and so can read on behind them."""
+    return not before["damaged"] and None not in (before["tail"], before["history"], before["digest"])
 
 
 def _appended(signature: Signature, known: Known, before: Row, block: bytes) -> Found | None:
@@ -232,13 +234,7 @@ def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known |
 def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before: Row) -> Found | None:
     """A file to whose history the store has only appended since, whatever it did to the head; else None."""
     at = known.anatomy
-    if (
-        at is None
-        or before["tail"] is None
-        or before["history"] is None
-        or before["digest"] is None
-        or before["damaged"]
-    ):
+    if at is None or not _is_continued(before):
         return None
     tail = at.history + before["tail"] - before["history"]
     if tail > at.tail or zlib.crc32(memoryview(data)[at.history : tail]) != before["digest"]:

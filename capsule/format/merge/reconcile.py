@@ -190,14 +190,18 @@ def _removals(outcome: Outcome, writes: list[Write], read: _Read) -> None:
             there = read.ids.get(id)
             if there is None:
                 continue
-            befores = {was} | {w.told["was"] for w in writes if w.kind == "edit" and w.told["e"].get("id") == id}
-            if digest(there) in befores:
+            if digest(there) in {was, *_befores(writes, id)}:
                 outcome.document["history"] = [entry for entry in outcome.document["history"] if entry is not there]
                 outcome.remade.append(f"the removal of message {id}")
             else:
                 outcome.overruled.append(
                     ({"removed": id}, f"the removal of message {id}, which the saved version edits")
                 )
+
+
+def _befores(writes: list[Write], id: Any) -> set[str]:
+    """The digests of the versions of a message that the store edited."""
+    return {write.told["was"] for write in writes if write.kind == "edit" and write.told["e"].get("id") == id}
 
 
 def _edits(outcome: Outcome, writes: list[Write], read: _Read) -> None:
@@ -214,8 +218,7 @@ def _edits(outcome: Outcome, writes: list[Write], read: _Read) -> None:
             continue
         if digest(there) == digest(edited):
             continue
-        befores = {w.told["was"] for w in writes if w.kind == "edit" and w.told["e"].get("id") == id}
-        if digest(there) in befores:
+        if digest(there) in _befores(writes, id):
             outcome.document["history"] = [edited if entry is there else entry for entry in outcome.document["history"]]
             outcome.remade.append(f"the edit of message {id}")
         else:
