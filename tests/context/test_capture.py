@@ -1,4 +1,4 @@
-"""Capturing: the same project gives the same context, of texts only, within the limits that were set."""
+"""Capturing: the same project gives the same context, of texts alone, within the given limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lay_out(root: Path, files: dict[str, bytes]) -> None:
         (root / name).write_bytes(data)
 
 
-def test_the_context_says_what_the_format_wants(tmp_path: Path) -> None:
+def test_a_captured_context_has_the_fields_of_the_format(tmp_path: Path) -> None:
     files = {"b.py": b"print()\n", "a/c.md": "# \u00e9\n\n```\nx\n```\n".encode(), "empty": b""}
     lay_out(tmp_path, files)
     made = captured(tmp_path)
@@ -61,7 +61,7 @@ def test_the_context_says_what_the_format_wants(tmp_path: Path) -> None:
     assert b"".join(made.encoded()) == b"".join(made.encoded()) and about["capturedAt"] == made.captured_at
 
 
-def test_it_stands_in_the_file_as_the_encoder_would_write_it(tmp_path: Path) -> None:
+def test_a_captured_context_is_canonical_in_the_file(tmp_path: Path) -> None:
     lay_out(
         tmp_path / "project", {f"f{n}.py": f"x = '{n}\\t\u00e9\u20ac\x1b\x7f'\r\n".encode() * 90 * n for n in range(30)}
     )
@@ -84,7 +84,7 @@ def test_the_same_project_gives_the_same_bytes(tmp_path: Path) -> None:
     assert reasons(one) == reasons(two)
 
 
-def test_what_is_no_text_is_left_out_and_why_is_told(tmp_path: Path) -> None:
+def test_files_that_are_no_text_are_left_out_with_the_reason(tmp_path: Path) -> None:
     lay_out(
         tmp_path,
         {
@@ -111,7 +111,7 @@ def test_what_is_no_text_is_left_out_and_why_is_told(tmp_path: Path) -> None:
     assert "--include .env" in told[".env"] and "secrets" in told["key.pem"]
 
 
-def test_when_all_are_too_much_the_largest_are_left_out(tmp_path: Path) -> None:
+def test_the_largest_files_are_left_out_above_the_total_limit(tmp_path: Path) -> None:
     sizes = {f"{n:03}.py": 1_000 + n * (700 if n % 3 else 1) for n in range(220)}
     lay_out(tmp_path, {name: b"#" * size for name, size in sizes.items()})
     lay_out(tmp_path, {"000.bin": b"\0" * 150_000, "large.txt": b"x" * 200_000})
@@ -128,14 +128,14 @@ def test_when_all_are_too_much_the_largest_are_left_out(tmp_path: Path) -> None:
     assert captured(tmp_path, **limits | {"total_bytes": sum(sizes.values()) + 150_000}).beyond == []
 
 
-def test_a_document_that_is_flushed_while_it_is_made_is_whole_and_durable_before_it_has_its_name(
+def test_a_document_flushed_during_its_writing_is_whole_and_durable_before_its_rename(
     tmp_path: Path,
 ) -> None:
-    """P1: what is begun early vouches for nothing; the flush of all of it comes before the name."""
+    """P1: an early flush of a part proves nothing; the flush of the whole file comes before the rename."""
     calls: list[str] = []
 
     def note(call: str, fd: int) -> None:
-        if "/conversations/" in os.readlink(f"/proc/self/fd/{fd}"):  # The record of writes has flushes of its own.
+        if "/conversations/" in os.readlink(f"/proc/self/fd/{fd}"):  # The log has separate flushes.
             calls.append(call)
 
     class Watched(Syscalls):
@@ -175,7 +175,7 @@ def test_a_document_that_is_flushed_while_it_is_made_is_whole_and_durable_before
         assert store.context.get("plan") == context_of(made)
 
 
-def test_a_file_that_looks_like_a_secret_is_taken_when_it_is_named(tmp_path: Path) -> None:
+def test_a_file_with_the_name_of_a_secret_is_taken_when_included(tmp_path: Path) -> None:
     lay_out(tmp_path, {".env": b"A=1", "deep/.env": b"B=1", "a.py": b""})
     assert [file.path for file in captured(tmp_path, include=(".env", "*.py")).files] == [".env", "a.py"]
     assert [file.path for file in captured(tmp_path, include=("*.env", "*.py")).files] == ["a.py"]
@@ -188,7 +188,7 @@ def test_an_unreadable_file_is_left_out(tmp_path: Path) -> None:
     assert reasons(captured(tmp_path)) == {"b": "can't be read"}
 
 
-def test_a_token_refuses_the_whole_until_it_is_allowed(tmp_path: Path) -> None:
+def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(tmp_path: Path) -> None:
     token = "ghp_" + "a1B2" * 9
     lay_out(tmp_path / "project", {"a.py": f"x = 1\nTOKEN = '{token}'\n".encode(), "b.py": b""})
     made = captured(tmp_path / "project")
@@ -207,13 +207,17 @@ def test_a_token_refuses_the_whole_until_it_is_allowed(tmp_path: Path) -> None:
 
 
 @given(st.integers(100, 3000))
-def test_a_budget_is_kept_and_filled_from_the_top(tmp_path_factory: pytest.TempPathFactory, budget: int) -> None:
+def test_a_budget_is_filled_from_the_first_file_and_not_exceeded(
+    tmp_path_factory: pytest.TempPathFactory, budget: int
+) -> None:
     root = tmp_path_factory.mktemp("project")
     lay_out(root, {f"{'deep/' * (n % 3)}f{n}.py": b"value = call(argument)\n" * n for n in range(1, 25)})
     lay_out(root, {"deep/deep/README.md": b"Read me.\n"})
     made = captured(root, budget=budget)
     text = made.document()
-    counted = sum(estimate(text[at : at + 4096]) for at in range(0, len(text), 4096))  # So short that all is counted.
+    counted = sum(
+        estimate(text[at : at + 4096]) for at in range(0, len(text), 4096)
+    )  # Short enough that every block is counted.
     assert made.tokens <= budget and counted <= budget * 1.1
     taken = {file.path for file in made.files}
     assert "deep/deep/README.md" in taken
@@ -223,7 +227,7 @@ def test_a_budget_is_kept_and_filled_from_the_top(tmp_path_factory: pytest.TempP
     assert all(file.tokens + file.overhead > room for file in whole.files if file.path not in taken)
 
 
-def test_nothing_to_take_is_an_error_that_says_why(tmp_path: Path) -> None:
+def test_a_capture_without_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     lay_out(tmp_path, {"a.bin": b"\0"})
     with pytest.raises(InvalidInput, match=r"no text file to take.*1 were left out: binary"):
         captured(tmp_path)

@@ -1,4 +1,4 @@
-"""The document: no content can close its fence, and what was put together is taken apart again."""
+"""The text of a context: no content can close its fence, and its parts can be read back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from capsule.context.document import Part, block_around, heading, take_apart
 
-#: Of what might be taken for the document's own.
+#: Texts similar to the document's own headings and fences.
 _PIECES = ["`", "``", "```", "````", "\n", "\r\n", "\r", "## a\n\n```\n", "```\n\n## b\n\n```python\n", "text", " "]
 _NASTY = st.lists(st.sampled_from([*_PIECES, "\\", "~~~", "> ```\n"]), max_size=25).map("".join)
 TEXTS = st.one_of(_NASTY, st.text(st.characters(exclude_categories=["Cs"])))
@@ -23,7 +23,7 @@ def compose(name: str, parts: list[Part], tokens: int) -> bytes:
 @given(PATHS, PARTS)
 @example("p", [Part("a", b""), Part("b", b""), Part("c", b"```\n")])
 @example("p", [Part("\U0001d173f", b"x"), Part("\\u{1d173}", b"y"), Part("\u1d173", b"z"), Part("a\nb", b"")])
-def test_what_was_put_together_is_taken_apart_again(name: str, parts: list[Part]) -> None:
+def test_the_parts_of_a_document_can_be_read_back(name: str, parts: list[Part]) -> None:
     document = compose(name, parts, 7)
     assert take_apart(document.decode()) == parts
     assert compose(name, parts, 7) == document
@@ -31,7 +31,7 @@ def test_what_was_put_together_is_taken_apart_again(name: str, parts: list[Part]
 
 @given(PARTS, TEXTS)
 def test_no_content_closes_its_fence(parts: list[Part], text: str) -> None:
-    """By the rule of CommonMark: a line of at least as many backticks, indented by whatever."""
+    """By CommonMark's rule, a line of at least as many backticks closes a fence, at any indent."""
     document = compose("p", [*parts, Part("last", text.encode())], 0).decode()
     begin = document.rindex("\n## last\n\n") + len("\n## last\n\n")
     fence = document[begin : len(document) - len(document[begin:].lstrip("`"))]
@@ -39,7 +39,7 @@ def test_no_content_closes_its_fence(parts: list[Part], text: str) -> None:
     assert len(fence) >= 3 and fence not in inside
 
 
-def test_the_document_reads_as_its_docstring_says() -> None:
+def test_a_document_looks_as_in_the_docstring() -> None:
     parts = [Part("README.md", b"Use:\n\n```sh\nmake\n```\n"), Part("src/app.py", b"print()"), Part("Makefile", b"")]
     assert compose("shop", parts, 12).decode() == (
         "# Context: shop\n\n3 files, about 12 tokens.\n"
@@ -50,7 +50,7 @@ def test_the_document_reads_as_its_docstring_says() -> None:
 
 
 @given(PARTS, st.integers(0, 200), TEXTS)
-def test_an_edited_document_is_no_crash(parts: list[Part], at: int, text: str) -> None:
+def test_an_edited_document_does_not_crash(parts: list[Part], at: int, text: str) -> None:
     document = compose("p", parts, 0).decode()
     found = take_apart(document[:at] + text + document[at:])
     assert found is None or all(isinstance(part.data, bytes) for part in found)

@@ -1,4 +1,4 @@
-"""Whether a project has moved on: by content, under the same selection, and with an answer for every context."""
+"""Drift: whether files have changed since the capture, by content and under the same selection, for every context."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check(context: dict[str, Any], project: Path | None = None) -> Drift:
     return drift.check(context, None if project is None else str(project))
 
 
-def test_what_changed_is_gone_and_is_new_is_told(project: Path) -> None:
+def test_changed_missing_and_new_files_are_listed(project: Path) -> None:
     context = context_of(project)
     os.utime(project / "a.py", (1, 1))
     assert check(context) == Drift(str(project)) and check(context).is_current
@@ -48,7 +48,7 @@ def test_what_changed_is_gone_and_is_new_is_told(project: Path) -> None:
     assert found.has_drifted and not found.is_current and not found.edited
 
 
-def test_what_the_selection_would_not_take_is_not_new(project: Path) -> None:
+def test_a_file_outside_the_selection_is_not_new(project: Path) -> None:
     context = context_of(project, include=("*.py", "*.txt"), exclude=("*.log.txt",), file_bytes=100)
     for name, data in {
         "x.md": b"x",
@@ -63,14 +63,14 @@ def test_what_the_selection_would_not_take_is_not_new(project: Path) -> None:
     assert check(context).new == ("y.txt",)
 
 
-def test_what_the_budget_left_out_is_not_new(project: Path) -> None:
+def test_a_file_left_out_by_the_budget_is_not_new(project: Path) -> None:
     (project / "large.py").write_bytes(b"value = call(argument)\n" * 400)
     context = context_of(project, budget=300)
     assert context["metadata"]["selection"]["leftOut"] == ["large.py"]
     assert check(context).is_current
 
 
-def test_a_file_that_became_something_else_is_gone(project: Path, tmp_path: Path) -> None:
+def test_a_file_that_became_a_symlink_or_fifo_is_gone(project: Path, tmp_path: Path) -> None:
     context = context_of(project)
     (project / "a.py").unlink()
     (project / "a.py").symlink_to(tmp_path / "elsewhere")
@@ -79,14 +79,14 @@ def test_a_file_that_became_something_else_is_gone(project: Path, tmp_path: Path
     assert check(context).gone == ("a.py", "b.py")
 
 
-def test_a_project_that_moved_is_found_where_it_is_said_to_be(project: Path, tmp_path: Path) -> None:
+def test_a_moved_project_is_checked_at_the_given_path(project: Path, tmp_path: Path) -> None:
     context = context_of(project)
     project.rename(tmp_path / "moved")
     assert "--project" in check(context).problem and not check(context).is_current
     assert check(context, tmp_path / "moved").is_current
 
 
-def test_a_text_that_was_edited_is_told_and_a_digest_cut_short_says_what_it_can(project: Path) -> None:
+def test_an_edited_text_and_a_shortened_digest_are_reported(project: Path) -> None:
     context = context_of(project)
     digest = context["metadata"]["contextHash"]
     for known in (digest, digest[:20], digest[:20] + "...", None, "", "md5:x"):
@@ -97,7 +97,7 @@ def test_a_text_that_was_edited_is_told_and_a_digest_cut_short_says_what_it_can(
     assert check(context).edited and not check(context).is_current and not check(context).has_drifted
 
 
-def test_a_foreign_context_gets_a_clear_answer() -> None:
+def test_a_context_without_usable_files_has_a_problem_and_no_drift() -> None:
     for metadata in [
         {},
         {"projectPath": "C:\\Users\\username\\project", "filesIncluded": 37, "contextHash": "sha256:abcdef123456..."},
@@ -114,7 +114,7 @@ def test_a_foreign_context_gets_a_clear_answer() -> None:
         assert list(drift.diff({"fullContext": "..."}, found)) == []
 
 
-def test_a_selection_that_was_edited_by_hand_is_no_crash(project: Path) -> None:
+def test_a_hand_edited_selection_does_not_crash(project: Path) -> None:
     context = context_of(project)
     for selection in (None, {"include": ["[", 1], "leftOut": [1, None]}, {"include": ["../x"]}, {"budget": True}):
         context["metadata"]["selection"] = selection
@@ -122,7 +122,7 @@ def test_a_selection_that_was_edited_by_hand_is_no_crash(project: Path) -> None:
         assert found.is_current or found.problem or found.new
 
 
-def test_a_list_of_files_that_leads_elsewhere_reads_nothing_there(project: Path, tmp_path: Path) -> None:
+def test_a_path_that_leads_out_of_the_project_is_not_read(project: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (project / "link").symlink_to(tmp_path)
     context = context_of(project)
@@ -132,7 +132,7 @@ def test_a_list_of_files_that_leads_elsewhere_reads_nothing_there(project: Path,
     assert "secret\n" not in "\n".join(drift.diff(context, found)).replace("link/secret", "")
 
 
-def test_the_diff_is_what_a_patch_program_takes(project: Path, tmp_path: Path) -> None:
+def test_git_applies_the_diff(project: Path, tmp_path: Path) -> None:
     import subprocess
 
     context = context_of(project)
@@ -153,7 +153,7 @@ def test_the_diff_is_what_a_patch_program_takes(project: Path, tmp_path: Path) -
     assert not (before / "b.py").exists()
 
 
-def test_what_cannot_be_compared_line_by_line_is_named(project: Path) -> None:
+def test_a_file_that_cannot_be_compared_by_lines_is_named(project: Path) -> None:
     context = context_of(project)
     (project / "a.py").write_bytes(b"line\n" * 30_000)
     assert "too many to compare" in "\n".join(drift.diff(context, check(context)))

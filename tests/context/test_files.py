@@ -1,4 +1,4 @@
-"""Which files are taken: those that git would track, whether git is there to be asked or not."""
+"""Which files are taken: those that git would track, also where there is no git."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IGNORES = st.dictionaries(
 
 
 def lay_out(root: Path, paths: Iterable[str], ignores: dict[str, list[str]]) -> None:
-    """Files of these paths, as far as no other file is in the way; and ignore files in these directories."""
+    """Make files of these paths, unless another file is in the way, and ignore files in these directories."""
     wanted = [*paths, *(f"{directory}/.gitignore" for directory in ignores)]
     for path in wanted:
         place = root / path.lstrip("/")
@@ -71,14 +71,14 @@ def test_the_same_files_are_taken_inside_a_repository_and_outside(
         assert outside == taken(root) == sorted(as_git_says(root))
 
 
-def test_tracked_files_are_taken_though_a_rule_ignores_them(tmp_path: Path) -> None:
+def test_a_tracked_file_is_taken_although_it_is_ignored(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     lay_out(tmp_path, ["kept.log", "other.log", "a.py"], {"": ["*.log"]})
     git(tmp_path, "add", "-f", "kept.log")
     assert taken(tmp_path) == [".gitignore", "a.py", "kept.log"]
 
 
-def test_a_repository_within_and_what_belongs_to_version_control_is_left_alone(tmp_path: Path) -> None:
+def test_nested_repositories_and_files_of_version_control_are_left_out(tmp_path: Path) -> None:
     lay_out(tmp_path, ["a", "sub/b", ".hg/c", ".svn/d", ".jj/e"], {})
     git(tmp_path, "init", "-q")
     git(tmp_path / "sub", "init", "-q")
@@ -88,7 +88,7 @@ def test_a_repository_within_and_what_belongs_to_version_control_is_left_alone(t
     assert taken(tmp_path) == ["a"]
 
 
-def test_the_users_own_rules_hold_outside_git(tmp_path: Path) -> None:
+def test_the_users_ignore_rules_hold_outside_git(tmp_path: Path) -> None:
     project, rules = tmp_path / "project", tmp_path / "rules"
     rules.write_text("*.log\n")
     subprocess.run(["git", "config", "--global", "core.excludesFile", str(rules)], check=True)
@@ -96,14 +96,14 @@ def test_the_users_own_rules_hold_outside_git(tmp_path: Path) -> None:
     assert taken(project) == ["a.py", "keep/.gitignore", "keep/a.log"]
 
 
-def test_include_and_exclude_are_patterns_as_in_gitignore(tmp_path: Path) -> None:
+def test_include_and_exclude_take_the_patterns_of_gitignore(tmp_path: Path) -> None:
     lay_out(tmp_path, ["a.py", "b.md", "src/c.py", "src/d.txt", "tests/e.py"], {})
     assert taken(tmp_path, Selection(include=("*.py",))) == ["a.py", "src/c.py", "tests/e.py"]
     assert taken(tmp_path, Selection(include=("/src",), exclude=("*.txt",))) == ["src/c.py"]
     assert taken(tmp_path, Selection(exclude=("/tests/", "*.md"))) == ["a.py", "src/c.py", "src/d.txt"]
 
 
-def test_a_file_that_include_names_is_taken_though_it_is_ignored(tmp_path: Path) -> None:
+def test_an_included_file_is_taken_although_it_is_ignored(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     lay_out(tmp_path, ["a.py", "out/result.txt", "out/more.txt"], {"": ["out/"]})
     assert taken(tmp_path, Selection(include=("out/result.txt", "*.py"))) == ["a.py", "out/result.txt"]
@@ -141,14 +141,14 @@ def test_a_tracked_file_whose_directory_became_a_symlink_is_not_read_through_it(
     assert taken(root) == ["a"]
 
 
-def test_fifos_and_ignore_files_that_are_directories_stop_nothing(tmp_path: Path) -> None:
+def test_fifos_and_ignore_files_that_are_directories_are_skipped(tmp_path: Path) -> None:
     lay_out(tmp_path, ["a", "sub/b"], {})
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "sub" / ".gitignore").mkdir()
     assert taken(tmp_path) == ["a", "sub/b"]
 
 
-def test_a_name_that_is_no_utf_8_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_file_whose_name_is_not_utf_8_is_left_out_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     try:
         (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
@@ -159,7 +159,7 @@ def test_a_name_that_is_no_utf_8_is_left_out_and_told(tmp_path: Path) -> None:
     assert [one.why for one in found.left_out] == ["its name is no UTF-8"]
 
 
-def test_the_directories_of_a_store_are_never_taken(tmp_path: Path) -> None:
+def test_the_directories_of_a_store_are_left_out(tmp_path: Path) -> None:
     stored = ["conversations/x.json", "agents/a.json", ".capsule/y"]
     for root in (tmp_path / "one", tmp_path / "two" / "store"):
         lay_out(root, ["capsule.toml", "src/a.py", "src/agents/b.py", *stored], {})
@@ -168,7 +168,7 @@ def test_the_directories_of_a_store_are_never_taken(tmp_path: Path) -> None:
     assert taken(tmp_path / "two") == ["store/capsule.toml", "store/src/a.py", "store/src/agents/b.py"]
 
 
-def test_large_files_are_left_out_and_the_largest_first_when_all_are_too_much(tmp_path: Path) -> None:
+def test_large_files_are_left_out_and_above_the_total_limit_the_largest_first(tmp_path: Path) -> None:
     for name, size in {"a": 10, "b": 50, "c": 200, "d": 40}.items():
         (tmp_path / name).write_bytes(b"x" * size)
     found = candidates(Inside(str(tmp_path)), Selection(file_bytes=100))
@@ -178,7 +178,7 @@ def test_large_files_are_left_out_and_the_largest_first_when_all_are_too_much(tm
     assert kept == [("a", 10), ("d", 40)] and [one.path for one in too_much] == ["b"]
 
 
-def test_what_is_no_directory_and_no_pattern_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_and_an_invalid_pattern_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no such directory"):
         taken(tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="pattern"):

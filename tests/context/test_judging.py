@@ -1,4 +1,4 @@
-"""Judging a file: what is a text is taken as it is, and what is none is passed over or told."""
+"""Judging a file: a text is taken unchanged; another file is skipped or reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENTS = st.one_of(
 
 
 @given(CONTENTS)
-def test_a_text_is_taken_as_it_is_and_nothing_else(data: bytes) -> None:
+def test_texts_alone_are_taken_and_unchanged(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as root:
         Path(root, "f.py").write_bytes(data)
         judged = judge(Inside(root), "f.py", Selection(file_bytes=59_000))
@@ -41,7 +41,7 @@ def is_text(data: bytes) -> bool:
         return False
 
 
-def test_what_is_no_file_is_passed_over_and_what_is_too_large_is_told(tmp_path: Path) -> None:
+def test_paths_that_are_no_file_are_skipped_and_large_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "large.txt").write_text("x" * 11)
     (tmp_path / "directory").mkdir()

@@ -1,4 +1,4 @@
-"""Secrets: the shapes and names that are known are found wherever they stand, and no part of one is ever shown."""
+"""Secrets: known shapes and names are found anywhere in a text, and no part of a secret is shown."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from capsule.context.secrets import RULES, holds_secrets, may_hold_tokens, tokens_in
 
 LOWER, UPPER, DIGITS, HEX = string.ascii_lowercase, string.ascii_uppercase, string.digits, "abcdef" + string.digits
-#: Put together here, so that nothing in this repository is taken for a key.
+#: Put together here, so that this repository has no text that looks like a key.
 KEY, AUTH, SECRET = " ".join(("PRIVATE", "KEY")), "_auth" + "Token", "sec" + "ret"
 WORD = LOWER + UPPER + DIGITS
 
 
 def samples(rng: random.Random) -> dict[str, list[str]]:
-    """Secrets of each kind, made here and now, so that none stands in this repository."""
+    """Secrets of each kind, made at random, so that this repository has none."""
 
     def w(length: int, characters: str = WORD) -> str:
         return "".join(rng.choices(characters, k=length - 2)) + ("A7" if "A" in characters else "77")
@@ -58,7 +58,7 @@ def samples(rng: random.Random) -> dict[str, list[str]]:
         "Stripe Key": [f"sk_live_{w(24)}", f"rk_test_{w(24)}"],
         "Supabase Token": [f"sbp_{w(40, HEX)}"],
         "xAI Key": [f"xai-{w(80)}"],
-        # By detect-secrets.
+        # From detect-secrets.
         "Artifactory Credentials": [f'x = "AKC{w(40)}"'],
         "Basic Auth Credentials": [f"postgres://app:{w(12)}@db/x"],
         "Discord Bot Token": [f"'N{w(25)}.{w(6)}.{w(27)}'"],
@@ -69,7 +69,7 @@ def samples(rng: random.Random) -> dict[str, list[str]]:
     }
 
 
-def test_each_kind_is_found_wherever_it_stands_and_no_part_of_it_is_shown(rng: random.Random) -> None:
+def test_each_kind_of_secret_is_found_anywhere_and_not_shown(rng: random.Random) -> None:
     kinds = samples(rng)
     assert set(RULES) <= set(kinds)
     for kind, secrets in kinds.items():
@@ -83,7 +83,7 @@ def test_each_kind_is_found_wherever_it_stands_and_no_part_of_it_is_shown(rng: r
                 assert str(found[kind]) == f"f:{found[kind].line}: {kind}"
 
 
-def test_a_value_given_to_the_name_of_a_secret_is_found() -> None:
+def test_a_value_assigned_to_the_name_of_a_secret_is_found() -> None:
     for path, line in [
         ("app.py", f"{SECRET} = 'correct horse battery'"),
         ("app.py", "DB_PASS" + 'WORD = "hunter2"'),
@@ -96,7 +96,7 @@ def test_a_value_given_to_the_name_of_a_secret_is_found() -> None:
         assert [one.kind for one in tokens_in(path, f"a\n{line}\n")] == ["Secret Keyword"]
 
 
-def test_a_name_without_a_value_of_its_own_is_none() -> None:
+def test_the_name_of_a_secret_without_a_literal_value_is_no_finding() -> None:
     for path, line in [
         ("app.py", "pass" + "word = getpass.getpass()"),
         ("app.py", "def check(pass" + "word: str, token: str) -> bool: ..."),
@@ -109,8 +109,8 @@ def test_a_name_without_a_value_of_its_own_is_none() -> None:
         assert tokens_in(path, line) == []
 
 
-def test_this_project_can_be_captured_as_it_is(repository: Path) -> None:
-    """Its own rules and examples are written so that they are none of what they look for."""
+def test_this_project_has_no_findings(repository: Path) -> None:
+    """Its rules and examples are written so that they do not match themselves."""
     texts = [path for part in ("capsule", "cli", "docs") for path in (repository / part).rglob("*.*")]
     found = [tokens_in(str(path), path.read_text("utf-8")) for path in texts if path.suffix in (".py", ".md", ".svg")]
     assert len(found) > 100 and not any(found), [one for one in found if one]
@@ -127,19 +127,19 @@ def test_ordinary_text_has_no_findings() -> None:
     assert tokens_in("f", text) == [] and not may_hold_tokens(text)
 
 
-def test_a_file_full_of_tokens_tells_twenty(rng: random.Random) -> None:
+def test_the_first_twenty_tokens_of_a_file_are_reported(rng: random.Random) -> None:
     found = tokens_in("f", "\n".join(samples(rng)["GitHub Token"] * 100))
     assert [one.line for one in found] == list(range(1, 21))
 
 
-def test_a_very_long_line_of_what_nearly_matches_is_read_in_no_time() -> None:
-    """Some rules take a time that grows with the square of a line's length; 2 MB of it would take days."""
+def test_a_very_long_line_of_near_matches_is_read_fast() -> None:
+    """Some rules take time quadratic in the length of a line; a line of 2 MB would take days."""
     tokens_in("f", f"//a/:{AUTH}" * 100_000 + "npm_" + "x" * 500_000)
     tokens_in("f", "://a:" * 400_000 + "@")
     tokens_in("f", "eyJ" * 500_000 + ".")
 
 
-def test_files_that_hold_secrets_are_known_by_their_names() -> None:
+def test_files_of_secrets_are_known_by_their_names() -> None:
     for path in [
         ".env",
         "app/.env.production",
@@ -159,5 +159,5 @@ def test_files_that_hold_secrets_are_known_by_their_names() -> None:
 @pytest.mark.parametrize(
     "path", [".env.example", "id_rsa.pub", "env.py", "keys.py", "a.env.sample", "secrets.py", "key"]
 )
-def test_others_are_not_taken_for_them(path: str) -> None:
+def test_similar_names_are_not_files_of_secrets(path: str) -> None:
     assert not holds_secrets(path)

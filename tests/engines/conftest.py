@@ -1,4 +1,4 @@
-"""The engines that every promise is tried on; another one takes part by a line in `ENGINES`."""
+"""The engines under test; a line in `ENGINES` adds another one."""
 
 from __future__ import annotations
 

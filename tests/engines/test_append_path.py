@@ -1,4 +1,4 @@
-"""An append's way to the disk: how many functions of ours lie on it."""
+"""The number of our functions between `Store.append` and the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import capsule
 from capsule import Store
 
 OURS = os.path.dirname(capsule.__file__)
-#: What reaches a file, by its name; sync_file_range is no call of Python's, and lies on the way to pwrite.
+#: The calls that reach a file; sync_file_range is no call of Python's, and lies on the way to pwrite.
 TO_DISK = {"pwrite", "fdatasync", "fsync"}
 #: The most functions on the way from `Store.append` to one such call, and the most that run before the last of them.
 #: Two or three of the latter run only when two appends fall into one millisecond.
@@ -20,8 +20,8 @@ DEEPEST, DISTINCT = 9, 62
 
 
 def paths_of_an_append(store: Store, id: str) -> tuple[dict[str, list[str]], list[str]]:
-    """The deepest way to each call that reaches the disk, outermost function first; and every function called before
-    the last of them."""
+    """The deepest stack of each call that reaches the disk, outermost function first; and every function called before
+    the last of these calls."""
     ways: dict[str, list[str]] = {}
     called: list[str] = []
     until = 0
@@ -52,7 +52,7 @@ def paths_of_an_append(store: Store, id: str) -> tuple[dict[str, list[str]], lis
     return ways, called[:until]
 
 
-def test_an_append_passes_few_functions_on_its_way_to_the_disk(tmp_path: Path) -> None:
+def test_an_append_reaches_the_disk_through_few_functions(tmp_path: Path) -> None:
     Store.init(tmp_path)
     with Store.open(tmp_path) as store:
         store.create(id="plan", title="Plan", type="group")

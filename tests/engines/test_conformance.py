@@ -1,6 +1,6 @@
-"""What every engine promises: order, atomicity, exclusion, lists, search, changes, trash, instances.
+"""The promises of every engine: order, atomicity, exclusion, lists, search, changes, trash, instances.
 
-What only files promise is tried in tests/storage and tests/torture.
+The further promises of files are tested in tests/storage and tests/torture.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_an_append_leaves_the_tag_and_any_other_write_changes_it(engine: Engine)
         assert transaction.tag != before and transaction.head.document["title"] == "New"
 
 
-def test_what_raises_in_a_transaction_leaves_what_was_written_before_it(engine: Engine) -> None:
+def test_a_transaction_that_raises_keeps_its_earlier_writes(engine: Engine) -> None:
     id = make(engine, "one")
     with pytest.raises(RuntimeError), engine.transaction(CONVERSATIONS, id) as transaction:
         entry = message("two")
@@ -104,13 +104,13 @@ def test_a_document_is_exclusive_to_one_transaction(engine: Engine) -> None:
         assert entered.wait(20)
         with pytest.raises(StoreBusy), engine.transaction(CONVERSATIONS, id):
             pass
-        make(engine, id="other")  # Others are not held up.
+        make(engine, id="other")  # Other documents are not blocked.
         leave.set()
         held.result()
     append(engine, id, "after")
 
 
-def test_writers_in_threads_lose_nothing(store: Store) -> None:
+def test_appends_by_threads_lose_nothing(store: Store) -> None:
     id = store.create(type="group").id
 
     def write(name: str) -> list[str]:
@@ -137,7 +137,7 @@ def test_an_entry_is_found_by_its_id(engine: Engine) -> None:
         assert transaction.find_made(made) is None and not transaction.has(made)
 
 
-def test_an_id_is_made_once(engine: Engine) -> None:
+def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:
     id = make(engine, "one")
     with pytest.raises(Interfered):
         make(engine, "two", id=id)
@@ -181,7 +181,7 @@ def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engin
     assert engine.read("overrides", "next") == b'{"n": 1}'
 
 
-def test_what_is_deleted_comes_back_until_it_is_purged(engine: Engine) -> None:
+def test_a_deleted_document_can_be_restored_until_it_is_purged(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
         trashed = transaction.delete()
@@ -199,7 +199,7 @@ def test_what_is_deleted_comes_back_until_it_is_purged(engine: Engine) -> None:
         engine.trashed(trashed.token)
 
 
-def test_what_is_kept_beside_a_document_is_dropped_alone(engine: Engine) -> None:
+def test_dropping_kept_messages_keeps_the_document(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
         kept = transaction.keep("messages", transaction.document())
@@ -208,7 +208,7 @@ def test_what_is_kept_beside_a_document_is_dropped_alone(engine: Engine) -> None
     assert engine.trash("messages") == [] and engine.exists(CONVERSATIONS, id)
 
 
-def test_lists_searches_and_counts_are_those_of_the_moment(store: Store) -> None:
+def test_lists_searches_and_counts_include_the_latest_write(store: Store) -> None:
     first = store.create(title="Alpha", type="group", messages=[{"role": "user", "content": "a red fish"}]).id
     second = store.create(title="Beta", type="group", tags=["t"]).id
     assert {head.id for head in store.heads()} == {first, second}
@@ -223,20 +223,20 @@ def test_lists_searches_and_counts_are_those_of_the_moment(store: Store) -> None
     assert [head.id for head in store.heads()] == [second] and store.stats().conversations == 1
 
 
-def test_in_memory_the_later_of_two_changes_within_one_millisecond_is_the_last(
+def test_in_memory_changes_within_one_millisecond_keep_their_order(
     monkeypatch: pytest.MonkeyPatch, rng: random.Random
 ) -> None:
     stands_still = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: stands_still)
-    with Store.in_memory() as store:  # Of files it is told by a clock that ticks every few milliseconds.
+    with Store.in_memory() as store:  # Files have it from a clock that ticks every few milliseconds.
         ids = [store.create(type="group").id for _ in range(8)]
-        # Each once: a second change within the millisecond would put a conversation's `updatedAt` ahead of the clock.
+        # One change each: a second one in the millisecond would set `updatedAt` ahead of the clock.
         for id in rng.sample(ids, len(ids)):
             store.append(id, content="x")
             assert store.resolve("@last") == id
 
 
-def test_changes_from_a_cursor_miss_none_and_repeat_none(store: Store) -> None:
+def test_changes_from_cursor_to_cursor_are_complete_and_unique(store: Store) -> None:
     id = store.create(type="group").id
     cursor = store.changes().cursor
     made = [store.append(id, content=str(n)).id for n in range(5)]
@@ -253,7 +253,7 @@ def test_changes_from_a_cursor_miss_none_and_repeat_none(store: Store) -> None:
         store.changes("nonsense")
 
 
-def test_who_waits_hears_of_a_change(store: Store) -> None:
+def test_a_wait_returns_the_next_change(store: Store) -> None:
     id = store.create(title="Titled", type="group").id
     cursor = store.changes().cursor
     with ThreadPoolExecutor(1) as pool:
@@ -273,7 +273,7 @@ def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
     assert not engine.is_alive(instance)
 
 
-def test_a_lock_keeps_another_instance_out_until_it_ends(store: Store) -> None:
+def test_a_lock_excludes_another_instance_until_it_is_released(store: Store) -> None:
     id = store.create(type="chat").id
     other = store.beside()
     with store.locks.take(id):

@@ -1,4 +1,4 @@
-"""What every engine promises of lists: which conversations, in which order, and pages while others write."""
+"""The promises of every engine about lists: their conversations, their order, and their pages during writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capsule import Filter, InvalidInput, Store, timestamps
 
 
 def make(store: Store, title: str, **fields: str) -> str:
-    """A conversation that has a millisecond of its own."""
+    """Create a conversation in a millisecond of its own."""
     head = store.create(title=title, type=fields.pop("type", "group"), **fields)
     while timestamps.now() == head.updated_at:
         pass
@@ -22,7 +22,7 @@ def titles(store: Store, filter: Filter, order: str = "updated") -> list[str]:
     return [head.title for head in store.list(filter, order).heads]  # type: ignore[arg-type]
 
 
-def test_pinned_ones_come_first_in_every_order(store: Store) -> None:
+def test_pinned_conversations_come_first_in_every_order(store: Store) -> None:
     ids = [make(store, title) for title in ("b", "A", "c", "d")]
     store.append(ids[0], content="later")
     store.pin(ids[2])
@@ -31,7 +31,7 @@ def test_pinned_ones_come_first_in_every_order(store: Store) -> None:
     assert titles(store, Filter(), "title") == ["c", "A", "b", "d"]
 
 
-def test_a_list_has_what_fits_in_every_respect(store: Store) -> None:
+def test_a_list_has_the_conversations_that_match_every_field_of_the_filter(store: Store) -> None:
     first = make(store, "Garden plan")
     second = make(store, "Travel PLAN", type="chat", mode="toolbox")
     store.update(first, tagged=["x", "y"], pinned=True)
@@ -64,7 +64,7 @@ def test_a_list_has_what_fits_in_every_respect(store: Store) -> None:
 
 
 @pytest.mark.parametrize("order", ["updated", "created", "title"])
-def test_pages_repeat_none_and_miss_none_whatever_is_written_between_them(
+def test_pages_have_each_conversation_once_despite_writes_between_them(
     store: Store, order: str, rng: random.Random
 ) -> None:
     ids = [store.create(title=f"c {number}", type="group").id for number in range(30)]
@@ -82,20 +82,20 @@ def test_pages_repeat_none_and_miss_none_whatever_is_written_between_them(
     while cursor is not None:
         page = store.list(order=order, limit=4, cursor=cursor)  # type: ignore[arg-type]
         met += [head.id for head in page.heads]
-        for _ in range(3 if len(met) < 60 else 0):  # So that new ones come to an end.
+        for _ in range(3 if len(met) < 60 else 0):  # Later rounds make no new ones, so that the list ends.
             rng.choice(writes)(rng.choice(left))
         if goes:
             gone = goes.pop()
             left.remove(gone)
             store.delete(gone)
-            if gone in met:  # What comes back is the same conversation still.
+            if gone in met:  # A restored conversation is the same one.
                 store.trash.restore(gone)
                 left.append(gone)
         cursor = page.cursor()
     assert len(met) == len(set(met)) and set(left) <= set(met)
 
 
-def test_a_page_may_be_left_in_its_middle(store: Store) -> None:
+def test_a_cursor_can_continue_from_the_middle_of_a_page(store: Store) -> None:
     ids = [make(store, str(number)) for number in range(5)][::-1]
     page = store.list(limit=3)
     assert [head.id for head in page.heads] == ids[:3] and page.total == 5
@@ -104,7 +104,7 @@ def test_a_page_may_be_left_in_its_middle(store: Store) -> None:
     assert store.list().cursor() is None
 
 
-def test_a_cursor_is_of_one_list_of_one_store(store: Store) -> None:
+def test_a_cursor_of_another_list_or_store_is_refused(store: Store) -> None:
     for number in range(3):
         store.create(title=f"c {number}", messages=[{"role": "user", "content": "text"}])
     cursor = store.list(limit=1).cursor() or ""

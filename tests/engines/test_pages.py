@@ -1,4 +1,4 @@
-"""What every engine promises of the pages of a conversation: which messages, and cursors while others write."""
+"""The promises of every engine about pages of a conversation: their messages, and cursors during writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def places(page: Page) -> list[int]:
     return [place for place, _ in page.entries]
 
 
-def test_a_page_has_the_newest_messages_or_those_around_one(store: Store) -> None:
+def test_a_page_has_the_newest_messages_or_those_around_a_given_one(store: Store) -> None:
     id = talk(store, 60)
     page = store.page(id, 7)
     assert (places(page), page.at, page.total, page.on_branch) == (list(range(53, 60)), 6, 60, 60)
@@ -42,7 +42,7 @@ def test_an_empty_conversation_has_an_empty_page(store: Store) -> None:
     assert (page.entries, page.at, page.total, page.older(), page.newer()) == ([], -1, 0, None, None)
 
 
-def test_what_can_not_be_paged_is_refused(store: Store) -> None:
+def test_invalid_arguments_of_a_page_are_refused(store: Store) -> None:
     id = talk(store, 3)
     cursor = store.page(id, 1).older()
     for arguments in ({"limit": 0}, {"cursor": "x"}, {"cursor": "older:x:y"}, {"cursor": cursor, "around": "@0"}):
@@ -56,7 +56,7 @@ def test_what_can_not_be_paged_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("way", ["older", "newer"])
-def test_a_page_may_be_left_in_its_middle(store: Store, way: str) -> None:
+def test_a_cursor_can_continue_from_the_middle_of_a_page(store: Store, way: str) -> None:
     id = talk(store, 30)
     page = store.page(id, 9, around="@14")
     assert places(page) == list(range(10, 19))
@@ -68,7 +68,7 @@ def test_a_page_may_be_left_in_its_middle(store: Store, way: str) -> None:
         assert places(store.page(id, 4, cursor=page.newer())) == [19, 20, 21, 22]
 
 
-def test_another_branch_is_paged_around_a_message_of_it(store: Store) -> None:
+def test_a_page_around_a_message_of_another_branch_has_that_branch(store: Store) -> None:
     id = talk(store, 6)
     store.append(id, content="beside", parent=store.find_message(id, "@2").id)
     store.branches.switch(id, "@6")
@@ -85,7 +85,7 @@ def test_another_branch_is_paged_around_a_message_of_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("way", ["older", "newer"])
-def test_cursors_meet_each_message_that_stays_once_whatever_is_written_between_the_pages(
+def test_pages_have_each_remaining_message_once_despite_writes_between_them(
     store: Store, way: str, rng: random.Random
 ) -> None:
     id = talk(store, 80)
@@ -100,7 +100,7 @@ def test_cursors_meet_each_message_that_stays_once_whatever_is_written_between_t
         stays.remove(text)
 
     def switch() -> None:
-        # Newer pages follow the active branch where it leads through the next message; this one leaves it before.
+        # Newer pages follow the active branch if it has their next message; this branch leaves it earlier.
         beside = store.append(id, content="beside", parent=ids[rng.choice(sorted(stays & set(met)))]).id
         store.branches.switch(id, str(beside))
 
@@ -127,11 +127,11 @@ def test_cursors_meet_each_message_that_stays_once_whatever_is_written_between_t
     assert stays <= set(met)
 
 
-def test_a_cursor_whose_message_is_gone_is_refused(store: Store) -> None:
+def test_a_cursor_of_a_removed_message_is_refused(store: Store) -> None:
     id = talk(store, 9)
     page = store.page(id, 3, around="@4")
     ids = [str(entry["id"]) for _, entry in store.page(id, 9).entries]
-    store.branches.remove(id, ids[3], keep_children=True)  # Shown, and not where the next page begins.
+    store.branches.remove(id, ids[3], keep_children=True)  # It was shown, and the next page does not begin at it.
     assert texts(store.page(id, 9, cursor=page.older())) == ["0", "1", "2"]
     store.branches.remove(id, ids[2], keep_children=True)
     with pytest.raises(InvalidInput):

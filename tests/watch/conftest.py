@@ -1,4 +1,4 @@
-"""A store of its own for each test, and somebody who follows it from before the test begins."""
+"""A store for each test, and a follower that reads its changes from before the test begins."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from capsule import Store
 from capsule.engines.changes import Change
 
-#: How long a test waits for what must come, in seconds. Nothing is measured by it.
+#: How long a test waits for a change that must come, in seconds; no test measures time by it.
 PATIENCE_S = 60
 
 
 class Follower:
-    """Hears of what changes in a store, from the moment it is made, by long polls."""
+    """Collects the changes of a store from its own creation on, by long polls."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -23,7 +23,7 @@ class Follower:
         self.heard: list[Change] = []
 
     def until(self, enough: Callable[[list[Change]], bool]) -> list[Change]:
-        """What was heard since the last call, as soon as that is enough."""
+        """The changes since the last call, as soon as they are enough."""
         deadline = time.monotonic() + PATIENCE_S
         news: list[Change] = []
         while not enough(news):
@@ -36,18 +36,18 @@ class Follower:
         return news
 
     def next(self, kind: str) -> Change:
-        """The next change of a kind; others of it are passed over."""
+        """The next change of a kind; changes of other kinds are skipped."""
         return next(change for change in self.until(has(kind)) if change.kind == kind)
 
 
 def has(*kinds: str) -> Callable[[list[Change]], bool]:
-    """Whether all these kinds are there."""
+    """A condition: changes of all these kinds are there."""
     return lambda changes: {change.kind for change in changes} >= set(kinds)
 
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A fresh store: in memory, or of files where the test also takes their directory, `root`."""
+    """A fresh store: of files where the test also takes their directory, `root`, else in memory."""
     of_files = "root" in request.fixturenames
     with (
         Store.open(request.getfixturevalue("root"), keep_locks=False)
@@ -59,7 +59,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def other(request: pytest.FixtureRequest, store: Store) -> Iterator[Store]:
-    """Another instance, which the first one hears of as of any other: of files, as of any other process."""
+    """Another instance on the same documents; of files, the first one sees it as another process."""
     of_files = "root" in request.fixturenames
     with Store.open(store.root, keep_locks=False) if of_files else store.beside(keep_locks=False) as other:
         yield other

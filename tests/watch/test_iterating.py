@@ -1,4 +1,4 @@
-"""`Store.watch`: any number of loops, each from its own cursor, none in the way of another."""
+"""`Store.watch`: any number of loops, each from its own cursor, none delaying another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def many(count: int) -> Callable[[list[Change]], bool]:
     return lambda changes: len(messages(changes)) >= count
 
 
-def test_from_a_cursor_it_tells_first_what_was_missed(store: Store, other: Store) -> None:
+def test_a_watch_from_a_cursor_yields_missed_changes_first(store: Store, other: Store) -> None:
     id = other.create(type="group").id
     cursor = store.changes().cursor
     missed = [str(other.append(id, content=str(number)).id) for number in range(3)]
@@ -51,7 +51,7 @@ def test_from_a_cursor_it_tells_first_what_was_missed(store: Store, other: Store
     assert store.changes(cursor).changes == []
 
 
-def test_each_change_has_the_cursor_to_go_on_behind_it(store: Store, other: Store) -> None:
+def test_the_cursor_of_a_change_continues_behind_it(store: Store, other: Store) -> None:
     cursor = store.changes().cursor
     ids = [other.create().id for _ in range(5)]
 
@@ -65,10 +65,10 @@ def test_each_change_has_the_cursor_to_go_on_behind_it(store: Store, other: Stor
     for _ in ids:
         id, cursor = asyncio.run(first_after(cursor))
         told.append(id)
-    assert sorted(told) == sorted(ids)  # What is noticed at once, of several conversations, has no order.
+    assert sorted(told) == sorted(ids)  # Changes of several conversations noticed at once have no order.
 
 
-def test_only_the_wanted_conversations_are_told_of(store: Store, other: Store) -> None:
+def test_a_watch_of_ids_yields_changes_of_these_conversations_alone(store: Store, other: Store) -> None:
     wanted, unwanted = other.create(type="group").id, other.create(type="group").id
 
     async def follow() -> None:
@@ -81,12 +81,12 @@ def test_only_the_wanted_conversations_are_told_of(store: Store, other: Store) -
     asyncio.run(follow())
 
 
-def test_a_wanted_change_behind_more_unwanted_ones_than_are_read_at_once_is_told(store: Store, other: Store) -> None:
+def test_a_watch_of_ids_finds_a_change_behind_many_others(store: Store, other: Store) -> None:
     cursor = store.changes().cursor
     unwanted = other.create(type="group").id
     for number in range(_MOST + 5):
         other.append(unwanted, content=str(number))
-        other.changes()  # So that each is a change of its own_writes.
+        other.changes()  # Each append becomes a separate change.
     wanted = other.create().id
     assert [change.id for change in store.wait_for_changes(cursor, ids=[wanted], timeout_s=PATIENCE_S).changes] == [
         wanted
@@ -98,7 +98,7 @@ def test_a_wanted_change_behind_more_unwanted_ones_than_are_read_at_once_is_told
     assert asyncio.run(follow()) == wanted
 
 
-def test_what_can_not_be_accepted_is_refused_at_the_call(store: Store) -> None:
+def test_invalid_arguments_are_refused_at_the_call(store: Store) -> None:
     for wrong in [{"since": "no cursor"}, {"ids": "one-text"}, {"ids": ["../x"]}]:
         with pytest.raises(InvalidInput):
             store.watch(**wrong)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_what_can_not_be_accepted_is_refused_at_the_call(store: Store) -> None:
             store.wait_for_changes(timeout_s=0, **wrong)  # type: ignore[arg-type]
 
 
-def test_dozens_of_loops_in_several_threads_hear_all_of_it(store: Store, other: Store) -> None:
+def test_dozens_of_loops_in_several_threads_get_every_change(store: Store, other: Store) -> None:
     id = other.create(type="group").id
     cursor = store.changes().cursor
     threads, loops, count = 3, 15, 20
@@ -131,14 +131,14 @@ def test_dozens_of_loops_in_several_threads_hear_all_of_it(store: Store, other: 
     assert told == [written] * (threads * loops)
 
 
-def test_a_loop_that_is_slow_holds_up_no_other_and_misses_nothing(store: Store, other: Store) -> None:
+def test_a_slow_loop_delays_no_other_and_misses_nothing(store: Store, other: Store) -> None:
     id = other.create(type="group").id
 
     async def follow() -> None:
         slow, quick = store.watch(), store.watch()
         first = str(other.append(id, content="first").id)
         assert messages(await heard(slow, many(1))) == [first]
-        # It does not come back for the next one while the other hears of all.
+        # The slow loop does not ask for the next change until the other has all of them.
         written = [str(other.append(id, content=str(number)).id) for number in range(40)]
         assert messages(await heard(quick, many(41))) == [first, *written]
         assert messages(await heard(slow, many(40))) == written
@@ -146,7 +146,7 @@ def test_a_loop_that_is_slow_holds_up_no_other_and_misses_nothing(store: Store, 
     asyncio.run(follow())
 
 
-def test_who_is_interrupted_misses_nothing(store: Store, other: Store) -> None:
+def test_a_cancelled_wait_misses_nothing(store: Store, other: Store) -> None:
     id = other.create(type="group").id
 
     async def follow() -> None:
@@ -168,7 +168,7 @@ def test_who_is_interrupted_misses_nothing(store: Store, other: Store) -> None:
 
 
 @pytest.mark.parametrize("make", [asyncio.Event, anyio.Event])
-def test_an_event_ends_it(store: Store, make: Callable[[], asyncio.Event]) -> None:
+def test_an_event_ends_a_watch(store: Store, make: Callable[[], asyncio.Event]) -> None:
     async def follow() -> list[Change]:
         stop = make()
         watch = store.watch(stop=stop)
@@ -178,7 +178,7 @@ def test_an_event_ends_it(store: Store, make: Callable[[], asyncio.Event]) -> No
     assert asyncio.run(follow()) == []
 
 
-def test_it_ends_when_it_is_closed_by_another_task(store: Store) -> None:
+def test_a_watch_closed_by_another_task_ends(store: Store) -> None:
     async def follow() -> None:
         watch = store.watch()
         waiting = asyncio.ensure_future(anext(watch, None))
@@ -190,7 +190,7 @@ def test_it_ends_when_it_is_closed_by_another_task(store: Store) -> None:
     asyncio.run(follow())
 
 
-def test_closing_the_store_ends_everybody_who_waits() -> None:
+def test_closing_the_store_ends_every_wait() -> None:
     store = Store.in_memory()
     cursor = store.changes().cursor
     polled: list[object] = []
@@ -211,7 +211,7 @@ def test_closing_the_store_ends_everybody_who_waits() -> None:
     ]
 
 
-def test_it_works_in_a_cancel_scope_of_anyio(store: Store, other: Store) -> None:
+def test_a_watch_works_in_a_cancel_scope_of_anyio(store: Store, other: Store) -> None:
     async def follow() -> None:
         watch = store.watch()
         with anyio.move_on_after(0.05):
@@ -223,14 +223,14 @@ def test_it_works_in_a_cancel_scope_of_anyio(store: Store, other: Store) -> None
     anyio.run(follow)
 
 
-def test_a_long_poll_ends_with_nothing_when_nothing_comes(store: Store, other: Store) -> None:
+def test_a_long_poll_without_a_change_returns_none_after_its_timeout(store: Store, other: Store) -> None:
     found = store.wait_for_changes(timeout_s=0.05)
     assert found.changes == []
     id = other.create().id
     assert [change.id for change in store.wait_for_changes(found.cursor, timeout_s=PATIENCE_S).changes] == [id]
 
 
-def test_a_long_poll_in_an_event_loop_takes_no_thread(store: Store, other: Store) -> None:
+def test_a_long_poll_in_an_event_loop_uses_no_thread(store: Store, other: Store) -> None:
     async def poll() -> None:
         cursor = (await store.await_changes(timeout_s=0.01)).cursor
         polls = [asyncio.ensure_future(store.await_changes(cursor, timeout_s=PATIENCE_S)) for _ in range(50)]
@@ -242,14 +242,14 @@ def test_a_long_poll_in_an_event_loop_takes_no_thread(store: Store, other: Store
     asyncio.run(poll())
 
 
-def test_nobody_watching_costs_nothing(store: Store) -> None:
+def test_a_store_without_a_watch_keeps_no_own_writes_and_no_hub(store: Store) -> None:
     id = store.create(type="group").id
     store.append(id, content="x")
     store.changes()
     assert store._own is None and store._listeners.hub is None
 
 
-def test_what_it_remembers_as_own_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_own_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from capsule.watch import own_writes
 
     monkeypatch.setattr(own_writes, "_MOST", 3)

@@ -1,4 +1,4 @@
-"""Every kind of change is heard of, whoever makes it and however it reaches the disk."""
+"""Watchers get every kind of change, from any writer and any way of saving."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def by_rename(path: Path, data: bytes) -> None:
 
 
 def as_vim_does(path: Path, data: bytes) -> None:
-    """The old version is moved away, the new one written in its place, and the old one dropped."""
+    """Move the old version away, write the new one in its place, and delete the old one."""
     probe, backup = path.with_name("4913"), path.with_name(path.name + "~")
     probe.write_bytes(b"")
     probe.unlink()
@@ -47,7 +47,7 @@ def as_vim_does(path: Path, data: bytes) -> None:
 SAVES = pytest.mark.parametrize("save", [in_place, by_rename, as_vim_does])
 
 
-def test_what_a_store_does_is_told_by_kind(store: Store, other: Store, follower: Follower) -> None:
+def test_writes_of_a_store_are_changes_of_their_kinds(store: Store, other: Store, follower: Follower) -> None:
     id = other.create(title="Plan", type="group", messages=HELLO).id
     created = follower.next("created")
     assert (created.id, created.count, len(created.messages)) == (id, 1, 1)
@@ -73,9 +73,7 @@ def test_what_a_store_does_is_told_by_kind(store: Store, other: Store, follower:
 
 
 @SAVES
-def test_what_an_editor_does_is_told_as_coming_from_outside(
-    root: Path, store: Store, follower: Follower, save: Save
-) -> None:
+def test_saves_of_an_editor_have_the_source_outside(root: Path, store: Store, follower: Follower, save: Save) -> None:
     id = store.create(title="Plan", messages=HELLO).id
     follower.next("created")
     path = file_of(root, id)
@@ -95,7 +93,7 @@ def test_what_an_editor_does_is_told_as_coming_from_outside(
 
 
 @SAVES
-def test_an_editor_that_adds_and_takes_out_messages_is_told_so(
+def test_a_save_that_adds_and_removes_messages_is_reported_with_their_ids(
     root: Path, store: Store, follower: Follower, save: Save
 ) -> None:
     id = store.create(messages=[{"role": "user", "content": word} for word in ("one", "two")]).id
@@ -106,12 +104,12 @@ def test_an_editor_that_adds_and_takes_out_messages_is_told_so(
     save(file_of(root, id), codec.encode(document))
     news = follower.until(lambda changes: any(second in change.removed for change in changes))
     added = [message for change in news for message in change.messages]
-    # It has no id in the file; the next write gives it the one that was told.
+    # The file has no id for it; the next write gives it the id of the change.
     store.append(id, content="four")
     assert added == [store.tail(id, 2)[0].id] and first not in added
 
 
-def test_a_file_copied_into_the_store_is_created_from_outside(
+def test_a_file_copied_into_the_store_is_reported_as_created_from_outside(
     root: Path, store: Store, follower: Follower, samples: Path
 ) -> None:
     sample = next(path for path in sorted(samples.glob("*.json")))
@@ -120,7 +118,9 @@ def test_a_file_copied_into_the_store_is_created_from_outside(
     assert (created.id, created.source) == (sample.stem, "outside")
 
 
-def test_another_process_is_heard(root: Path, store: Store, follower: Follower, child: Callable[..., object]) -> None:
+def test_writes_of_another_process_are_reported(
+    root: Path, store: Store, follower: Follower, child: Callable[..., object]
+) -> None:
     writer = child(
         """
         store = Store.open(sys.argv[1], keep_locks=False)
@@ -137,12 +137,12 @@ def test_another_process_is_heard(root: Path, store: Store, follower: Follower, 
     assert (appended.source, appended.own) == ("store", False)
 
 
-def test_a_conversation_is_heard_that_is_written_by_who_made_it(root: Path, store: Store, other: Store) -> None:
-    # To the kernel the maker writes it under the temporary name that it was made with.
+def test_writes_of_its_maker_to_a_new_conversation_are_reported(root: Path, store: Store, other: Store) -> None:
+    # In the kernel's notices the maker writes to the temporary name of the file.
     id = other.create(type="group", title="Plan").id
     written_ns = file_of(root, id).stat().st_ctime_ns
     while time.time_ns() - written_ns < 200_000_000:
-        cursor = store.changes().cursor  # Until it is old enough not to be looked at in any case.
+        cursor = store.changes().cursor  # Until the file is too old to be reread without a notice.
     message = other.append(id, content="x").id
     assert [change.messages for change in store.changes(cursor).changes] == [(message,)]
     follower = Follower(store)
@@ -150,7 +150,7 @@ def test_a_conversation_is_heard_that_is_written_by_who_made_it(root: Path, stor
     assert follower.next("appended").messages == (message,)
 
 
-def test_own_writes_are_told_from_those_of_others(root: Path, store: Store, other: Store) -> None:
+def test_own_writes_are_distinguished_from_those_of_others(root: Path, store: Store, other: Store) -> None:
     store.wait_for_changes(timeout_s=0)  # From here on it remembers.
     follower = Follower(store)
     id = store.create(title="Plan", type="group", messages=HELLO).id
@@ -185,7 +185,7 @@ def test_own_writes_are_told_from_those_of_others(root: Path, store: Store, othe
     assert theirs[-1].source == "outside"
 
 
-def test_what_two_wrote_and_was_noticed_at_once_is_news() -> None:
+def test_messages_of_two_writers_noticed_at_once_are_not_own() -> None:
     own = Own()
     own.appended("c", [{"id": "mine"}, {"id": "mine too"}])
 
@@ -198,7 +198,7 @@ def test_what_two_wrote_and_was_noticed_at_once_is_news() -> None:
     ]  # fmt: skip
 
 
-def test_a_change_is_of_one_author_and_each_part_has_a_cursor(store: Store, other: Store) -> None:
+def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> None:
     store.wait_for_changes(timeout_s=0)  # From here on it remembers.
     id = store.create(type="group", title="Plan").id
     cursor = store.changes().cursor
@@ -212,7 +212,7 @@ def test_a_change_is_of_one_author_and_each_part_has_a_cursor(store: Store, othe
         left = [message for rest in parts[number + 1 :] for message in rest.messages]
         for reader in (store, other):
             assert [message for change in reader.changes(part.cursor).changes for message in change.messages] == left
-    # A conversation that both began, and a head that both changed before anybody looked.
+    # Both wrote to a new conversation, and then both changed its head, before a store read the changes.
     cursor = parts[-1].cursor
     both = store.create(type="group", title="Both", messages=HELLO).id
     last = str(other.append(both, content="y").id)
@@ -229,7 +229,7 @@ def test_a_change_is_of_one_author_and_each_part_has_a_cursor(store: Store, othe
     assert [change.own for change in store.changes(head.cursor).changes] == [True]
 
 
-def test_the_journal_keeps_the_order_of_one_conversation(store: Store, follower: Follower) -> None:
+def test_changes_of_one_conversation_come_in_their_order(store: Store, follower: Follower) -> None:
     id = store.create(type="group").id
     written = [str(store.append(id, content=str(number)).id) for number in range(50)]
     told: list[str] = []
@@ -238,7 +238,7 @@ def test_the_journal_keeps_the_order_of_one_conversation(store: Store, follower:
     assert told == written
 
 
-def test_a_second_name_of_a_file_is_heard_when_it_is_written_here(root: Path, store: Store, tmp_path: Path) -> None:
+def test_a_save_to_a_file_with_a_second_hard_link_is_reported(root: Path, store: Store, tmp_path: Path) -> None:
     id = store.create(messages=HELLO).id
     store.changes()
     follower = Follower(store)

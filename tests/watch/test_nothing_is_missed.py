@@ -1,4 +1,4 @@
-"""Whoever goes on from cursor to cursor hears of every message exactly once, whatever goes on around."""
+"""A watcher that goes from cursor to cursor gets every message exactly once, under any load."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WRITER = """
 def writers(
     root: Path, child: Callable[..., Any], rng: random.Random, *, many: int, messages: int
 ) -> Iterator[Callable[[], list[str] | None]]:
-    """Processes that append while the body runs; it is given what tells all they have written, once they are done."""
+    """Processes that append while the body runs. Yields: a function that returns all they wrote, once they are done."""
     with Store.open(root, keep_locks=False) as store:
         ids = [store.create(type="group", title=str(number)).id for number in range(4)]
     processes = [child(_WRITER, root, json.dumps(ids), rng.randrange(2**32), messages) for _ in range(many)]
@@ -57,7 +57,7 @@ def writers(
 
 
 @pytest.mark.slow
-def test_watchers_that_come_and_go_hear_of_each_message_once(
+def test_watchers_that_come_and_go_get_each_message_once(
     root: Path, child: Callable[..., Any], rng: random.Random
 ) -> None:
     with Store.open(root, keep_locks=False) as store:
@@ -65,7 +65,7 @@ def test_watchers_that_come_and_go_hear_of_each_message_once(
         begin = store.changes().cursor
 
         async def come_and_go(cursor: str, all_written: Callable[[], list[str] | None], seed: int) -> Counter[str]:
-            """Watch, leave after some changes, come back with the cursor."""
+            """Watch, stop after some changes, and continue from the cursor."""
             dice = random.Random(seed)
             told: Counter[str] = Counter()
             deadline = time.monotonic() + PATIENCE_S
@@ -98,7 +98,7 @@ def test_watchers_that_come_and_go_hear_of_each_message_once(
 @pytest.mark.parametrize(
     "kill", ["delete", *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncate", "garbage"))]
 )
-def test_an_index_that_is_lost_while_watching_costs_no_message(
+def test_a_loss_of_the_index_during_a_watch_loses_no_message(
     root: Path, child: Callable[..., Any], rng: random.Random, kill: str
 ) -> None:
     index = root / ".capsule" / "index.sqlite3"
@@ -125,7 +125,7 @@ def test_an_index_that_is_lost_while_watching_costs_no_message(
         assert lost == 3
 
 
-def test_a_writer_that_does_not_stop_is_heard_meanwhile(root: Path, child: Callable[..., Any]) -> None:
+def test_messages_arrive_while_their_writer_goes_on(root: Path, child: Callable[..., Any]) -> None:
     with Store.open(root, keep_locks=False) as store:
         id = store.create(type="group", title="Plan").id
         writer = child(

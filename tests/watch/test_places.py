@@ -1,4 +1,4 @@
-"""Where the system's notices are odd, late or not to be had, changes are heard all the same."""
+"""Watchers get changes also where the system's notices are odd, late or missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.mark.parametrize("above", [".git", "node_modules", "a space and ü", ".hidden"])
-def test_a_store_below_a_directory_that_others_pass_over_is_heard(tmp_path: Path, above: str) -> None:
+def test_changes_below_a_directory_that_other_tools_ignore_are_reported(tmp_path: Path, above: str) -> None:
     root = tmp_path / above / "store"
     root.parent.mkdir()
     Store.init(root)
@@ -33,7 +33,7 @@ def test_a_store_below_a_directory_that_others_pass_over_is_heard(tmp_path: Path
         assert follower.next("created").id == id
 
 
-def test_a_store_behind_a_symbolic_link_is_heard(root: Path, tmp_path: Path, other: Store) -> None:
+def test_changes_of_a_store_behind_a_symlink_are_reported(root: Path, tmp_path: Path, other: Store) -> None:
     link = tmp_path / "link"
     link.symlink_to(root)
     with Store.open(link, keep_locks=False) as store:
@@ -42,7 +42,9 @@ def test_a_store_behind_a_symbolic_link_is_heard(root: Path, tmp_path: Path, oth
         assert follower.next("created").id == id
 
 
-def test_a_directory_that_comes_goes_and_comes_back_is_heard(root: Path, store: Store, other: Store) -> None:
+def test_changes_in_a_directory_that_is_removed_and_made_again_are_reported(
+    root: Path, store: Store, other: Store
+) -> None:
     conversations = root / "conversations"
     shutil.rmtree(conversations)
     follower = Follower(store)
@@ -61,7 +63,7 @@ def test_a_directory_that_comes_goes_and_comes_back_is_heard(root: Path, store: 
     assert follower.next("appended").id == second
 
 
-def test_what_no_notice_tells_of_is_found_by_looking(
+def test_a_write_without_a_notice_is_found_by_the_next_scan(
     root: Path, store: Store, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "_RESCAN_S", 0.1)
@@ -75,14 +77,16 @@ def test_what_no_notice_tells_of_is_found_by_looking(
         assert follower.next("edited").id == id
 
 
-def test_a_name_that_is_no_text_does_not_end_it(root: Path, store: Store, other: Store, follower: Follower) -> None:
+def test_a_file_name_that_is_not_utf_8_does_not_stop_the_watch(
+    root: Path, store: Store, other: Store, follower: Follower
+) -> None:
     for number in range(3):
         (Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9%d" % number))).write_bytes(b"")
         id = other.create().id
         assert follower.next("created").id == id
 
 
-def test_what_fails_in_its_thread_is_said_and_it_begins_again(
+def test_a_failure_in_the_watch_thread_is_logged_and_the_thread_starts_again(
     root: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     listen, failures = store.engine.storage.tracker, [KeyError("one"), OSError("other")]
@@ -101,7 +105,9 @@ def test_what_fails_in_its_thread_is_said_and_it_begins_again(
     assert len([record for record in caplog.records if record.exc_info]) == 2
 
 
-def test_a_waiter_gets_the_error_of_a_look_that_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_of_the_changes_raises_its_error_in_the_wait(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cursor = store.changes().cursor
     looks = store.index.changes
     began = threading.Event()
@@ -150,7 +156,7 @@ _WITHOUT_NOTICES = """
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/sys/fs/inotify"), reason="the limit is one of Linux")
-def test_without_an_inotify_instance_it_looks_for_itself_and_says_so_once(
+def test_without_an_inotify_instance_the_store_scans_and_warns_once(
     root: Path, other: Store, child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = child(_WITHOUT_NOTICES, root)
@@ -165,7 +171,7 @@ def test_without_an_inotify_instance_it_looks_for_itself_and_says_so_once(
     assert "no notices of changes" in said
 
 
-def test_after_a_fork_parent_and_child_follow_each_for_itself(root: Path, child: Callable[..., Any]) -> None:
+def test_parent_and_child_watch_separately_after_a_fork(root: Path, child: Callable[..., Any]) -> None:
     process = child(
         """
         import warnings
@@ -203,7 +209,7 @@ def test_after_a_fork_parent_and_child_follow_each_for_itself(root: Path, child:
 
 
 @pytest.mark.parametrize("how", ["pass", "sys.exit(0)", "raise SystemExit(0)"])
-def test_a_process_that_ends_while_watching_ends_cleanly(root: Path, child: Callable[..., Any], how: str) -> None:
+def test_a_process_ends_cleanly_during_a_watch(root: Path, child: Callable[..., Any], how: str) -> None:
     process = child(
         f"""
         import threading, asyncio
@@ -226,7 +232,7 @@ def test_a_process_that_ends_while_watching_ends_cleanly(root: Path, child: Call
     assert process.end() == 0
 
 
-def test_its_thread_ends_when_nobody_has_waited_for_a_while(
+def test_the_watch_thread_ends_after_a_time_without_waits(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "_LINGER_S", 0.01)
