@@ -104,14 +104,15 @@ def _part(
             yield (*where, name), what
         elif field.kind in ("part", "parts"):
             inside = f"{part}.{name}" if part else name
-            objects = [((*where, name), item)]
-            if field.kind == "parts":
-                objects = [((*where, name, at), one) for at, one in enumerate(item)]
-            for place, one in objects:
+            required = _REQUIRED[inside]
+            if field.kind == "part":
+                yield from _part(inside, item, (*where, name), required, any_choice=any_choice)
+                continue
+            for at, one in enumerate(item):
                 if isinstance(one, dict):
-                    yield from _part(inside, one, place, _REQUIRED[inside], any_choice=any_choice)
+                    yield from _part(inside, one, (*where, name, at), required, any_choice=any_choice)
                 else:
-                    yield place, f"must be an object, is {kind_of(one)}"
+                    yield (*where, name, at), f"must be an object, is {kind_of(one)}"
 
 
 def _oddities(document: dict[str, Any]) -> Iterator[_Found]:

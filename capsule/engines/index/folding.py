@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
+from functools import cache
 
 #: First and last characters of the scripts that put no spaces between words, and of Korean, whose words carry
 #: their particles. Only what is a letter, a number or a mark is meant.
@@ -37,7 +38,6 @@ _CONTINUOUS = (
     (0x20000, 0x3FFFF),  # Han
 )
 _STARTS = [first for first, _ in _CONTINUOUS]
-_RUN = "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+"
 
 #: Half-width kana with a voice mark: two characters that no composed form joins.
 _VOICED = "[\uff66-\uff9d][\uff9e\uff9f]"
@@ -45,6 +45,12 @@ _VOICED = "[\uff66-\uff9d][\uff9e\uff9f]"
 _DRAWN = "[\u2500-\u259f\u2800-\u28ff\ufffd]"
 _WORD = "[0-9A-Za-z]+"
 _TATWEEL, _ZERO_WIDTH_SPACE = "\u0640", "\u200b"
+
+
+@cache
+def _runs() -> re.Pattern[str]:
+    """Compiled when it is first used, as a list is to start fast."""
+    return re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+")
 
 
 def is_continuous(character: str) -> bool:
@@ -121,7 +127,7 @@ def count(text: str) -> int:
         # As len(text.split()), at half the cost: every message that is indexed is counted.
         flat = text.encode().translate(_SPACES)
         return flat.count(b" x") + (flat[:1] == b"x")
-    between = re.split(_RUN, text)
+    between = _runs().split(text)
     return len(text) - sum(map(len, between)) + len(" ".join(between).split())
 
 
