@@ -59,6 +59,6 @@ def test_a_message_is_ordered_into_a_new_dict() -> None:
     assert next(iter(message)) == "x"
 
 
-def test_what_has_another_shape_is_left_where_it_is() -> None:
+def test_values_of_another_shape_stay_where_they_are() -> None:
     for document in [{}, {"metadata": 1, "history": 2, "context": []}, {"history": [1, None, {}]}]:
         assert in_order(document) == document

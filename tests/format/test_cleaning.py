@@ -76,7 +76,7 @@ def locked(document: dict[str, Any], lock: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(DOCUMENT, LAYOUT)
-def test_the_quick_way_gives_what_the_strict_one_gives(document: dict[str, Any], layout: str) -> None:
+def test_the_quick_way_and_the_strict_one_give_the_same(document: dict[str, Any], layout: str) -> None:
     data = laid_out(document, layout)
     read = codec.decode(data, "p")
     refused = refusal(data, "p")
@@ -134,7 +134,7 @@ def test_any_bytes_are_cleaned_or_refused_by_their_place(data: bytes, kind: str)
         assert all(problem.path == "x.json" for problem in refused.problems)
 
 
-def test_what_is_no_capsule_is_refused_with_its_place() -> None:
+def test_an_invalid_capsule_is_refused_with_its_place() -> None:
     for data, place in [
         (b'{"id": "c",\n "title": }', "x.json:2:11: "),
         (b"", "x.json:1:1: "),

@@ -42,7 +42,7 @@ def nested(levels: int, document: bool = True) -> Any:
 
 
 @given(documents)
-def test_what_is_encoded_decodes_to_the_same(document: dict[str, Any]) -> None:
+def test_an_encoded_document_decodes_to_the_same(document: dict[str, Any]) -> None:
     data = codec.encode(document)
     again = codec.decode(data, "c.json")
     assert again == document
@@ -87,7 +87,7 @@ def test_arbitrary_bytes_raise_only_errors_of_ours(data: bytes) -> None:
     assert places == {(True, True)}
 
 
-def test_what_is_no_document_is_refused_with_its_place() -> None:
+def test_an_invalid_document_is_refused_with_its_place() -> None:
     for data, line, column, says in [
         (b"", 1, 1, "empty"),
         (b" \n", 2, 1, "empty"),
@@ -175,7 +175,7 @@ _CYCLE: dict[str, Any] = {}
 _CYCLE["again"] = [_CYCLE]
 
 
-def test_what_has_no_place_in_json_is_refused_by_its_path() -> None:
+def test_a_value_that_json_lacks_is_refused_by_its_path() -> None:
     for document, says in [
         ({"a": {"b": ["x", "\ud800"]}}, r"^a\.b\[1\]: .*surrogate"),
         ({"a": {"\udfff": 1}}, "^a: .*surrogate"),

@@ -51,7 +51,7 @@ def test_a_conversation_comes_and_goes() -> None:
         assert (comparison.words(), comparison.as_json(), bool(comparison)) == (words, told, bool(told))
 
 
-def test_messages_are_told_by_what_became_of_them_in_the_order_of_the_history() -> None:
+def test_added_edited_and_removed_messages_are_listed_in_the_order_of_the_history() -> None:
     before = conversation(said("a"), said("b"), said("c"))
     after = conversation(said("b", "other words", editedAt=LATER), said("c"), said("e"), said("d"))
     comparison = compare(before, after)
@@ -67,7 +67,7 @@ def test_neither_a_lock_nor_the_time_of_the_change_is_a_change() -> None:
     assert not comparison and comparison.words() == [] and comparison.as_json() == {}
 
 
-def test_what_the_next_write_fills_in_is_no_change() -> None:
+def test_fields_that_the_next_write_fills_in_are_no_change() -> None:
     typed = orjson.loads(
         b'{"id":"c1","title":"Plan","version":"2.0","createdAt":"2026-01-01T12:00:00Z",'
         b'"updatedAt":"2026-01-01T12:00:00Z","history":[{"role":"user","content":"hi"},'
@@ -89,7 +89,7 @@ def test_a_typed_message_is_known_again_when_its_words_or_its_place_change() -> 
     assert ids(compare(before, typed_above).added) == [migrations.current(typed_above)[0]["history"][1]["id"]]
 
 
-def test_what_became_of_the_tree_is_told_in_words() -> None:
+def test_changes_of_the_tree_have_words() -> None:
     a, b, c, moved = said("a"), said("b"), said("c"), said("c", parent="a")
     fork, roots = conversation(a, b, moved, currentNode="c"), [said("a", parent=None), said("b", parent=None)]
     for before, after, words in (
@@ -112,7 +112,7 @@ def test_what_became_of_the_tree_is_told_in_words() -> None:
     assert compare(fork, changed(fork, currentNode="b")).switched
 
 
-def test_a_field_of_the_head_is_told_in_its_words() -> None:
+def test_each_field_of_the_head_has_words() -> None:
     for change, words in [
         ({"tags": ["b", "c"]}, ["tagged c", "untagged a"]),
         ({"tags": ["b", "a"]}, ["tags put in another order"]),
@@ -145,7 +145,7 @@ def test_a_name_that_a_person_gave_is_one_change() -> None:
     assert compare(AB, AB | {"title": "x" * 200}).words() == [f"renamed to '{'x' * 59}…'"]
 
 
-def test_of_a_context_neither_text_nor_files_are_told() -> None:
+def test_a_changed_context_shows_neither_its_text_nor_its_files() -> None:
     about = {"contextHash": "sha256:1", "files": [{"path": "a"}]}
     comparison = compare(AB, AB | {"context": {"fullContext": "much", "metadata": about}})
     assert comparison.words() == ["project context changed"]
@@ -178,9 +178,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, MESSAGES)
-def test_what_came_went_and_stayed_makes_the_one_version_of_the_other(
-    one: list[dict[str, Any]], other: list[dict[str, Any]]
-) -> None:
+def test_the_changes_turn_one_version_into_the_other(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     before, after = conversation(*one), conversation(*other)
     kept = copy.deepcopy((before, after))
     comparison = compare(before, after)

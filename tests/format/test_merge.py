@@ -142,12 +142,12 @@ def test_three_clones_end_alike_whichever_two_merge_first(drawn: Any) -> None:
 
 
 @given(versions(*KEPT, many=3))
-def test_three_clones_without_an_ancestor_end_alike_where_nobody_deleted(drawn: Any) -> None:
+def test_three_clones_without_an_ancestor_end_alike_if_none_deleted_anything(drawn: Any) -> None:
     assert len(ends(None, drawn[1])) == 1
 
 
 @given(versions(*HISTORY, many=3))
-def test_three_clones_end_alike_when_one_deletes_what_others_edit_answer_and_go_to(drawn: Any) -> None:
+def test_three_clones_end_alike_when_one_deletes_messages_that_others_edit_answer_and_switch_to(drawn: Any) -> None:
     assume(drawn[0] is not None)
     (end,) = ends(*drawn)
     validation.check(end, written(end), "merged")
@@ -190,7 +190,7 @@ def test_a_branch_beside_a_line_is_not_taken_for_the_line_when_that_is_deleted()
     assert end["history"][1]["metadata"] == {"originalParent": "m00"}
 
 
-def test_a_branch_that_is_back_is_the_active_one_again_unless_somebody_went_elsewhere_since() -> None:
+def test_a_branch_that_comes_back_is_active_again_unless_someone_switched_since() -> None:
     base = begun("chat", 3)
     base["history"][2] |= {"parent": "m00"}
     went = worked_on(base, [("switch", 1, 1, "")], "a")
@@ -259,7 +259,7 @@ def both(base: Document, mine: list[Any], yours: list[Any]) -> Merged:
     return merge(base, worked_on(base, mine, "a"), worked_on(base, yours, "b"))
 
 
-def test_in_a_chat_both_who_went_on_have_a_branch_and_the_later_is_active() -> None:
+def test_in_a_chat_both_continuations_become_branches_and_the_later_is_active() -> None:
     merged = both(begun("chat", 2), [("append", 0, 1, "x")] * 2, [("append", 0, 9, "y")]).document
     assert answered(merged) == {
         "message 0": None,
@@ -272,7 +272,7 @@ def test_in_a_chat_both_who_went_on_have_a_branch_and_the_later_is_active() -> N
     assert Tree(merged["history"]).path(merged["metadata"].get("currentNode")) == [0, 1, 4]
 
 
-def test_where_many_write_the_messages_form_one_line_by_time() -> None:
+def test_in_a_group_the_messages_form_one_line_by_time() -> None:
     for type in TYPES[1:]:
         merged = both(begun(type, 1), [("append", 0, 1, "x"), ("append", 0, 9, "x")], [("append", 0, 5, "y")]).document
         assert contents(merged) == ["message 0", "x a01010", "y b01050", "x a01101"]
@@ -289,7 +289,7 @@ def test_fields_of_a_message_that_differ_combine() -> None:
     assert len(merged.document["history"]) == 2 and not merged.notes
 
 
-def test_a_message_edited_on_both_sides_is_kept_in_both_versions_and_the_later_is_gone_on_from() -> None:
+def test_a_message_edited_on_both_sides_is_kept_in_both_versions_and_the_later_one_goes_on() -> None:
     merged = both(begun("chat", 3), [("edit", 1, 1, "early")], [("edit", 1, 9, "late")])
     document = merged.document
     assert contents(document) == ["message 0", "edited early a01010", "edited late b01090", "message 2"]
@@ -363,7 +363,7 @@ def test_an_id_that_stands_twice_loses_no_message() -> None:
     assert len(by_id(merged)) == len(merged["history"])
 
 
-def test_orders_that_contradict_each_other_have_one_answer_and_a_message_moved_on_one_side_stays_moved() -> None:
+def test_contradicting_orders_have_one_result_and_a_message_moved_on_one_side_stays_moved() -> None:
     base = begun("channel", 4)
     moved = copy.deepcopy(base)
     moved["history"].insert(0, moved["history"].pop())
@@ -385,7 +385,7 @@ def test_a_circle_that_only_both_sides_together_make_is_opened() -> None:
     assert not Tree(merged.document["history"]).problems()
 
 
-def test_a_branch_that_one_side_went_to_is_the_active_one_and_a_deleted_one_is_made_good() -> None:
+def test_a_branch_that_one_side_switched_to_is_active_and_a_deleted_one_is_replaced() -> None:
     base = worked_on(begun("chat", 3), [("regenerate", 2, 1, "x")], "o")
     other = base["metadata"]["currentNode"]
     went = worked_on(base, [("switch", 2, 1, "")], "a")

@@ -47,7 +47,7 @@ def test_the_further_cursor_is_taken() -> None:
             assert merge_agents(was, mine, yours).document["cursors"] == {"c": ahead}
 
 
-def test_fields_of_both_sides_combine_and_what_both_changed_is_told() -> None:
+def test_fields_of_both_sides_combine_and_conflicts_are_reported() -> None:
     base = {"id": "anna", "name": "Anna", "profile": {"a": 1, "b": 2}, "cursors": {}}
     ours = {**base, "profile": {"a": 3, "b": 2}, "x": {"kept": True}}
     theirs = {**base, "profile": {"a": 4, "b": 5}, "cursors": {"c": EARLY}}

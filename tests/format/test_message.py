@@ -44,7 +44,7 @@ def test_the_result_is_in_canonical_order_with_the_names_of_the_file() -> None:
     assert "own" in given
 
 
-def test_what_is_none_is_left_out_but_for_the_parent_of_a_root() -> None:
+def test_fields_that_are_none_are_left_out_except_the_parent_of_a_root() -> None:
     given = dict.fromkeys(("timestamp", "id", "from_", "model", "toolCalls", "metadata", "parent"))
     assert check_message({"role": "user", "content": "", **given}) == {"role": "user", "content": "", "parent": None}
 
@@ -92,7 +92,7 @@ def test_a_wrong_field_is_refused_by_its_name(fields: dict[Any, Any], says: str)
     assert says in caught.value.message
 
 
-def test_what_is_no_message_is_refused() -> None:
+def test_an_invalid_message_is_refused() -> None:
     for given in (None, "text", 3, ["role", "user"], {}, {"role": "user"}, {"content": "x"}):
         with pytest.raises(InvalidInput):
             check_message(given)

@@ -61,7 +61,7 @@ def test_all_known_times_get_their_canonical_form() -> None:
     assert changes == ["5 times were put in canonical form"]
 
 
-def test_an_old_document_gets_what_a_reader_of_2_0_needs() -> None:
+def test_an_old_document_gets_the_fields_of_2_0() -> None:
     for version in [None, "0.3", "1", "1.0", "1.9.4"]:
         old: dict[str, Any] = {
             "history": [
@@ -118,7 +118,7 @@ def test_a_newer_major_is_refused_by_name() -> None:
         assert caught.value.path == "c.json"
 
 
-def test_what_is_no_version_is_refused() -> None:
+def test_an_invalid_version_is_refused() -> None:
     for version in [2, None, "two", "2.x", ""]:
         with pytest.raises(InvalidDocument, match="version: must be a text like"):
             current(document(version=version), "c.json")

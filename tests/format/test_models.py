@@ -113,7 +113,7 @@ def test_a_message_knows_its_place_only_when_told_and_never_writes_it() -> None:
         message.at = 3  # type: ignore[misc]
 
 
-def test_what_starts_fast_does_not_import_pydantic() -> None:
+def test_modules_that_start_fast_do_not_import_pydantic() -> None:
     for module in [
         "codec",
         "canonical",

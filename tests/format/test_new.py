@@ -27,7 +27,7 @@ def test_a_new_capsule_is_complete_canonical_and_current() -> None:
     assert "type" not in made["metadata"]
 
 
-def test_what_is_given_is_there_in_canonical_order() -> None:
+def test_the_given_fields_are_there_in_canonical_order() -> None:
     lock = {"host": "h", "active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "pid": 1}
     made = new_capsule(
         "c",

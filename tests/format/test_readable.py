@@ -78,7 +78,7 @@ def test_a_chat_reads_like_one() -> None:
     ]
 
 
-def test_branches_say_what_they_answer() -> None:
+def test_a_message_on_a_branch_names_the_one_it_answers() -> None:
     found = lines(
         said(0, "Hello"),
         said(1, "One", "assistant"),
@@ -101,7 +101,7 @@ def test_branches_say_what_they_answer() -> None:
     assert "active branch: of user 2025-01-12 10:03:00" in found
 
 
-def test_what_the_head_says_besides_has_a_line_each() -> None:
+def test_each_other_field_of_the_head_has_a_line() -> None:
     document = capsule(
         metadata={
             "forkedFrom": "c0",
@@ -186,7 +186,7 @@ def test_no_text_is_a_line_of_its_own_or_commands_a_terminal(document: dict[str,
 
 
 @given(st.binary(max_size=80))
-def test_what_is_no_conversation_is_given_as_it_is(data: bytes) -> None:
+def test_a_file_that_is_no_conversation_is_shown_as_it_is(data: bytes) -> None:
     assert b"".join(as_text(data)) == data
 
 

@@ -39,7 +39,7 @@ def test_the_schema_refuses_what_is_no_capsule() -> None:
             jsonschema.validate(made, schema.schema("capsule"), cls=jsonschema.Draft202012Validator)
 
 
-def test_the_schema_of_the_overrides_that_wait_accepts_what_the_store_does() -> None:
+def test_the_schema_of_overrides_accepts_what_the_store_accepts() -> None:
     for document, valid in [
         ({"version": "2.1", "mcpServers": {"git": {"enabled": False, "why": "mine"}}, "note": "mine"}, True),
         ({"mcpServers": {}}, True),
@@ -56,7 +56,7 @@ def test_the_schema_of_the_overrides_that_wait_accepts_what_the_store_does() -> 
         assert accepted == (not servers.problems_of(codec.encode(document), "next.json")) == valid
 
 
-def test_an_unknown_kind_or_version_says_what_there_is() -> None:
+def test_the_error_for_an_unknown_kind_or_version_lists_the_known_ones() -> None:
     for ask, there in (
         (lambda: schema.schema("parrot"), "capsule"),
         (lambda: schema.versions("parrot"), "capsule"),

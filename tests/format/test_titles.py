@@ -52,7 +52,7 @@ def test_spaces_around_a_given_title_are_dropped() -> None:
     assert check_title("x" * MAX) == "x" * MAX
 
 
-def test_what_can_be_no_title_is_refused() -> None:
+def test_an_invalid_title_is_refused() -> None:
     for text, says in [
         ("", "is empty"),
         ("  ", "is empty"),

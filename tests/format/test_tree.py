@@ -111,7 +111,7 @@ def test_the_problems_are_the_unknown_parents_and_one_for_each_circle(parents: l
     assert all(sum("circle" in told.get(place, "") for place in circle) == 1 for circle in circles)
 
 
-def test_a_very_long_line_and_a_very_wide_fork_are_no_matter() -> None:
+def test_very_long_lines_and_very_wide_forks_work() -> None:
     count = 20_000
     line, wide = trees([None] * count), trees([-1] + [0] * count)
     assert line.leaf("m0") == count - 1 and len(line.descendants_at(0)) == count - 1
@@ -148,7 +148,7 @@ def named_parents(history: list[dict[str, Any]]) -> dict[str, str | None]:
 
 
 @given(PARENTS, st.integers(0, 29), st.sampled_from([None, "m0", "m3", "m9", "nobody"]))
-def test_what_stays_answers_whom_it_answered(parents: list[int | None], place: int, current: str | None) -> None:
+def test_messages_that_stay_keep_their_parents(parents: list[int | None], place: int, current: str | None) -> None:
     history = entries(parents)
     tree = Tree(history)
     if place >= len(tree):
@@ -172,7 +172,7 @@ def test_what_stays_answers_whom_it_answered(parents: list[int | None], place: i
 
 
 @given(PARENTS, st.integers(0, 29))
-def test_the_answers_to_what_goes_alone_move_up(parents: list[int | None], place: int) -> None:
+def test_the_answers_to_a_message_removed_alone_move_up(parents: list[int | None], place: int) -> None:
     history = entries(parents)
     tree = Tree(history)
     if place >= len(tree) or not is_sound(tree):

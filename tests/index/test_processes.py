@@ -103,7 +103,7 @@ def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -
     assert last(store, id) == "while the index is being written"
 
 
-def test_several_who_find_no_index_build_one(root: Path, child: Start) -> None:
+def test_several_processes_without_an_index_build_one(root: Path, child: Start) -> None:
     with Store.open(root, keep_locks=False) as store:
         for n in range(50):
             store.create(type="group", title=f"T{n}", messages=[{"role": "user", "content": f"text {n}"}] * 20)
@@ -130,7 +130,7 @@ def test_several_who_find_no_index_build_one(root: Path, child: Start) -> None:
 
 
 @pytest.mark.parametrize("at", ["the first build", "a refresh"])
-def test_who_is_killed_in_the_middle_harms_nobody(root: Path, child: Start, at: str) -> None:
+def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(root: Path, child: Start, at: str) -> None:
     with Store.open(root, keep_locks=False) as store:
         ids = [
             store.create(type="group", title=f"T{n}", messages=[{"role": "user", "content": f"text {n}"}] * 30).id

@@ -95,7 +95,7 @@ def test_words_behind_the_first_many_are_passed_over() -> None:
     assert parse(f'"{few}"').phrases == (Phrase(tuple(f"word{number}" for number in range(MOST_WORDS))),)
 
 
-def test_an_operator_whose_words_were_passed_over_is_no_word() -> None:
+def test_an_operator_whose_words_were_skipped_is_no_word() -> None:
     many = " ".join(f"word{number}" for number in range(MOST_WORDS))
     assert parse(f"{many} NOT (one OR two)").match == parse(many).match
 
@@ -178,7 +178,7 @@ def test_words_that_a_person_takes_for_the_same_are_folded_alike() -> None:
         assert [word for word, _, _ in tokens(composed(one))] == [word for word, _, _ in tokens(composed(other))]
 
 
-def test_what_differs_for_a_reader_is_not_folded_alike() -> None:
+def test_words_that_differ_for_a_reader_are_not_folded_alike() -> None:
     for one, other in [("か", "が"), ("कि", "की"), ("ที", "ทิ"), ("👍", "👎"), ("文中", "中文"), ("ab", "a b")]:
         assert [word for word, _, _ in tokens(one)] != [word for word, _, _ in tokens(other)]
 
@@ -195,7 +195,7 @@ def test_words_are_counted_as_people_count_them() -> None:
         assert count(text) == words_in_it
 
 
-def test_a_first_build_finds_what_adding_one_by_one_finds_and_stays_apart_from_what_comes_later() -> None:
+def test_a_first_build_gives_the_same_answers_as_single_additions_and_is_not_merged_with_later_ones() -> None:
     texts = [f"word{number % 7} 中文{number} nul\0here \u2028 only{number}" for number in range(3000)]
     rows = [(num * 2 + 1, text, None if num % 3 else f"tool{num % 5} zażółć") for num, text in enumerate(texts)]
     answers = []

@@ -42,7 +42,7 @@ def test_the_formula_is_that_of_the_documentation() -> None:
             assert score == pytest.approx(2.0 * (floor + (1 - floor) * math.pow(2, -max(age, 0) / half_life_h)))
 
 
-def test_what_fits_better_stands_first_when_it_is_as_old(store: Store) -> None:
+def test_of_two_equally_old_messages_the_better_fit_stands_first(store: Store) -> None:
     fill(store, ("a plan among many other words that have nothing to do with it", 5), ("plan plan", 5), ("the plan", 5))
     for profile in PROFILES:
         assert order(store, "plan", profile=profile) == [1, 2, 0]
@@ -60,7 +60,7 @@ def test_profiles_weigh_age_against_fit(store: Store) -> None:
     assert order(store, "plan", profile="recent") == [1, 0]
 
 
-def test_what_is_very_old_keeps_a_share_of_its_score(store: Store) -> None:
+def test_a_very_old_message_keeps_a_share_of_its_score(store: Store) -> None:
     fill(store, ("plan", 24 * 900), ("a text of very many words in which there is a plan somewhere", 24 * 800))
     assert order(store, "plan", profile="balanced") == [0, 1]
 

@@ -88,7 +88,7 @@ def large(store: Store, count: int = 500) -> str:
     return store.create(type="group", title="Large", messages=messages).id
 
 
-def test_what_was_appended_is_all_that_is_read(store: Store, root: Path, counting: tuple[Store, Reading]) -> None:
+def test_only_appended_messages_are_read(store: Store, root: Path, counting: tuple[Store, Reading]) -> None:
     reader, system = counting
     id = large(store)
     size = path_of(root, id).stat().st_size
@@ -246,7 +246,7 @@ def test_damage_in_the_middle_is_noticed_and_hides_no_other(store: Store, root: 
         lambda document: {key: value for key, value in document.items() if key != "history"},
     ],
 )
-def test_what_the_store_refuses_the_index_calls_damaged_in_its_words(store: Store, root: Path, harm: Any) -> None:
+def test_a_file_that_the_store_refuses_is_damaged_in_the_same_words(store: Store, root: Path, harm: Any) -> None:
     from capsule.errors import InvalidDocument
 
     id = large(store, 3)
@@ -275,7 +275,7 @@ def test_a_fresh_clone_is_indexed_without_a_note_or_a_mutex(
         assert texts(reader, head.id) == [message.content for message in store.load(head.id).history]
 
 
-def test_the_ids_of_messages_without_one_are_those_the_next_write_gives(store: Store, root: Path) -> None:
+def test_a_message_without_an_id_is_indexed_with_the_id_of_the_next_write(store: Store, root: Path) -> None:
     id = store.create(type="group", title="T").id
     document = orjson.loads(path_of(root, id).read_bytes())
     document["history"] = [{"role": "user", "content": "typed"}, {"role": "assistant", "content": "typed too"}]
@@ -293,7 +293,7 @@ def test_the_ids_of_messages_without_one_are_those_the_next_write_gives(store: S
     ]
 
 
-def test_deleted_and_restored_are_told_from_new(store: Store, root: Path) -> None:
+def test_a_restored_conversation_is_not_reported_as_new(store: Store, root: Path) -> None:
     id = store.create(title="T", type="group", messages=[{"role": "user", "content": "x"}]).id
     cursor = store.changes().cursor
     store.delete(id)
@@ -338,7 +338,7 @@ def test_a_second_name_elsewhere_is_a_way_to_write_too(store: Store, root: Path)
             assert texts(reader, id) == [after.decode()]
 
 
-def test_after_a_start_of_the_machine_what_was_written_last_is_looked_at_again(root: Path) -> None:
+def test_after_a_start_of_the_machine_the_latest_files_are_read_again(root: Path) -> None:
     from capsule import locate
 
     class Rebooted(Syscalls):
@@ -367,7 +367,7 @@ def test_after_a_start_of_the_machine_what_was_written_last_is_looked_at_again(r
         assert [bool(head.damaged) for head in rebooted.heads()] == [True]
 
 
-def test_what_is_no_cursor_is_said(store: Store) -> None:
+def test_an_invalid_cursor_is_refused(store: Store) -> None:
     for text in ("", "x", "a.b.c", "a.1", "a.1.2.3.4", "a.-1.2", "a.1." + "9" * 99, "é.١.٢"):
         with pytest.raises(InvalidInput):
             store.changes(text)

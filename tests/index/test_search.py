@@ -64,7 +64,7 @@ def found(store: Store, query: str, **options: Any) -> list[str]:
     return sorted(f"{hit.id}@{hit.at}" for hit in store.search(query, limit=1000, **options).hits)
 
 
-def test_every_language_finds_what_looking_at_all_of_it_finds(store: Store) -> None:
+def test_a_search_in_any_language_finds_what_a_full_scan_finds(store: Store) -> None:
     store.create(id="c", title="~", messages=[{"role": "user", "content": text} for text in CORPUS])
     for needle in NEEDLES:
         wanted = [f"c@{at}" for at, text in enumerate(CORPUS) if holds(text, needle)]
@@ -102,7 +102,7 @@ def test_any_text_is_a_query(shared: Store, text: str) -> None:
         assert shared.search(text, in_tools=in_tools).hits is not None
 
 
-def test_what_can_stand_in_no_file_finds_nothing(store: Store) -> None:
+def test_a_query_that_no_file_can_hold_finds_nothing(store: Store) -> None:
     for query in ["\ud800", "\ud83d \udc4d", "\x00"]:
         store.create(title="A", messages=[{"role": "user", "content": "text"}])
         assert store.search(query).as_json() == {"hits": [], "cursor": None, "total": 0}
@@ -142,7 +142,7 @@ def test_a_hit_says_where_it_stands_and_how_to_open_it(store: Store) -> None:
     assert hit.time == store.head("c").updated_at
 
 
-def test_a_search_sees_what_any_hand_wrote_before_it(store: Store, root: Path) -> None:
+def test_a_search_finds_what_any_program_wrote_before_it(store: Store, root: Path) -> None:
     store.create(id="c", title="Old title", messages=[{"role": "user", "content": "alpha"}])
     assert found(store, "beta") == []
     store.append("c", content="beta")
@@ -163,7 +163,7 @@ def test_a_search_sees_what_any_hand_wrote_before_it(store: Store, root: Path) -
     assert found(store, "delta OR fresh") == []
 
 
-def test_what_narrows_a_search_narrows_it(store: Store) -> None:
+def test_each_filter_narrows_a_search(store: Store) -> None:
     store.create(
         id="one",
         title="One",
@@ -213,7 +213,7 @@ def test_all_branches_are_searched_unless_the_active_one_is_asked_for(store: Sto
     assert [(hit.at, hit.active) for hit in store.search("branch").hits] == [(2, True), (1, False)]
 
 
-def test_where_nothing_has_all_words_what_has_the_most_of_them_is_offered(store: Store) -> None:
+def test_if_no_message_has_all_words_those_with_the_most_are_found(store: Store) -> None:
     texts = ["one two other", "two three", "two three one", "one", "nothing"]
     store.create(id="c", title="one", messages=[{"role": "user", "content": text} for text in texts])
     for query, hits, having in (
@@ -236,7 +236,7 @@ def test_where_nothing_has_all_words_what_has_the_most_of_them_is_offered(store:
     assert store.search("one four", roles=["assistant"]).having == 0
 
 
-def test_an_empty_query_lists_messages_by_what_narrows_it(store: Store) -> None:
+def test_an_empty_query_lists_messages_by_its_filters(store: Store) -> None:
     message = {"role": "user", "content": "text"}
     early, late = ({**message, "timestamp": f"2025-01-{day}T12:00:00.000Z"} for day in (10, 20))
     store.create(id="c", title="C", tags=["t"], messages=[early, late])
@@ -366,7 +366,7 @@ def test_threads_search_while_others_write(store: Store, root: Path, in_memory: 
     assert len(store.search("word", limit=1000).hits) == 41
 
 
-def test_what_is_in_a_store_is_counted(store: Store, root: Path) -> None:
+def test_stats_count_the_store(store: Store, root: Path) -> None:
     store.create(
         id="a",
         title="A",

@@ -21,7 +21,7 @@ def shown(text: str, query: str, width: int = 40) -> str:
     return marked + made.text[at:]
 
 
-def test_what_was_found_is_marked() -> None:
+def test_the_matches_are_marked() -> None:
     for text, query, wanted in [
         ("the plan", "plan", "the [plan]"),
         ("the PLAN, the plans", "plan*", "the [PLAN], the [plans]"),
@@ -53,13 +53,13 @@ def test_a_long_text_is_cut_between_words_and_says_so() -> None:
     assert shown(text, "none") == "word0 word1 word2 word3 word4 word5…"
 
 
-def test_the_piece_with_the_most_of_what_was_looked_for_is_shown() -> None:
+def test_the_piece_with_the_most_phrases_is_shown() -> None:
     filler = "filler " * 50
     text = f"budget {filler} plan {filler} the plan of the budget {filler} budget"
     assert "[plan] of the [budget]" in shown(text, "plan budget", width=60)
 
 
-def test_what_stands_far_into_a_book_is_found_in_it() -> None:
+def test_a_match_far_into_a_long_text_is_shown() -> None:
     text = "filler " * 50_000 + "needle in here " + "filler " * 1000
     assert "[needle] in" in shown(text, "needle")
     assert "[needle in here]" in shown(text, '"needle in here"')
@@ -67,7 +67,7 @@ def test_what_stands_far_into_a_book_is_found_in_it() -> None:
     assert "[文]" in shown(text, "文")
 
 
-def test_what_makes_one_character_on_the_screen_is_not_cut() -> None:
+def test_one_character_on_the_screen_is_never_cut() -> None:
     for offset in range(40):
         family, flag, thumb, accented = "👨\u200d👩\u200d👧", "🇩🇪", "👍🏽", "e\u0301\u0323"
         around = ("".join((family, flag, thumb, accented) * 30), "".join((flag, accented, family) * 30))

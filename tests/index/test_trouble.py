@@ -223,7 +223,7 @@ def test_a_cursor_of_an_index_that_is_gone_misses_nothing(store: Store, root: Pa
     assert [change.id for change in store.changes(told.cursor).changes] == [ids[5]]
 
 
-def test_what_the_journal_no_longer_has_is_told_from_the_files(
+def test_changes_that_the_journal_lost_are_reported_from_the_files(
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from capsule.engines.index import journal
@@ -241,7 +241,7 @@ def test_what_the_journal_no_longer_has_is_told_from_the_files(
     assert {message for change in told.changes for message in change.messages} == set(messages)
 
 
-def test_progress_is_told_in_bytes(root: Path) -> None:
+def test_progress_is_reported_in_bytes(root: Path) -> None:
     filled(root)
     total = sum(path.stat().st_size for path in (root / "conversations").iterdir())
     told: list[tuple[int, int]] = []
