@@ -1,7 +1,7 @@
 """One change of one conversation, in a transaction of the engine.
 
-What must stay true: everything that changes a conversation goes through `Conversation`; what changes nothing writes
-nothing, and what changes only the lock leaves `updatedAt` as it is; and times never go back within a conversation.
+What must stay true: every change of a conversation goes through `Conversation`. A change without effect writes nothing.
+A change of the lock alone keeps `updatedAt`. Times never go back within a conversation.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from capsule.watch.own_writes import Own
 
 Document = dict[str, Any]
-#: The kind of what the trash keeps of a conversation that is still there.
+#: The kind of document in the trash that holds removed messages of a conversation.
 REMOVED = "messages"
 _LOCK = frozenset(names("metadata.lock"))
 
 
 def complete(message: Document, stamp: str) -> Document:
-    """A checked message with its time and its id, when it came without, in canonical order."""
-    if len(message) == 2:  # A role and a text, as nearly all are.
+    """A checked message, with a time and an id if it had none, in canonical order."""
+    if len(message) == 2:  # A role and a text: the common case.
         return {"role": message["role"], "content": message["content"], "timestamp": stamp, "id": new_message_id()}
     if "timestamp" in message and "id" in message:
         return message
@@ -41,7 +41,7 @@ def complete(message: Document, stamp: str) -> Document:
 
 
 def encoded_within(entry: Document, limit: int) -> bytes:
-    """The bytes of an entry. Raises InvalidInput when they are more than `limit`, or it has no place in JSON."""
+    """The bytes of an entry. Raises InvalidInput if they are more than `limit`, or JSON can't hold the entry."""
     if len(entry["content"]) <= limit:
         encoded = codec.encode_entry(entry)
         if len(encoded) <= limit:
@@ -52,14 +52,14 @@ def encoded_within(entry: Document, limit: int) -> bytes:
 
 
 class Conversation:
-    """A conversation in a transaction, and what every change of it goes by: its times, its branch, its title, its lock.
+    """A conversation in a transaction. It keeps the rules of every change: times, active branch, title, lock.
 
     Args:
         transaction: The transaction.
         limits: The largest message and the largest document that are accepted, in bytes.
-        admit: Says, once, before the first write, which lock to record with it (None: as it is), or raises.
-        own: What remembers the messages that are written, while somebody watches; else None.
-        tries: How often this write was begun before, and something else interrupted it.
+        admit: Called once, before the first write: raises, or gives the lock to record with it (None: as it is).
+        own: Remembers the written messages while the store is watched; else None.
+        tries: The number of earlier tries of this write that another writer interrupted.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Conversation:
         return self._lock
 
     def ensure_admitted(self) -> None:
-        """Raise now what a write would: `Locked`, `LockLost`."""
+        """Raise `Locked` or `LockLost` now if a write would."""
         self._admitted()
 
     @property
@@ -99,16 +99,16 @@ class Conversation:
         return self.transaction.head
 
     def document(self) -> Document:
-        """The whole conversation. Costs a parse, once."""
+        """The whole conversation. Cost: one parse."""
         return self.transaction.document()
 
     def _stamp(self) -> str:
-        """The new `updatedAt`: later than any that the conversation had, so that it names one write."""
+        """The new `updatedAt`: later than all earlier ones of the conversation, so that it names one write."""
         return timestamps.later_than(self.transaction.newest)
 
     def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
-        """The place and the messages as a try before this one, which was interrupted, has written them; None: it has
-        not. What was written and isn't there, somebody has read and taken out since: it stays out."""
+        """The place and the messages as an earlier, interrupted try has written them; None: it has not. A message that
+        was written and is not in the document was removed since, and stays removed."""
         times = {message.get("id"): message.get("timestamp") for message in messages}
 
         def written(entries: list[Document]) -> dict[int, Document]:
@@ -124,25 +124,25 @@ class Conversation:
         return next(iter(there), self.transaction.count), list(before.values())
 
     def append(self, messages: list[Document], *, move: bool = False) -> tuple[int, list[Document]]:
-        """Append checked messages, durably; one that names no parent to the end of the active branch.
+        """Append checked messages, durably. A message without a parent goes to the end of the active branch.
 
         Args:
-            messages: As `check_message` gives them; at least one. They are completed in this very list, so that who
-                tries again gives the same.
-            move: Whether the active branch is to end in the last of them.
+            messages: As `check_message` gives them; at least one. They are completed in this list, so that another try
+                writes the same messages.
+            move: Whether the last message becomes the end of the active branch.
 
         Returns:
-            The position of the first, and the messages as written.
+            The position of the first message, and the messages as written.
 
         Raises:
-            InvalidInput: One is too large, or names a parent that isn't there; nothing was written.
-            Interfered: Something else wrote the document meanwhile.
+            InvalidInput: A message is too large, or its parent does not exist; nothing was written.
+            Interfered: Another program wrote the document meanwhile.
         """
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
         lock, at = self._admitted(), self.transaction
         head_before = at.head
-        # Unlike `updatedAt` the time of a message never runs ahead; and it is never earlier than the last one's.
+        # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's.
         time = timestamps.now(at.time or at.updated_at)
         is_plain = head_before.current is None
         for place, message in enumerate(messages):
@@ -184,7 +184,7 @@ class Conversation:
         return place, entries
 
     def has(self, message_id: str) -> bool:
-        """Whether a message has this id. Costs reading back to it; a parent mostly stands near the end."""
+        """Whether a message has this id. Cost: reading back to it; a parent is mostly near the end."""
         return self.transaction.has(message_id)
 
     def switch(self, leaf: str, *, is_last: bool) -> None:
@@ -210,11 +210,11 @@ class Conversation:
         return self.head.document | {"updatedAt": self.transaction.updated_at}
 
     def change_head(self, change: Callable[[Document], None], *, ends_active: bool | None = None) -> Document:
-        """Change title or metadata; no message is parsed.
+        """Change title or metadata, without parsing messages.
 
         Args:
-            change: Changes the head it is given in place. What it raises is raised, and nothing was written.
-            ends_active: Whether the last message is the end of the active branch then; None: as it is.
+            change: Changes the given head in place. If it raises, nothing is written.
+            ends_active: Whether the last message is then the end of the active branch; None: as it is.
 
         Returns:
             The head as it is now.
@@ -226,10 +226,10 @@ class Conversation:
         return self._before()
 
     def set_context(self, context: Callable[[], Iterable[bytes]]) -> Document:
-        """Give the conversation another context; no message is parsed.
+        """Replace the context, without parsing messages.
 
         Args:
-            context: Gives the new context, a JSON object as `Transaction.set_head` takes it; asked once a try.
+            context: Gives the new context, a JSON object as `Transaction.set_head` takes it; called once for each try.
 
         Returns:
             The head as written.
@@ -244,10 +244,10 @@ class Conversation:
         """Change anything.
 
         Args:
-            change: Changes the document it is given, in which the new `updatedAt` stands, or returns another.
-            stamp: The new `updatedAt`; empty: now; None: as it is, and it is written even if nothing changes.
-            reason: Why messages go or change, as `removed` takes it: they are kept in the trash first. Empty: none is
-                kept, because the version there is now is kept elsewhere.
+            change: Changes the given document, which has the new `updatedAt`, or returns another.
+            stamp: The new `updatedAt`; empty: now; None: as it is, and the document is written in any case.
+            reason: The reason to remove or change messages, as `removed` takes it; they go to the trash first. Empty:
+                no message goes to the trash, because the present version is kept elsewhere.
 
         Returns:
             The document as it is now.
@@ -284,7 +284,7 @@ class Conversation:
         return after
 
     def refreshed_lock(self) -> Document | None:
-        """Overwrite the lock's time with now, in place; where the engine can't, the lock to record with a write."""
+        """Set the lock's time to now, in place. If the engine can't do that: the lock to record with a write."""
         stamp = timestamps.now()
         if self.transaction.refresh_lock(stamp):
             return None
@@ -292,17 +292,17 @@ class Conversation:
         return lock | {"timestamp": stamp}
 
     def refresh_lock(self) -> None:
-        """Overwrite the lock's time with now."""
+        """Set the lock's time to now."""
         if (lock := self.refreshed_lock()) is not None:
             self.change_head(lambda head: head["metadata"].update(lock=lock))
 
 
 def unasked(conversation: Conversation) -> None:
-    """Admits whoever it is, and records no lock: for what has been decided already."""
+    """Admits every instance, and records no lock: for changes that were permitted already."""
 
 
 def _keep_lock_fields(before: Document, after: Document) -> None:
-    """Have a lock that is taken or let go say what else the one before it said: fields this version doesn't know."""
+    """Copy the fields that this version doesn't know from the old lock to the new one."""
     there, lock = before["metadata"].get("lock"), after["metadata"].get("lock")
     if isinstance(there, dict) and isinstance(lock, dict):
         after["metadata"]["lock"] = {key: there[key] for key in there if key not in _LOCK} | lock
@@ -313,20 +313,20 @@ class _Unchanged(Exception):
 
 
 def _stamped(before: Document, after: Document) -> Document:
-    """What is to be written: with a new `updatedAt` only where more than the lock changed. Raises `_Unchanged`."""
+    """The document to write; `updatedAt` is new only if more than the lock changed. Raises `_Unchanged`."""
 
-    def told(document: Document, **metadata: Any) -> bytes:
+    def undated(document: Document, **metadata: Any) -> bytes:
         return codec.encode(document | {"updatedAt": "", "metadata": document["metadata"] | metadata})
 
-    if told(before, lock=None) != told(after, lock=None):
+    if undated(before, lock=None) != undated(after, lock=None):
         return after
-    if told(before) == told(after):
+    if undated(before) == undated(after):
         raise _Unchanged
     return after | {"updatedAt": before["updatedAt"]}
 
 
 def _copied(value: Any) -> Any:
-    """A copy that may be changed; what is neither dict nor list is shared (a number's `Fragment` can't be copied)."""
+    """A copy of dicts and lists. Other values are shared, as a number's `Fragment` can't be copied."""
     if isinstance(value, dict):
         return {key: _copied(field) for key, field in value.items()}
     if isinstance(value, list):

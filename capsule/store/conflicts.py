@@ -1,8 +1,8 @@
-"""What two merged versions had changed differently, and a person has yet to settle: listed, and settled.
+"""Conflicts that a merge left for a person to decide: listing and settling them.
 
-What must stay true: settling is one write, admitted as every other is; what it writes is as valid as what is written
-anywhere else; a value that was not chosen stays in the file's history in git and nowhere else; and a list of conflicts
-costs what a list of conversations costs. How conflicts come about is `capsule.format.merge.merge`'s.
+What must stay true: settling is one write, under the same rules as every other write. A value that was not chosen
+stays only in the file's history in git. A list of conflicts costs as much as a list of conversations.
+`capsule.format.merge.merge` finds the conflicts.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Disputed:
-    """A field of a conversation that awaits a decision.
+    """A field of a conversation with a conflict.
 
     Attributes:
         id: The conversation.
         title: Its title.
-        field: The field: `title`, `metadata.description`.
-        values: What it could be, each with when it was set, where that is known; None: not there.
-        kept: What stands for now.
+        field: The field, such as `title` or `metadata.description`.
+        values: The candidates, each with the time when it was set, if known; a value of None: the field is removed.
+        kept: The present value.
     """
 
     id: str
@@ -41,13 +41,13 @@ class Disputed:
     kept: Any
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The fields for `--json`."""
         values = [{"value": value} | ({"at": at} if at else {}) for value, at in self.values]
         return {"id": self.id, "title": self.title, "field": self.field, "kept": self.kept, "values": values}
 
 
 class Conflicts:
-    """What merges left to be decided in the conversations of a store."""
+    """The conflicts in the conversations of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,27 +61,26 @@ class Conflicts:
                 document["title"],
                 field,
                 tuple((values[key]["value"], values[key].get("at")) for key in sorted(values)),
-                _standing(document, field),
+                _value(document, field),
             )
             for field, values in sorted(fields.items())
         ]
 
     def settle(self, id: str, field: str, value: Any) -> Head:
-        """Decide what a field is that two merged versions had changed differently.
+        """Settle a conflict: give a field its value.
 
         Args:
             id: The conversation.
             field: The field, as `list` names it.
-            value: What it is to be, one of those it could be or another; None: it is taken out.
+            value: The value, one of the candidates or another one; None: the field is removed.
 
         Returns:
-            The head; when nothing is left to be settled, without `metadata.conflicts`.
+            The head. Without further conflicts it has no `metadata.conflicts`.
 
-        Raises as `append`; also
-            NotFound: Nothing is to be settled about this field.
-            InvalidInput: The field can't have this value; nothing was changed.
+        Raises the errors of `append`; NotFound if the field has no conflict; InvalidInput if the field can't have this
+        value, and nothing was changed.
 
-        Cost: as `rename`; of a field that is neither the title nor in `metadata`, writing the whole file.
+        Cost: copying the file. For a field that is neither the title nor in `metadata`: writing the whole file.
         """
         path = field_path(field)
         if path == ("title",):
@@ -106,20 +105,20 @@ class Conflicts:
         return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.rewrite(change)))
 
     def list(self, id: str | None = None) -> list[Disputed]:
-        """What awaits a decision, by conversation and field.
+        """List conflicts, by conversation and field.
 
         Args:
-            id: The conversation; None: all of them.
+            id: The conversation; None: all conversations.
 
-        Raises as `load`. Cost: as `heads`, and reading the conversations that have some.
+        Raises NotFound, InvalidDocument. Cost: as `heads`, and reading the conversations with conflicts.
         """
         if id is not None:
             return self._disputed(id)
         ids = sorted(head.id for head in self._store.heads() if head.conflicts)
-        return [one for id in ids for one in self._disputed(id)]
+        return [disputed for id in ids for disputed in self._disputed(id)]
 
 
-def _standing(document: Mapping[str, Any], field: str) -> Any:
+def _value(document: Mapping[str, Any], field: str) -> Any:
     value: Any = document
     for name in field_path(field):
         value = value.get(name) if isinstance(value, dict) else None
@@ -127,7 +126,7 @@ def _standing(document: Mapping[str, Any], field: str) -> Any:
 
 
 def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set a field, in copies of the objects that lead there; None takes it out."""
+    """Set a field, in copies of the objects that contain it; None removes it."""
     inside = document
     for name in path[:-1]:
         there = inside.get(name)

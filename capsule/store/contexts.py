@@ -1,7 +1,7 @@
 """The project context of a conversation, read and written as a whole.
 
-What must stay true: a context is written under the rules of every other write; messages are neither parsed nor written
-anew for it, and it goes to the disk piece by piece, as it may be larger than all of them.
+What must stay true: a context is written under the rules of every other write, piece by piece, as it may be larger than
+all messages. Messages are neither parsed nor rewritten for it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Contexts:
     def get(self, id: str) -> dict[str, Any]:
         """Read the project context of a conversation, as it stands in the file.
 
-        Raises as `load`. Costs reading the file.
-
         Args:
             id: The conversation.
+
+        Raises NotFound, InvalidDocument. Cost: reading the file.
         """
         name = self._store.engine.name(KIND, id)
 
@@ -54,13 +54,13 @@ class Contexts:
         return self._store.engine.parsed(id, parse)
 
     def set(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
-        """Give a conversation a project context, in place of the one that it has.
+        """Give a conversation a project context, in place of its present one.
 
         Args:
             id: The conversation.
-            context: As it will stand in the file (`fullContext`, `metadata`), or what `capture` took of a project.
+            context: The context as in the file (`fullContext`, `metadata`), or the result of `capture`.
 
-        Raises as `append`. Cost: writing the context, and copying the rest of the file.
+        Raises the errors of `append`. Cost: writing the context, and copying the rest of the file.
         """
         if isinstance(context, Encoded):
             encoded = context.encoded
@@ -77,7 +77,7 @@ class Contexts:
         return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.set_context(encoded)))
 
     def clear(self, id: str) -> Head:
-        """Remove the project context of a conversation. Raises and costs as `set`.
+        """Remove the project context of a conversation. Raises the errors of `append`. Cost: copying the file.
 
         Args:
             id: The conversation.
@@ -91,7 +91,7 @@ _TEXT_FIRST = b'{\n    "fullContext": "'
 def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
     """The context at a place in a canonical capsule.
 
-    Its text, which may be large, is read by the faster reader; the rest by the one that keeps every number's digits.
+    The faster reader reads its text, which may be large. The reader that keeps every digit of numbers reads the rest.
     """
     start, end = span
     if not data.startswith(_TEXT_FIRST, start):
@@ -103,11 +103,11 @@ def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
 
 
 def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
-    """The bytes of a checked context. Raises InvalidInput when it is none."""
+    """The bytes of a checked context. Raises InvalidInput."""
     document = new.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
     validation.check_made(document)
     return codec.encode(canonical.in_order(document)["context"])[:-1]
 
 
 def _nothing(head: dict[str, Any]) -> None:
-    """Changes nothing, but has a save recorded."""
+    """Changes nothing; the write then only records the lock."""

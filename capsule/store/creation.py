@@ -1,7 +1,7 @@
 """Making a conversation: from a document, and once under a key.
 
-What must stay true: what is made is a valid capsule, and durable when it is returned; an id that is taken is never
-written over; and a conversation made under a key is made once: its id is made of the key and of what it is made from.
+What must stay true: the result is a valid capsule, and durable when it is returned. An existing conversation is never
+overwritten. A key makes one conversation: its id is made from the key, the operation and the source.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def write_new(store: Writing, document: dict[str, Any]) -> Head:
-    """Write a new conversation, whose lock, if it has one, is this instance's. Raises as `create`."""
+    """Write a new conversation. Its lock, if any, is this instance's. Raises the errors of `create`."""
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
     for entry in entries:
         encoded_within(entry, store.settings.message_bytes)
@@ -50,7 +50,7 @@ def write_new(store: Writing, document: dict[str, Any]) -> Head:
 
 
 class TakenId(InvalidInput):
-    """A conversation of this id exists."""
+    """A conversation with this id exists."""
 
 
 def made_once(
@@ -62,20 +62,19 @@ def made_once(
     title: str | None = None,
     first: dict[str, Any] | None = None,
 ) -> Head:
-    """The conversation that is made under a key; it is made when it is not there.
+    """The conversation of a key; it is made if it does not exist.
 
     Args:
-        store: Where it is looked for.
+        store: The store.
         made_by, source: As `keyed_conversation_id` takes them.
         key: The key.
-        make: Makes it under an id; raises `TakenId` when somebody was faster.
-        title: The title that is asked for, when one is: it tells another request under the same key.
-        first: What its first message has, likewise.
+        make: Makes the conversation under an id; raises `TakenId` if it exists by now.
+        title: The requested title, if any; another title shows that the key was used for another request.
+        first: Fields of the requested first message, likewise.
 
-    Raises as `make`; also
-        InvalidInput: The key was used for another conversation, or for one that lies in the trash.
+    Raises the errors of `make`, and InvalidInput if the key was used for another conversation or a deleted one.
 
-    Cost: as `make`, and a look into the trash; when it is there, reading and flushing it.
+    Cost: as `make`, and listing the trash; for an existing conversation, reading and flushing it.
     """
     id = keyed_conversation_id(made_by, source, check_key(key))
     while True:
@@ -92,14 +91,14 @@ def made_once(
             except TakenId:
                 continue
         document = store.document(id)
-        there: dict[str, Any] = next(iter(document["history"]), {})
-        is_other = first and "editedAt" not in there and any(there.get(name) != value for name, value in first.items())
+        begin: dict[str, Any] = next(iter(document["history"]), {})
+        is_other = first and "editedAt" not in begin and any(begin.get(name) != value for name, value in first.items())
         is_renamed = "titleSetAt" in document["metadata"]
         if is_other or (title is not None and not is_renamed and document["title"] != title):
             raise InvalidInput(
-                f"this idempotency key was used before, for conversation {id}, which began otherwise; nothing was "
-                "made. Use a new key for a new conversation"
+                f"this idempotency key was used before for conversation {id}, which has another title or first "
+                "message; nothing was made. Use a new key for a new conversation"
             )
         with store.engine.transaction(KIND, id) as transaction:
-            transaction.ensure_durable()  # Whoever made it may have died before it was.
+            transaction.ensure_durable()  # The first caller may have died before it was.
         return head

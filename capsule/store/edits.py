@@ -1,9 +1,8 @@
-"""What was written before, changed: one message, the whole conversation as a person saved it, or its file's layout.
+"""Changes of existing messages: one message, a whole conversation saved by a person, or the layout of its file.
 
-What must stay true: a message that is edited stays where it is; a file that a person edited is validated as any file
-is, and a message that was appended while the editor was open is in the result, as the person never saw it. What
-changed says when (`editedAt`), and that is later than all that was there before, whatever the clock says: by it a
-summary knows what changed since.
+What must stay true: an edited message keeps its place. A file that a person edited is validated as any file is, and
+keeps the messages that were appended while the editor was open. `editedAt` says when a message changed; it is later
+than all earlier times, whatever the clock says, so that a summary knows which messages changed since.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Whose = Literal["own", "agent", "person"]
 
 
 class Edits:
-    """Changes of what was written before."""
+    """Changes of existing messages and files."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -42,7 +41,7 @@ class Edits:
             message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or `@last`.
             content: The new text.
 
-        Raises as `append`. Cost: reading and writing the whole file.
+        Raises the errors of `append`. Cost: reading and writing the whole file.
         """
         check_message({"role": "user", "content": content})
 
@@ -65,15 +64,15 @@ class Edits:
         return Message.model_validate(done["entry"]).placed(done["at"])
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
-        """Save a conversation that a person edited as a whole. What they removed or changed goes to the trash.
+        """Save a conversation that a person edited as a whole. Removed and changed messages go to the trash.
 
         Args:
             id: The conversation.
             data: The file as the person left it.
-            read: The file as they got it. What was written since is merged into theirs.
+            read: The file as the person got it. Messages appended since are merged into `data`.
 
-        Raises as `append`; also
-            InvalidDocument: `data` is no capsule, or that of another conversation; nothing was written.
+        Raises the errors of `append`; InvalidDocument if `data` is no capsule, or of another conversation, and nothing
+        was written.
 
         Cost: reading and writing the whole file.
         """
@@ -94,12 +93,12 @@ class Edits:
 
         Args:
             id: The conversation.
-            check: Only say what would be done.
+            check: Change nothing; only return the changes.
 
         Returns:
-            What was changed, in words; empty if there was nothing to do.
+            The changes, in words; empty if the file is current and canonical.
 
-        Raises as `append`. Cost: reading the whole file, and writing it if it changes.
+        Raises the errors of `append`. Cost: reading the whole file, and writing it if it changes.
         """
         path = self._store.engine.name(KIND, id)
         data = self._store.read(id)
@@ -112,15 +111,10 @@ class Edits:
 
 
 def _merged_edit(data: bytes, read: bytes, id: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What makes the edited document out of the one there is now.
-
-    Args:
-        data: The file as the person left it.
-        read: The file as it was given to them.
-        id: The conversation.
+    """The function that makes the edited document from the present one. The arguments are those of `Edits.rewrite`.
 
     Raises:
-        InvalidDocument: `data` is no capsule, or another's; it is named as `{id}.json`.
+        InvalidDocument: `data` is no capsule, or of another conversation; its path is given as `{id}.json`.
     """
     path = f"{id}.json"
     edited, _ = migrations.current(decoded(data, path, id), path)
@@ -142,23 +136,23 @@ def _merged_edit(data: bytes, read: bytes, id: str) -> Callable[[dict[str, Any]]
 
 
 def _dated(message: dict[str, Any], seen: dict[str, Any] | None, stamp: str) -> dict[str, Any]:
-    """A message as a person left it; it says when it was edited, unless they said so."""
+    """A message as a person left it, with `editedAt` if its text changed and the person did not set it."""
     if seen is None or message["content"] == seen["content"] or message.get("editedAt") != seen.get("editedAt"):
         return message
     return message | {"editedAt": stamp}
 
 
 def whose(message: Mapping[str, Any], me: str | None) -> Whose:
-    """Whose words a message is, for whoever wants to change or remove it. Every door that acts for an agent asks this.
+    """The author of a message, for an agent that wants to change or remove it. Every door that acts for an agent asks.
 
-    What a person wrote is changed at that person's word alone, and what an agent wrote by that agent.
+    A person's message is changed only when that person says so, and an agent's only by that agent.
 
     Args:
         message: As it stands in the file.
-        me: The agent that asks; None: one that has no name, to which every agent's words may be its own.
+        me: The agent that asks; None: an agent without a name, which may be the author of any agent's message.
 
     Returns:
-        `own`; `agent`: another agent's; `person`: a person's, or of somebody who can't be told from one.
+        `own`; `agent`: another agent; `person`: a person, or an unknown author.
     """
     author = message.get("from")
     if me is not None and author == me:

@@ -1,7 +1,7 @@
-"""Forks: conversations split off from another one, and what becomes of them when that goes.
+"""Forks: conversations made from a branch of another one.
 
-What must stay true: a fork shares nothing with its source but the words: its messages have ids of their own; and
-deleting a conversation takes no fork with it unasked.
+What must stay true: a fork's messages have ids of their own, so that it shares only text with its source. Deleting a
+conversation deletes no fork, unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
-#: What a fork has of its source's metadata.
+#: The fields of the source's metadata that a fork copies.
 _COPIED = ("mcpServers", "participants", "description")
 
 
@@ -53,20 +53,19 @@ class Forks:
     ) -> Head:
         """Make a new conversation from a branch of another one; it is durable when this returns.
 
-        It has the messages that lead to one message, with new ids and their times, and the source's mode, type,
+        It has the messages that lead to one message, with new ids and the same times, and the source's mode, type,
         tags, MCP servers, participants, description and project context. `forkedFrom` names the source.
 
         Args:
-            id: The source. It is not changed, and may be locked by another instance.
-            at: The last message to take, as `find_message` takes it. None: the end of the active branch.
+            id: The source. It is not changed, and another instance may have locked it.
+            at: The last message to copy, as `find_message` takes it. None: the end of the active branch.
             title: The title. None: "Fork of " and the title of the source.
             attachments: Whether the messages keep their attachments.
             new_id: The new conversation's id. None: a new one.
             created_by: The agent that makes it.
-            key: Instead of `new_id`; as `store.create` takes it.
+            key: An idempotency key in place of `new_id`, as `store.create` takes it.
 
-        Raises as `load` and `store.create`; also
-            NotFound: There is no such message.
+        Raises the errors of `load` and of `store.create`; NotFound if there is no such message.
 
         Cost: reading the source, and writing the new file.
         """
@@ -90,13 +89,13 @@ class Forks:
         tree = Tree(history)
         place = tree.active_leaf(about.get("currentNode")) if at is None else find_message(history, at, id)
         path = [history[place] for place in tree.path_to(place)]
-        said = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
+        first_text = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
         new_ids = ids.message_ids_at([_ms(entry) for entry in path])
         left_out = {"parent"} if attachments else {"parent", "attachments"}
         type = str(about.get("type") or "chat")
         document = new.new_capsule(
             new_id,
-            title_after("Fork of ", source["title"], said) if title is None else check_title(title),
+            title_after("Fork of ", source["title"], first_text) if title is None else check_title(title),
             timestamps.now(),
             str(about.get("mode") or "api"),
             type,
@@ -118,19 +117,20 @@ class Forks:
         Args:
             id: The conversation.
 
-        Raises and costs as `store.delete` of each; if another instance holds one of them, nothing is deleted.
+        Raises NotFound, Locked, LockLost; if another instance has locked one of them, nothing is deleted. Cost: as
+        `store.delete` for each.
         """
-        all_ = [id, *self.list(check_id(id), deep=True)]
-        for one in all_:
-            self._ensure_free(one)
-        gone = []
-        for one in reversed(all_):
+        family = [id, *self.list(check_id(id), deep=True)]
+        for each in family:
+            self._ensure_free(each)
+        deleted = []
+        for each in reversed(family):
             try:
-                gone.append(discard(self._store, one))
+                deleted.append(discard(self._store, each))
             except NotFound:
-                if one == id:
+                if each == id:
                     raise
-        return gone
+        return deleted
 
     def _ensure_free(self, id: str) -> None:
         try:
@@ -149,18 +149,18 @@ class Forks:
             )
 
     def list(self, id: str, *, deep: bool = False) -> list[str]:
-        """List the ids of the forks of a conversation, sorted; also if the conversation is gone.
+        """List the ids of the forks of a conversation, sorted. The conversation may have been deleted.
 
         Args:
             id: The conversation.
             deep: Also list the forks of these forks, and so on, each after its source.
 
-        Raises as `heads`. Costs as `heads`.
+        Raises StorageFailed, StoreBusy. Cost: as `heads`.
         """
-        found = self._store.engine.index.forks_of(id)
+        forks = self._store.engine.index.forks_of(id)
         if not deep:
-            return found
-        all_, at = dict.fromkeys(found), 0
+            return forks
+        all_, at = dict.fromkeys(forks), 0
         while at < len(all_):
             all_ |= dict.fromkeys(self._store.engine.index.forks_of(list(all_)[at]))
             at += 1
@@ -169,35 +169,35 @@ class Forks:
 
 
 def delete_alone(store: Store, id: str) -> Trashed:
-    """Move a conversation to the trash, and have its forks be forks of what it was a fork of. See `Store.delete`."""
-    # First the forks: so the index has heard of the conversation, and tells of one that comes back as restored.
+    """Move a conversation to the trash; its forks become forks of its own source. See `Store.delete`."""
+    # The search for forks comes first: it puts the conversation into the index, which later reports it as restored.
     forks: list[str] = []
-    above = None
+    source = None
     try:
         forks = store.forks.list(id) if store.engine.exists(KIND, check_id(id)) else []
     except CapsuleError as error:
         _log.warning("the forks of %s could not be looked for: %s", id, error.message)
     if forks:
         with suppress(CapsuleError):
-            above = store.head(id).forked_from
+            source = store.head(id).forked_from
     trashed = discard(store, id)
     for fork in forks:
-        _point(store, fork, id, above)
+        _set_source(store, fork, id, source)
     return trashed
 
 
-def _point(store: Store, fork: str, gone: str, above: str | None) -> None:
-    """Have a fork say that it is one of `above` (None: of none), where it says that it is one of `gone`."""
+def _set_source(store: Store, fork: str, deleted: str, source: str | None) -> None:
+    """Give a fork of `deleted` another source; None: it is then no fork."""
 
     def act(conversation: Conversation) -> None:
-        if conversation.head.metadata.get("forkedFrom") != gone:
+        if conversation.head.metadata.get("forkedFrom") != deleted:
             return
 
         def change(head: dict[str, Any]) -> None:
-            if above is None or above == fork:
+            if source is None or source == fork:
                 head["metadata"].pop("forkedFrom", None)
             else:
-                head["metadata"]["forkedFrom"] = above
+                head["metadata"]["forkedFrom"] = source
 
         conversation.change_head(change)
 
@@ -206,11 +206,11 @@ def _point(store: Store, fork: str, gone: str, above: str | None) -> None:
     except NotFound:
         pass
     except CapsuleError as error:
-        _log.warning("conversation %s still says that it is a fork of %s, which is gone: %s", fork, gone, error)
+        _log.warning("conversation %s still names %s as its source, which was deleted: %s", fork, deleted, error)
 
 
 def _ms(entry: Mapping[str, Any]) -> int:
-    """The time of a message in milliseconds since 1970; 0 for what no id can say."""
+    """The time of a message in milliseconds since 1970; 0 if it is invalid or earlier."""
     try:
         return max(0, round(timestamps.parse(str(entry.get("timestamp"))).timestamp() * 1000))
     except ValueError:

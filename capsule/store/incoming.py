@@ -1,10 +1,8 @@
-"""Versions from other clones: brought into the files here, merged with what was written here meanwhile.
+"""Versions from other clones, merged into the local files.
 
-What must stay true: what is here and not in the version that comes stays, whoever is writing at the moment; the lock
-that stands in a file stays as it is, as others' words come into a locked conversation too and no lock is taken for
-it; a file that does not parse is never overwritten; and the same version brought in twice changes nothing.
-
-It knows no git: versions are bytes in the clean form (`format/cleaning.py`), wherever they come from.
+What must stay true: everything written locally stays, also by a writer that is active now. The lock in a file stays as
+it is; a merge needs no lock and goes into a locked conversation too. A file that does not parse is never overwritten.
+Bringing in the same version twice changes nothing. The module knows no git: versions are bytes in the clean form.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What became of a version that was brought in.
+    """The result of bringing in a version.
 
     Attributes:
-        what: "created", "updated" (nothing had been written here), "merged", "deleted", "kept" (it was to be deleted,
-            and is still there) or "same".
-        why: Why it was kept, in words.
-        conflicts: The true conflicts that merging found.
-        notes: What merging decided besides, in words.
+        what: "created", "updated" (without local changes), "merged", "deleted", "kept" (not deleted, for a reason) or
+            "same".
+        why: The reason to keep it, in words.
+        conflicts: The conflicts that a person has to settle.
+        notes: Other decisions of the merge, in words.
     """
 
     what: str
@@ -55,23 +53,23 @@ class Brought:
 
 
 class Incoming:
-    """Versions of documents that come from other clones. It needs a store of files."""
+    """Versions of documents from other clones. It needs a store of files."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def version(self, kind: str, id: str) -> bytes | None:
-        """Read a document as it is between two writes: under its mutex, and checked.
+        """Read a document under its mutex, between two writes, and check it.
 
         Args:
             kind: `conversations` or `agents`.
             id: Its id.
 
         Returns:
-            Its bytes; None if there is none.
+            Its bytes; None if it does not exist. A document of a newer major version is returned too.
 
         Raises:
-            InvalidDocument: It does not parse, or is no document of its kind. One of a newer major version is read.
+            InvalidDocument: It does not parse, or is no document of its kind.
             StoreBusy, Refused, StorageFailed: The system did not permit it.
 
         Cost: reading the file.
@@ -100,19 +98,19 @@ class Incoming:
         return data
 
     def bring_in(self, kind: str, id: str, base: bytes | None, theirs: bytes | None) -> Brought:
-        """Bring a version of a document from elsewhere into its file.
+        """Merge a version of a document from another clone into its file. It needs no lock.
 
         Args:
             kind: `conversations` or `agents`.
             id: Its id.
-            base: The version that both sides began from, in the clean form; None: there was none.
-            theirs: The version that comes, in the clean form; None: it was deleted there.
+            base: The common ancestor of both versions, in the clean form; None: there is none.
+            theirs: The other version, in the clean form; None: it was deleted there.
 
         Raises:
-            InvalidDocument: The file here does not parse, or one of the versions can't be merged; nothing was changed.
-            StoreBusy, Refused, StorageFailed: The system did not let it; nothing was changed.
+            InvalidDocument: The local file does not parse, or a version can't be merged; nothing was changed.
+            StoreBusy, Refused, StorageFailed: The system did not permit it; nothing was changed.
 
-        Cost: reading and writing the file whole, under its mutex; no lock is asked for.
+        Cost: reading and writing the whole file, under its mutex.
         """
         check_id(id)
         if kind == AGENTS:
@@ -149,7 +147,7 @@ class Incoming:
                 after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
                 if codec.encode(after) == written:
                     return Brought("same", "", merged.conflicts, merged.notes)
-            # What comes names no lock that is one here; the one that is here is its holder's.
+            # A lock in their version does not apply here. The local lock stays with its holder.
             after = {**after, "metadata": {**after["metadata"], "lock": here["metadata"]["lock"]}}
             conversation.rewrite(lambda _: after, stamp=None)
             return brought
@@ -157,7 +155,7 @@ class Incoming:
         return self._store._change(id, act, unasked)
 
     def _create_theirs(self, id: str, theirs: bytes) -> None:
-        """Make the file, as it comes. Raises Interfered when there is one by now."""
+        """Make the file from their version. Raises Interfered if it exists by now."""
         data = clean(theirs, f"{id}.json", KIND)
         known = None if _is_newer(data) else anatomy.survey(data)
         own = self._store._own
@@ -168,7 +166,7 @@ class Incoming:
                 own.appended(id, codec.decode(data, id).get("history", []))
 
     def _take_away(self, id: str, base: bytes | None) -> Brought:
-        """Move the conversation to the trash, when it is as it was there before it was deleted, and nobody holds it."""
+        """Move the conversation to the trash if it equals `base`, the version deleted there, and nobody holds it."""
 
         def act(conversation: Conversation) -> Brought:
             if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
@@ -187,7 +185,7 @@ class Incoming:
             return Brought("kept", error.message)
 
     def _under_mutex(self, kind: str, id: str, act: Callable[[HeldDocument], T]) -> T:
-        """What `act` gives under the mutex; again when another program writes meanwhile."""
+        """The result of `act` under the mutex; it starts over when another program writes meanwhile."""
 
         def once() -> T:
             with files_of(self._store.engine, "merging a version from elsewhere").mutex(kind, id) as held:
@@ -197,7 +195,7 @@ class Incoming:
 
 
 def _is_newer(data: bytes) -> bool:
-    """Whether this is a capsule of a newer major version, which nothing here can merge."""
+    """Whether this is a capsule of a newer major version, which can't be merged."""
     try:
         version = migrations.parse_version(codec.decode(data, "").get("version"))
     except CapsuleError:
@@ -206,14 +204,14 @@ def _is_newer(data: bytes) -> bool:
 
 
 def _newer(held: HeldDocument, base: bytes | None, theirs: bytes) -> Brought:
-    """Put a version of a newer major in place of the very one it was made from."""
+    """Replace `base` by a version of a newer major version; there is nothing to merge."""
     got = held.read()
     if got is None:
         raise NotFound(f"no conversation {held.id}", id=held.id)
     if got[0] == theirs:
         return Brought("same")
     if base is None or clean(got[0], held.path, KIND) != base:
-        migrations.current(codec.decode(theirs, held.path), held.path)  # Says that it is too new, and what to do.
+        migrations.current(codec.decode(theirs, held.path), held.path)  # Raises: the version is too new.
     held.replace(got[1], theirs, None, [])
     return Brought("updated")
 

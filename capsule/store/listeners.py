@@ -1,7 +1,7 @@
-"""Those who wait for the changes of an open store, and what wakes them.
+"""Waiting for the changes of an open store.
 
-What must stay true: from one cursor to the next nothing is left out and nothing comes twice; the journal is the only
-buffer, so that who is slow costs no memory; and a store that nobody watches imports and runs nothing for it.
+What must stay true: from one cursor to the next no change is missing and none comes twice. The journal is the only
+buffer, so that a slow reader costs no memory. A store without watchers imports and runs nothing for them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from capsule.watch.hub import Hub, Waiter
     from capsule.watch.stream import Event, Watch
 
-#: The most changes that are read at once.
+#: The largest number of changes that are read at once.
 _MOST = 500
 
 _log = logging.getLogger("capsule")
 
 
 class Listeners:
-    """What wakes those who watch a store. They start nothing before the first one watches."""
+    """The watchers of a store. Nothing is started before the first watch."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._guard = threading.Lock()
-        #: None until somebody watches. Stores that are open beside each other have one together.
+        #: None until the first watch. Stores made by `beside` share the hub of their main store.
         self.hub: Hub | None = None
-        #: The active locks, as far as the hub has heard of them; only its thread uses them.
+        #: The active locks that the hub has seen; only its thread uses them.
         self._locks: dict[str, dict[str, Any]] = {}
 
     def watch(self, since: str | None, ids: Iterable[str] | None, stop: Event | None) -> Watch:
@@ -60,14 +60,14 @@ class Listeners:
         woken = threading.Event()
         waiter = hub.waiter(wanted, woken.set)
         try:
-            found = self._read(waiter, self._store.changes().cursor if since is None else since)
+            answer = self._read(waiter, self._store.changes().cursor if since is None else since)
             with hub.listening():
-                while not found.changes and not hub.closed:
+                while not answer.changes and not hub.closed:
                     if not woken.wait(None if until is None else until - time.monotonic()) or hub.closed:
                         break
                     woken.clear()
-                    found = self._read(waiter, found.cursor)
-            return found
+                    answer = self._read(waiter, answer.cursor)
+            return answer
         finally:
             hub.remove(waiter)
 
@@ -90,7 +90,7 @@ class Listeners:
                 self._store._own = Own()
 
     def ensure_hub(self) -> Hub:
-        """The hub. From now on the store remembers what it writes itself."""
+        """The hub. From now on the store remembers its own writes."""
         if self.hub is None:
             self.remember_own()
             if (main := self._store._main_store) is not None:
@@ -104,23 +104,23 @@ class Listeners:
         return self.hub
 
     def close(self) -> None:
-        """Tell everybody who watches the end."""
+        """End every watch."""
         if self.hub is not None and self._store._main_store is None:
             self.hub.close()
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:
-        found, cursor = self._store.index.changes(since, _MOST)
+        changes, cursor = self._store.index.changes(since, _MOST)
         if since is None:
             self._locks = self._store.index.locks()
-        for change in found:
+        for change in changes:
             if change.kind == "locked" and change.lock is not None:
                 self._locks[change.id] = change.lock
             elif change.kind in ("unlocked", "deleted"):
                 self._locks.pop(change.id, None)
-        return found, cursor
+        return changes, cursor
 
     def _free_the_dead(self) -> None:
-        """Release the locks of programs that have ended: for whoever waits for one, that is the change to hear of."""
+        """Release the locks of programs that have ended, so that instances that wait for a lock see a change."""
 
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
@@ -129,20 +129,20 @@ class Listeners:
 
         for id in [id for id, lock in self._locks.items() if self._store._holder.is_dead(lock)]:
             try:
-                self._store._change(id, act, unasked, is_own=False)  # Nobody here did it: it is news to all.
+                self._store._change(id, act, unasked, is_own=False)  # No caller asked for it.
             except CapsuleError as error:
                 _log.debug("the lock on %s, whose holder is gone, could not be released: %s", id, error)
             else:
                 self._locks.pop(id, None)
 
     def _read(self, waiter: Waiter, since: str) -> Changes:
-        """What changed since; brought up to date, unless the hub has just done so."""
+        """The changes since a cursor; the index is brought up to date first, unless the hub has just done so."""
         refresh, waiter.unsure = waiter.unsure, False
         while True:
-            found, cursor = self._store.index.changes(since, _MOST, refresh=refresh)
-            told = [change for change in found if waiter.wants((change.id,))]
-            if told or len(found) < _MOST:
-                return self._store._marked(told, cursor)
+            changes, cursor = self._store.index.changes(since, _MOST, refresh=refresh)
+            wanted = [change for change in changes if waiter.wants((change.id,))]
+            if wanted or len(changes) < _MOST:
+                return self._store._marked(wanted, cursor)
             since = cursor
 
 

@@ -1,14 +1,15 @@
 """Overrides of MCP servers: of a conversation, and those that wait for the next new one.
 
-What must stay true: what waits is copied into a new conversation before it is cleared, so that a crash in between
-has it apply twice and never not at all; two conversations that are made at once don't both get it. It stands in a
-document of the store's own, `overrides/next.json`, as a person's choice is nothing that could be derived.
+What must stay true: waiting overrides are copied into a new conversation before they are cleared, so that after a crash
+they apply twice rather than not at all. Of two conversations made at once, only one gets them. They are in a document,
+`overrides/next.json`, because a person's choice can't be derived from other data.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.files.engine import again
@@ -35,19 +36,18 @@ Overrides = dict[str, Any]
 
 
 class Servers:
-    """The MCP servers that are switched on or off for the conversations of a store.
-
-    Where an `id` is None, the overrides are meant that wait for the next new conversation.
-    """
+    """The MCP servers that are switched on or off for a conversation, or for the next new one (an `id` of None)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def get(self, id: str | None) -> dict[str, bool]:
-        """Say which MCP servers are switched on (True) or off (False) for a conversation. Raises and costs as `head`.
+        """List the MCP servers that are switched on (True) or off (False) for a conversation.
 
         Args:
             id: The conversation. None: the next one that is made.
+
+        Raises NotFound, InvalidDocument. Cost: reading the beginning of the file.
         """
         if id is not None:
             return self._store.head(id).mcp_servers
@@ -63,10 +63,7 @@ class Servers:
         Returns:
             All switches that the conversation then has.
 
-        Raises as `append`; also
-            InvalidInput: A name can't be that of a server.
-
-        Cost: copying the file.
+        Raises the errors of `append`; InvalidInput if a name is not valid for a server. Cost: copying the file.
         """
         return self._override(id, lambda there: switched(there, switches))
 
@@ -77,7 +74,7 @@ class Servers:
             id: The conversation. None: the next one that is made.
             name: The server.
 
-        Returns, raises and costs as `set`.
+        Returns all switches. Raises the errors of `set`. Cost: copying the file.
         """
         check_server(name)
         return self._override(id, lambda there: switched(there, {name: not switches_in(there).get(name, True)}))
@@ -97,14 +94,14 @@ def _path(engine: Engine) -> str:
 
 
 def _waiting(engine: Engine) -> Overrides:
-    """The overrides that wait; costs a look for the document when there is none."""
+    """The overrides that wait."""
     if not engine.exists(KIND_OF_OVERRIDES, _NEXT):
         return {}
     return overrides_in(_decoded(engine.read(KIND_OF_OVERRIDES, _NEXT), _path(engine))["mcpServers"])
 
 
 def _change_waiting(engine: Engine, change: Callable[[Overrides], Overrides]) -> Overrides:
-    """What the overrides that wait became; `change` runs again when another program wrote them meanwhile."""
+    """Change the overrides that wait, and return them. `change` runs again if another program wrote them meanwhile."""
     after: Overrides = {}
 
     def edit(data: bytes | None) -> bytes | None:
@@ -119,10 +116,7 @@ def _change_waiting(engine: Engine, change: Callable[[Overrides], Overrides]) ->
 
 
 def with_waiting(engine: Engine, make: Callable[[Overrides | None], Head]) -> Head:
-    """Make a conversation that begins with the overrides that wait, which are then gone.
-
-    Costs a look for the document when none waits. The document is held meanwhile when one does.
-    """
+    """Make a conversation with the overrides that wait, and clear them. Their document is held meanwhile."""
     if not _waiting(engine):
         return make(None)
     made: list[Head] = []
@@ -130,17 +124,17 @@ def with_waiting(engine: Engine, make: Callable[[Overrides | None], Head]) -> He
 
     def take(there: Overrides) -> Overrides:
         nonlocal taken
-        if not made:  # Else something else wrote the document meanwhile: what it put there stays.
+        if not made:  # Else another program wrote the document meanwhile: its overrides stay.
             taken = there
             made.append(make(taken or None))
-        return {name: one for name, one in there.items() if taken.get(name) != one}
+        return {name: value for name, value in there.items() if taken.get(name) != value}
 
     try:
         _change_waiting(engine, take)
     except CapsuleError as error:
         if not made:
             raise
-        # The conversation is there: an error would have it made again.
+        # The conversation exists: after an error the caller would make it again.
         _log.warning(
             "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the next one "
             "gets them too: %s",
@@ -155,7 +149,7 @@ def _nothing() -> dict[str, Any]:
 
 
 def waiting_problems(engine: Engine) -> list[Problem]:
-    """What is wrong with the document of the overrides that wait; nothing, when there is none."""
+    """The problems of the document of waiting overrides; empty if there is no document."""
     path = _path(engine)
     try:
         if not engine.exists(KIND_OF_OVERRIDES, _NEXT):
@@ -168,7 +162,7 @@ def waiting_problems(engine: Engine) -> list[Problem]:
 
 
 def problems_of(data: bytes, path: str) -> list[Problem]:
-    """What is wrong with a file of overrides that wait; nothing when all is well."""
+    """The problems of a file of waiting overrides."""
     try:
         _decoded(data, path)
     except InvalidDocument as error:
@@ -177,16 +171,15 @@ def problems_of(data: bytes, path: str) -> list[Problem]:
 
 
 def _decoded(data: bytes, path: str) -> dict[str, Any]:
-    """The document, `mcpServers` in it. Raises InvalidDocument, which says the way out."""
+    """The document, with `mcpServers`. Raises InvalidDocument, which says what to do."""
     try:
         document = codec.decode(data, path)
         for where, wrong in _wrong(document):
             raise InvalidDocument.of([Problem(path, *places.locate(data, (where,)), where, wrong)])
     except InvalidDocument as error:
         problem = error.problems[0]
-        what = f"{problem.what}; correct the file or remove it: it holds what the next new conversation begins with"
-        told = Problem(path, problem.line, problem.column, problem.where, what)
-        raise InvalidDocument.of([told]) from None
+        advice = "correct the file or remove it: it holds the MCP switches of the next new conversation"
+        raise InvalidDocument.of([replace(problem, path=path, what=f"{problem.what}; {advice}")]) from None
     return document
 
 

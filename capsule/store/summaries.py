@@ -1,7 +1,7 @@
-"""Summaries: conversations that sum up another one, and know how far that one went when they were made.
+"""Summaries: conversations that sum up another one, and record how far that one went.
 
-What must stay true: a summary's text is what somebody wrote, and never made here; what it was made of is said as it
-was when it was read, not when the summary was done, so that what came in between counts as new.
+What must stay true: the caller writes the text of a summary; it is never made here. A summary records the state of its
+source when the source was read, so that messages written since count as new.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Mark:
     """How far a conversation went at a time.
 
     Attributes:
-        message: The id of the last message of its active branch, or of the one up to which it was summed up; None
-            when it had none.
-        messages: How many messages lead there, itself included.
+        message: The id of the last message of its active branch, or of the last message that was summed up; None: it
+            had no messages.
+        messages: The number of messages up to that message, itself included.
         updated_at: The conversation's `updatedAt` then.
     """
 
@@ -48,10 +48,10 @@ class Mark:
 
         Args:
             document: The conversation.
-            up_to: A message of its active branch, as `Store.find_message` takes it; None: its end.
+            up_to: A message of its active branch, as `Store.find_message` takes it; None: the end of the branch.
 
         Raises:
-            NotFound, InvalidInput: `up_to` is no message there.
+            NotFound, InvalidInput: `up_to` is not a message of the active branch.
         """
         path = active_path(document)
         if up_to is not None:
@@ -64,19 +64,19 @@ class Mark:
         return cls(path[-1]["id"] if path else None, len(path), document["updatedAt"])
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in `metadata.summaryOf`."""
+        """The value of `metadata.summaryOf`."""
         return {"message": self.message, "messages": self.messages, "updatedAt": self.updated_at}
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What became of a summary's source since.
+    """The state of a summary's source.
 
     Attributes:
-        state: `current`; `behind`: it went on; `elsewhere`: its active branch is another one, or lost messages;
-            `gone`: it can't be read; `unknown`: the summary doesn't say what it was made of.
-        added: Messages that came since, on the active branch.
-        edited: Messages that were summed up, and changed since.
+        state: `current`; `behind`: it has newer messages or edits; `elsewhere`: another branch is active, or messages
+            were removed; `gone`: it can't be read; `unknown`: the summary does not record what it summed up.
+        added: The number of newer messages on the active branch.
+        edited: The number of messages that were edited after they were summed up.
     """
 
     state: str
@@ -86,12 +86,12 @@ class Standing:
     def __str__(self) -> str:
         if self.state == "behind":
             parts = [(self.added, "new", "message"), (self.edited, "edited", "")]
-            said = ", ".join(
+            news = ", ".join(
                 f"{many} {what}{' ' + noun + ('s' if many > 1 else '') if noun else ''}"
                 for many, what, noun in parts
                 if many
             )
-            return f"its source has moved on since: {said}"
+            return f"its source has moved on since: {news}"
         return {
             "current": "its source is as it was",
             "elsewhere": "its source has moved on since: what was summed up is no longer all on its active branch",
@@ -100,24 +100,24 @@ class Standing:
         }[self.state]
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The fields for `--json`."""
         return {"state": self.state, "added": self.added, "edited": self.edited}
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary, and what became of its source since."""
+    """A summary, and the state of its source."""
 
     head: Head
     standing: Standing
 
 
 def standing_of(summary: Mapping[str, Any], source: Mapping[str, Any] | None) -> Standing:
-    """What became of the source of a summary.
+    """The state of a summary's source.
 
     Args:
         summary: The summary, as `Store.document` gives it.
-        source: Its source likewise; None: it is gone.
+        source: Its source, likewise; None: it can't be read.
     """
     if source is None:
         return Standing("gone")
@@ -141,11 +141,13 @@ class Summaries:
         self._store = store
 
     def mark(self, id: str, up_to: str | None = None) -> Mark:
-        """Note how far a conversation goes now, for `add`. Raises and costs as `document`.
+        """Note how far a conversation goes now, for `add`.
 
         Args:
             id: The conversation.
             up_to: A message of its active branch, as `find_message` takes it. None: the end of the branch.
+
+        Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
         return Mark.of(self._store.document(id), up_to)
 
@@ -165,13 +167,13 @@ class Summaries:
         """Make a conversation that sums up another one, with its tags; it is durable when this returns.
 
         Args:
-            id: The source. It is not changed, and may be locked by another instance.
+            id: The source. It is not changed, and another instance may have locked it.
             text: The summary.
             title: The new conversation's title. None: "Summary: " and the title of the source.
             tags: Tags in addition to those of the source.
-            of: How far the source had got when it was read for the summary (`mark`). None: as far as it goes now.
+            of: The `mark` of the source, made when it was read for the summary. None: the source as it is now.
             type: The new conversation's type.
-            role: The role of its message, which is the summary.
+            role: The role of the message that holds the summary.
             created_by: The agent that wrote the summary.
             key: As `store.create` takes it.
 
@@ -183,7 +185,7 @@ class Summaries:
         Cost: reading the source, and writing the new file.
         """
         if not text.strip():
-            raise InvalidInput("the summary is empty; there is nothing to make a conversation of")
+            raise InvalidInput("the summary is empty; give its text")
         message = check_message({"role": role, "content": text, "from": created_by})
 
         def make(made: str) -> Head:
@@ -220,12 +222,12 @@ class Summaries:
         )
 
     def standing(self, id: str) -> Standing | None:
-        """Say what became of the source of a summary. None: the conversation is no summary.
+        """Compare a summary with its source. None: the conversation is no summary.
 
         Args:
             id: The summary.
 
-        Raises as `document`. Costs reading both files.
+        Raises NotFound, InvalidDocument. Cost: reading both files.
         """
         document = self._store.document(id)
         metadata = document["metadata"]
@@ -241,12 +243,12 @@ class Summaries:
             return None
 
     def list(self, id: str) -> list[Summary]:
-        """List the summaries of a conversation, pinned ones, then the newest first; also if the conversation is gone.
+        """List the summaries of a conversation, pinned ones first, then the newest first.
 
         Args:
-            id: The conversation.
+            id: The conversation, which may have been deleted.
 
-        Raises as `heads`. Costs as `heads`, and reading the conversation and its summaries.
+        Raises StorageFailed, StoreBusy. Cost: as `heads`, and reading the conversation and its summaries.
         """
         heads = self._store.list(Filter(archived=None, summaries_of=id), "created").heads
         source = self._source(id) if heads else None

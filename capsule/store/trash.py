@@ -1,7 +1,7 @@
-"""The trash of an open store: conversations and messages that were taken away, brought back, and dropped for good.
+"""The trash of an open store: deleted conversations and removed messages.
 
-What must stay true: whatever a write takes away lies in the trash before it is gone; only `purge` drops it from there,
-and only what has been there for long enough.
+What must stay true: a write puts what it removes into the trash first. Only `purge` empties the trash, and only of
+entries that are old enough.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Messages in the trash that one write took out of a conversation or changed.
+    """Messages in the trash that one write removed or changed.
 
     Attributes:
-        trashed: Where they lie.
+        trashed: The entry in the trash.
         title: The conversation's title then.
-        reason: `deleted`, `pruned`, `edited` or `restored` (their places were taken by others that were put back).
-        messages: They, as they were.
+        reason: `deleted`, `pruned`, `edited` or `restored` (restored messages replaced them).
+        messages: The messages before the write.
     """
 
     trashed: Trashed
@@ -42,7 +42,7 @@ class Removed:
 
 
 class Trash:
-    """What was deleted from a store."""
+    """The trash of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Trash:
         Args:
             trashed: The conversation, as `list` gives it.
 
-        Raises as `list`. Cost: reading the beginning of the file.
+        Raises nothing: `Head.damaged` says why the file can't be read. Cost: reading the file.
         """
         data = b""
         try:
@@ -68,18 +68,18 @@ class Trash:
         """Bring a conversation back from the trash.
 
         Args:
-            id: Its id, or a unique beginning of it.
-            trashed: Which one of those that were deleted under this id, as `list` gives it. None: the last one.
+            id: Its id, or a unique prefix of it.
+            trashed: The entry to restore if several were deleted under this id, as `list` gives it. None: the newest.
 
         Raises:
-            NotFound: There is none in the trash.
-            Refused: A conversation of that id is there.
+            NotFound: The trash has no such conversation.
+            Refused: The id is taken by another conversation.
 
         Cost: a link and two flushes of a directory.
         """
         deleted = self.list()
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash"))
-        latest = trashed or next(one for one in deleted if one.id == wanted)
+        latest = trashed or next(entry for entry in deleted if entry.id == wanted)
         self._store._wrote(wanted, "restored")
         self._store.engine.restore(KIND, wanted, latest.token)
         try:
@@ -88,25 +88,25 @@ class Trash:
             return Head(wanted, path=self._store.engine.name(KIND, wanted), damaged=error.message)
 
     def removed(self, id: str | None = None) -> list[Removed]:
-        """List the messages in the trash, those that were removed last first.
+        """List the messages in the trash, the last removed first.
 
         Args:
-            id: Only of this conversation. None: of all.
+            id: Only of this conversation. None: of all conversations.
 
-        Raises as `list`. Costs reading the messages that it lists.
+        Raises Refused, StorageFailed. Cost: reading the listed messages.
         """
-        found = []
+        removed = []
         for trashed in self._store.engine.trash(REMOVED):
             if id is None or trashed.id == id:
                 kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
-                found.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
-        return found
+                removed.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
+        return removed
 
     def restore_messages(self, trashed: Trashed) -> list[str]:
         """Put messages from the trash back into their conversation, and remove them from the trash.
 
-        A message that was removed returns under the message that it answered. A message that was edited gets its former
-        text, and the text that it has now goes to the trash in turn.
+        A removed message returns under the message that it answered. An edited message gets its former text, and its
+        present text goes to the trash.
 
         Args:
             trashed: The messages, as `removed` gives them.
@@ -114,8 +114,8 @@ class Trash:
         Returns:
             The ids of the messages that came back or changed.
 
-        Raises as `append`, and costs as `edits.message`; also
-            NotFound: They are no longer in the trash, or the conversation is gone.
+        Raises the errors of `append`; NotFound if the trash or the store has lost them. Cost: reading and writing the
+        whole file.
         """
         kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
 
@@ -134,22 +134,22 @@ class Trash:
         return self._store._change(trashed.id, act)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
-        """Remove for good what is in the trash and the quarantine, and every other trace of it.
+        """Erase the contents of the trash and the quarantine, and every other trace of them.
 
-        Afterwards no file in `.capsule/` has a text that was removed from a conversation, unless it came to the
-        trash or the quarantine since. What a conversation has now stays in it. If a document does not parse, what the
-        store remembers of it is kept, because a repair may need it.
+        Afterwards no file in `.capsule/` has a text that was removed from a conversation, except texts that came to the
+        trash or the quarantine since. Conversations stay as they are. If a document does not parse, the store keeps
+        its records of that document, because a repair may need them.
 
         Args:
-            older_than_s: Only what has been there for more than so many seconds; 0: everything.
+            older_than_s: Only entries older than this many seconds; 0: everything.
 
         Returns:
             The paths that were removed from the trash and the quarantine.
 
         Raises:
-            StoreBusy, Refused, StorageFailed: The system did not permit it; the next purge removes what is left.
+            StoreBusy, Refused, StorageFailed: The system did not permit it; the next purge removes the rest.
 
-        Cost: reading every conversation that was written here. The next question builds the index anew.
+        Cost: reading every conversation that was written here. The next use of the index rebuilds it.
         """
         return self._store.engine.purge(older_than_s)
 
@@ -165,7 +165,7 @@ class Trash:
 
 
 def discard(store: Store, id: str) -> Trashed:
-    """Move a conversation to the trash, whatever forks it has; a damaged file too. Raises as `Store.delete`."""
+    """Move a conversation or a damaged file to the trash, without its forks. Raises the errors of `Store.delete`."""
 
     def act(conversation: Conversation) -> Trashed:
         trashed = store._holder.discard(conversation)

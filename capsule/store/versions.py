@@ -1,7 +1,7 @@
-"""Bringing back an earlier version of a conversation, as a new write.
+"""Restoring an earlier version of a conversation, as a new write.
 
-What must stay true: nothing is written over before it is kept in the quarantine; the rule of who may write is asked
-as for every save; and the messages keep their ids, so that a merge knows them again.
+What must stay true: the replaced version goes to the quarantine first. The same rule as for a save decides who may
+write. The messages keep their ids, so that a merge recognizes them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was brought back.
+    """A restored version.
 
     Attributes:
         head: The head as it is now.
-        kept: Where the version lies whose place it took, in the quarantine; None: there was none.
+        kept: The path of the replaced version in the quarantine; None: nothing was replaced.
     """
 
     head: Head
@@ -49,27 +49,26 @@ class Versions:
         self._store = store
 
     def restore(self, id: str, document: Mapping[str, Any]) -> Restored:
-        """Write an earlier version of a conversation anew, `updatedAt` apart, which is now.
+        """Write an earlier version of a conversation, with a new `updatedAt`.
 
-        What is there now is kept in the quarantine first; also a file that does not parse. A conversation that is gone
-        is made again.
+        The present file goes to the quarantine first, even if it does not parse. A deleted conversation is made again.
 
         Args:
             id: The conversation.
-            document: The version, as `document` gives one, with any lock; it stays as it is.
+            document: The version, as `Store.document` gives it. Its lock is ignored. It is not changed.
 
         Raises:
-            InvalidDocument: It is no capsule, that of another conversation, or of a newer major version.
-            InvalidInput: The conversation is gone, and a message is larger than the store accepts.
-            Locked, LockLost: Another instance holds the conversation, or took it.
-            StoreBusy, Refused, StorageFailed: The system did not let it.
+            InvalidDocument: It is no capsule, or of another conversation or a newer major version.
+            InvalidInput: The conversation was deleted, and a message is larger than the store accepts.
+            Locked, LockLost: Another instance holds the lock, or took it.
+            StoreBusy, Refused, StorageFailed: The system did not permit it.
 
         Cost: writing the file twice.
         """
         check_id(id)
         wanted = _without_lock(migrations.current(dict(document), f"{id}.json")[0])
         wanted = decoded(codec.encode(wanted), f"{id}.json", id)  # It must still be a capsule, and this one.
-        self._store._wrote(id, "restored")  # It is so when it was deleted once, and the watchers heard of that.
+        self._store._wrote(id, "restored")  # Watchers that saw it deleted see this change.
         try:
             return self._store._change(id, lambda conversation: self._in_its_place(conversation, wanted))
         except NotFound:
@@ -78,7 +77,7 @@ class Versions:
             return again(lambda: self._in_place_of_damaged(id, wanted))
 
     def _in_its_place(self, conversation: Conversation, wanted: dict[str, Any]) -> Restored:
-        """In the place of a sound version."""
+        """Replace a valid file."""
         conversation.ensure_admitted()
         kept = conversation.transaction.set_aside("replaced")
 
@@ -89,7 +88,7 @@ class Versions:
         return Restored(self._store._head_of(conversation.id, after), kept)
 
     def _anew(self, wanted: dict[str, Any]) -> Restored:
-        """A conversation that is gone."""
+        """Make a deleted conversation again."""
         kind = str(wanted["metadata"].get("type", "chat"))
         lock = self._store._holder.lock_for_new(kind) or inactive_lock()
         stamp = timestamps.now(wanted["updatedAt"])
@@ -99,13 +98,13 @@ class Versions:
         )
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
-        """In the place of a file that does not parse, of which nobody can say who holds it."""
+        """Replace a file that does not parse, so that its lock is unknown."""
         with files_of(self._store.engine).mutex(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
                 raise Interfered
             kept = held.quarantine(got[0], "replaced")
-            # What it lacks stays out: this version was asked for.
+            # Messages that are not in this version stay out: the caller asked for this version.
             taken_in = reconcile(wanted, held.records(), deliberate=True)
             document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
