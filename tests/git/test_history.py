@@ -318,7 +318,7 @@ def test_without_a_repository_no_command_begins(tmp_path: Path) -> None:
     conversation(clone)
     for words in (
         *("git log plan", "show plan --at HEAD", "git diff plan HEAD", "git restore plan --at HEAD"),
-        *("git autocommit", "watch --autocommit 1", "git commit", "git sync", "git status", "git setup"),
+        *("git autocommit", "git commit", "git sync", "git status", "git setup"),
     ):
         ran = clone.capsule(*words.split(), expect=3)
         assert "lies in no git repository; make one with: git init" in ran.err, words

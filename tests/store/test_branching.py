@@ -441,7 +441,7 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
     for n in range(2):  # The second time the store has a cache.
         tree = Tree(history)
         message = str(tree.ids[(wanted + n) % len(tree)])
-        found = tree.siblings(message)
+        found = tree.siblings_at(tree.places[message])
         told = store.branches.alternatives(id, message)
         assert (told.index, list(told.ids)) == (found.index, [tree.ids[at] for at in found.places])
         assert list(told.leaves) == [tree.ids[at] for at in found.leaves]
