@@ -51,7 +51,7 @@ class Histories:
         self.parents: dict[str, Parent] = {}
         #: Versions that did not win, each with its id, by the message they are versions of.
         self.beside: dict[str, dict[str, Message]] = {}
-        #: Whom messages answer who are not there, by those that answer them.
+        #: The deleted parents of messages, by the messages' ids.
         self.answered: dict[str, str | None] = {}
         self.notes: list[str] = []
 
@@ -81,7 +81,7 @@ class Histories:
     # -- Which messages, and what is in them ---------------------------------------------------------------------
 
     def _message(self, id: str) -> Message | None:
-        """What becomes of a message of either side; None: it goes."""
+        """What becomes of a message of either side; None: it vanishes."""
         base, ours, theirs = (side.written.get(id) for side in (self.base, self.ours, self.theirs))
         if ours is not None and theirs is not None:
             if ours == theirs or theirs == base:
@@ -136,7 +136,7 @@ class Histories:
         return order
 
     def _with_what_comes_back(self, side: Side) -> Sequence[str]:
-        """The ids of a side, and in their old place those that it deleted and the other side keeps."""
+        """The ids of a side, and in their old places those that it deleted and the other side keeps."""
         back = [id for id in self.base.ids if id in self.kept and id not in side.entries]
         if not back:
             return side.ids
@@ -152,10 +152,10 @@ class Histories:
             result += [id, *behind.get(id, ())]
         return result
 
-    # -- Who answers whom ----------------------------------------------------------------------------------------
+    # -- The parents --------------------------------------------------------------------------------------------
 
     def _parent(self, id: str) -> Parent:
-        """Whom a message answers; the message is there."""
+        """The parent of a message that is in the result."""
         ours, theirs = (side.parents.get(id, ABSENT) for side in (self.ours, self.theirs))
         if ours is theirs or ours == theirs:
             if isinstance(ours, str) and ours not in self.kept and ours not in self.base.entries:
@@ -174,14 +174,14 @@ class Histories:
         return self._latest_parent(id)
 
     def _has_moved(self, id: str, side: Side) -> bool:
-        """Whether a side had a message answer another one, and not only deleted whom it answered."""
+        """Whether a side gave a message another parent, and did not only delete its parent."""
         was = self.base.parents[id]
         if side.parents[id] is was or side.parents[id] == was:
             return False
         return bool(side.parents[id] != (was if was is LINE else self.base.lifted(was, side.entries)))
 
     def _latest_parent(self, id: str) -> Parent:
-        """Both sides had it answer others: the later of the two."""
+        """The later of two parents that the sides gave it."""
         candidates = {self._there(id, side.parents[id], side) for side in (self.ours, self.theirs)}
 
         def lateness(parent: Parent) -> tuple[bool, str, str]:
@@ -192,7 +192,7 @@ class Histories:
         return max(candidates, key=lateness)
 
     def _there(self, id: str, parent: Parent, side: Side, *, is_new: bool = False) -> Parent:
-        """A parent that stays: the nearest above, where it doesn't."""
+        """The parent, or the nearest one above it that is in the result."""
         if not isinstance(parent, str) or parent in self.kept:
             return parent
         is_known = parent in self.base.entries
@@ -208,7 +208,7 @@ class Histories:
         return self.base.lifted(parent, self.kept)
 
     def _linked(self, order: list[str]) -> list[dict[str, Any]]:
-        """The messages in this order, each naming whom it answers where that isn't the one before."""
+        """The messages in this order. Each names its parent where that is not the message before it."""
         answered: dict[str, str | None] = {}
         end: str | None = None
         line: set[str | None] = set()
@@ -250,7 +250,7 @@ class Histories:
         return history
 
     def _that_won(self, id: str) -> str | None:
-        """The message that this is a version of; None: there is none."""
+        """The message that this one is a version of; None: there is none."""
         seen: set[str] = set()
         while self.parents[id] is BESIDE:
             seen.add(id)
@@ -261,7 +261,7 @@ class Histories:
         return id
 
     def _note_again(self) -> None:
-        """What a side has noted of who is still gone is noted again."""
+        """Keep the notes of both sides about parents that are still deleted."""
         for side in (self.ours, self.theirs):
             for id, parent in side.answered.items():
                 is_gone = parent is not None and parent not in side.entries and parent not in self.kept
@@ -282,7 +282,7 @@ class Histories:
                 self.answered.setdefault(id, parent)
 
     def _open_circles(self, answered: dict[str, str | None]) -> None:
-        """Where both sides together made messages answer each other, the first of them answers nobody."""
+        """Make the first message of each circle a root, where only both sides together made the circle."""
         passed: dict[str, str] = {}
         for start in answered:
             at: str | None = start
@@ -300,7 +300,7 @@ class Histories:
 
 
 def _circle(parents: Mapping[str, str | None], start: str) -> Set[str]:
-    """The messages from this one up, when they lead back to it; else none."""
+    """The messages from this one up, if they lead back to it; else none."""
     circle: set[str] = set()
     at: str | None = start
     while at is not None and at not in circle:
@@ -314,5 +314,5 @@ def _lateness(message: Message) -> tuple[str, bytes]:
 
 
 def _named(id: str) -> str:
-    """An id in words: of one that the store made its beginning."""
+    """An id as messages show it: the beginning of a long one."""
     return one_line(id if len(id) <= 16 else f"{id[:13]}…")

@@ -28,7 +28,7 @@ def in_one_order(
         ours: One side's.
         theirs: The other's.
         key: Of a message: its time, then its id.
-        parents: Whom each message answers; asked only where the two orders contradict each other.
+        parents: The parent of each message; used only where the two orders contradict each other.
     """
     begun = 0  # Most begin alike.
     for one, other in zip(ours, theirs, strict=False):

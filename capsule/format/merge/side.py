@@ -32,8 +32,8 @@ from capsule.format.tree.tree import Tree
 from capsule.ids import version_id_for
 
 Message = Mapping[str, Any]
-#: Whom a message answers: an id; None: nobody; `LINE`: the one before it in the line; `BESIDE`: of a version that gave
-#: way, whom that answers that it is a version of.
+#: The parent of a message: an id; None: none; `LINE`: the message before it in the line; `BESIDE`: the parent of the
+#: message of which this one is a version that lost.
 Parent = Any
 LINE: Parent = type("Line", (), {"__slots__": ()})()
 BESIDE: Parent = type("Beside", (), {"__slots__": ()})()
@@ -47,10 +47,10 @@ class Side:
         entries: The messages by their ids; of two of one id the second has another one here.
         written: What is written for each, without its `parent`.
         above: The id of the message that each answers; None: none.
-        parents: The same, or what stands for it in the line; of a parent that isn't there the id all the same; and of
-            one that an earlier merge found deleted.
-        answered: The last of these: whom messages answer by `metadata.originalParent`.
-        noted: All that have that field, believed or not.
+        parents: The same, or `LINE` or `BESIDE`; also the id of a parent that is not there, or was deleted before an
+            earlier merge.
+        answered: The last of these: the parents by `metadata.originalParent`.
+        noted: All messages that have that field, whether it counts or not.
 
     Args:
         history: The messages, each with an id.

@@ -110,22 +110,22 @@ def _items(value: Any) -> dict[bytes, Any]:
 # The note says where a message belongs, and nothing else. A field of the name with another kind of value is left alone.
 
 Message = Mapping[str, Any]
-#: Of a version that gave way: the id of the message that it is a version of.
+#: In a version that lost: the id of the message that it is a version of.
 VERSION_OF = "versionOf"
-#: The id of the one that a message answers, or null, where a merge had to have it answer another, as that one was
-#: deleted; or where it stands beside a line, and would be taken for a part of it.
+#: The id of a message's deleted parent, or null, where a merge gave it another one; or the parent of a message beside
+#: a line that would be taken for a part of it.
 ORIGINAL_PARENT = "originalParent"
 
 
 def version_of(message: Message) -> str | None:
-    """The message that this is a version of that gave way; None: it is none."""
+    """The message that this one is a version of, if it lost in a merge; else None."""
     about = message.get("metadata")
     other = about.get(VERSION_OF) if about else None
     return other if isinstance(other, str) and other else None
 
 
 def has_original_parent(message: Message) -> bool:
-    """Whether a merge noted whom the message answers."""
+    """Whether a merge noted the parent of the message."""
     about = message.get("metadata")
     return about is not None and isinstance(about.get(ORIGINAL_PARENT, 0), str | None)
 
@@ -138,7 +138,7 @@ def noted(message: Message, parent: str | None) -> dict[str, Any]:
 
 
 def bare(message: Message) -> dict[str, Any]:
-    """The message without what says whom it answers."""
+    """The message without its parent and the note about it."""
     result = {name: value for name, value in message.items() if name != "parent"}
     if has_original_parent(message):
         result["metadata"] = {name: value for name, value in message["metadata"].items() if name != ORIGINAL_PARENT}
