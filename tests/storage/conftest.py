@@ -1,4 +1,4 @@
-"""Every implementation of the storage interface, and documents to put into it."""
+"""Every implementation of the storage interface, and documents for it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ STAMP = "2025-01-12T10:30:00.000Z"
 
 
 class NoExchange(Syscalls):
-    """A system that can't swap two names, as most are."""
+    """A system that can't swap two names, like most."""
 
     def exchange(self, one: str, other: str) -> bool:
         return False
 
 
 class NoLinks(NoExchange):
-    """A file system without hard links either, as on many a stick."""
+    """A file system without hard links too, as on many USB sticks."""
 
     @staticmethod
     def link(source: str, target: str) -> None:  # type: ignore[override]
@@ -50,7 +50,7 @@ def entry(text: str) -> bytes:
 
 
 def head(id: str, title: str, stamp: str = STAMP) -> bytes:
-    """A head as `rehead` takes it."""
+    """A head in the form that `rehead` takes."""
     whole = new.new_capsule(id, title, stamp)
     return anatomy.joined(codec.encode({key: whole[key] for key in whole if key not in ("context", "history")}))
 

@@ -1,7 +1,7 @@
-"""A system that fails: one call, or all from one on; and the operations it is tried on.
+"""A system in which one call fails, or all from one on; and the operations that the tests run on it.
 
-What must stay true: a fault is put in by wrapping the seam, and nothing else; a failing `close` has closed, as
-Linux does it; a failing anything else has done nothing.
+What must stay true: a fault is injected by wrapping the seam, and nothing else; a `close` that fails has closed, as on
+Linux; any other call that fails has done nothing.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ CALLS = (
     "fchown", "attributes", "set_attribute", "remove_attribute",
     "fsync", "fdatasync", "copy", "exchange", "dup", "try_lock", "unlock", "names",
 )  # fmt: skip
-#: What a full disk refuses.
+#: The calls that a full disk refuses.
 GROWING = frozenset({"pwrite", "mkdir", "link", "copy", "open"})
 
 
 class Faulty(Syscalls):
-    """The system, with a fault at the `at`-th call from now, counted from 1.
+    """The system with a fault at the `at`-th call from now, counted from 1.
 
     Attributes:
-        error: The number of the error; 0: nothing fails, but a write is short.
-        lasting: Whether every call from that one on fails, of those that a full disk refuses.
+        error: The number of the error; 0: no call fails, but a write is short.
+        lasting: Whether all later calls that a full disk refuses fail too.
         seen: The calls counted so far.
         hit: The name of the call that failed first.
     """
@@ -88,7 +88,7 @@ def store_on(root: Path, sys: Syscalls, **options: Any) -> Store:
 
 
 def stale_save(root: Path, id: str) -> None:
-    """A save by an editor that read the file before its last message."""
+    """Save as an editor does that read the file before its last message."""
     path = root / "conversations" / f"{id}.json"
     document = orjson.loads(path.read_bytes())
     document["updatedAt"] = document["createdAt"]
@@ -99,7 +99,7 @@ def stale_save(root: Path, id: str) -> None:
 
 
 def tear(root: Path, id: str) -> None:
-    """What a crash in a splice leaves."""
+    """Write the file that a crash during a splice leaves."""
     path = root / "conversations" / f"{id}.json"
     path.write_bytes(path.read_bytes()[:-7] + b',\n    {\n      "role": "user",\n      "content": "to')
     os.utime(path, (1, 1))
@@ -125,7 +125,7 @@ def switch_back(store: Store, id: str) -> None:
     store.branches.switch(id, first)
 
 
-#: What is done to the files before, what is done with the store, and the texts afterwards if it is done.
+#: The preparation of the files, the operation on the store, and the texts after it if it succeeds.
 OPERATIONS: dict[str, tuple[Callable[[Path, str], None], Callable[[Store, str], object], list[str]]] = {
     "append": (nothing, lambda store, id: store.append(id, content="new"), ["one", "two", "new"]),
     "append many": (

@@ -1,4 +1,4 @@
-"""The anatomy of a canonical capsule, against what a parser says of it."""
+"""The anatomy of a canonical capsule, compared with the result of a parser."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def capsule(messages: list[dict[str, object]], title: str = "", locked: bool = F
     return codec.encode(document)
 
 
-def test_a_time_of_another_object_is_never_taken_for_the_locks() -> None:
+def test_a_time_of_another_object_is_not_that_of_the_lock() -> None:
     other = {"timestamp": STAMP}
     for active, more, lock in ((True, {}, {"other": other}), (False, {"z": other, "lock2": other}, {})):
         told = {"active": active, "instanceId": "i", "timestamp": None, **lock}
@@ -38,9 +38,7 @@ def test_a_time_of_another_object_is_never_taken_for_the_locks() -> None:
 
 @pytest.mark.slow
 @given(st.lists(MESSAGES, max_size=4), TEXTS, st.booleans(), VALUES)
-def test_every_offset_is_where_it_should_be(
-    messages: list[dict[str, object]], title: str, locked: bool, extra: object
-) -> None:
+def test_every_offset_is_right(messages: list[dict[str, object]], title: str, locked: bool, extra: object) -> None:
     data = capsule(messages, title, locked, extra)
     found = anatomy.survey(data)
     assert found is not None
@@ -58,7 +56,7 @@ def test_every_offset_is_where_it_should_be(
 
 
 @given(st.lists(MESSAGES, max_size=3), st.lists(MESSAGES, max_size=3))
-def test_a_splice_is_what_encoding_the_whole_would_give(
+def test_a_splice_equals_the_encoding_of_the_whole(
     before: list[dict[str, object]], added: list[dict[str, object]]
 ) -> None:
     data = capsule(before)
@@ -70,7 +68,7 @@ def test_a_splice_is_what_encoding_the_whole_would_give(
 
 
 @given(st.lists(MESSAGES, max_size=3), TEXTS, TEXTS, st.booleans())
-def test_a_new_head_moves_every_offset_by_as_much(
+def test_a_new_head_moves_every_later_offset(
     messages: list[dict[str, object]], one: str, other: str, locked: bool
 ) -> None:
     data, wanted = capsule(messages, one), capsule(messages, other, locked)
@@ -82,7 +80,7 @@ def test_a_new_head_moves_every_offset_by_as_much(
 
 
 @given(st.lists(MESSAGES, max_size=5), st.integers(1, 6), st.integers(0, 400))
-def test_the_last_entries_are_found_from_any_piece_of_the_history(
+def test_the_last_entries_are_found_in_any_end_of_the_history(
     messages: list[dict[str, object]], wanted: int, missing: int
 ) -> None:
     data = capsule(messages)
@@ -98,7 +96,7 @@ def test_the_last_entries_are_found_from_any_piece_of_the_history(
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_are_an_error(data: bytes) -> None:
+def test_any_bytes_can_be_surveyed(data: bytes) -> None:
     anatomy.survey(data)
     anatomy.head_of(data)
     anatomy.last_entries(data, 3)
@@ -106,7 +104,7 @@ def test_no_bytes_are_an_error(data: bytes) -> None:
 
 
 @given(st.lists(MESSAGES, max_size=4), st.integers(0, 5))
-def test_an_entry_is_found_by_its_id_wherever_it_stands(messages: list[dict[str, object]], at: int) -> None:
+def test_an_entry_is_found_by_its_id_at_any_position(messages: list[dict[str, object]], at: int) -> None:
     id = "0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92"
     line = f'\n      "id": "{id}"'
     messages = [{**message, "toolCalls": [{"id": id}], "reasoning": line} for message in messages]

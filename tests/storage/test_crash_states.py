@@ -1,4 +1,4 @@
-"""Every state that a power cut can leave, after every call of every write path: opened again, and all is well.
+"""Every state that a power cut can leave after any call of any write path: a store opens it without a loss.
 
 The model of the file system, and what it assumes, is in `tests/torture/filesystem.py`.
 """
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if LONG else 120)]
 
 
 def save_by_rename(sys: Syscalls, root: Path) -> None:
-    """An editor's save, which flushes the file and not its name."""
+    """Save as an editor does, which flushes the file and not the directory."""
     path = root / "conversations" / "plan.json"
     data = path.read_bytes().replace(b'"one"', b'"by hand"')
     fd = sys.open(f"{path}~", os.O_RDWR | os.O_CREAT, 0o600)
@@ -47,8 +47,8 @@ def hand_edited_append(store: Store) -> None:
 
 
 BATCH = [{"role": "user", "content": text * 700} for text in "abc"]
-#: The texts in the conversation before, what is done to the file, what is done with the store, and all the texts that
-#: may be found after a power cut on the way; the last of them must be found once the call has returned.
+#: The texts at the start, the preparation of the file, the operation on the store, and the lists of texts that a power
+#: cut during it may leave; once the call has returned, only the last of these.
 PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store], object], list[list[str]]]] = {
     "create": (
         ["one"], nothing, lambda store: store.create(id="second", messages=[{"role": "user", "content": "x"}]),
@@ -100,7 +100,7 @@ def materialise(tree: dict[str, bytes | None], root: Path) -> None:
 
 
 def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:
-    """Open what a power cut left: the texts are one of those, and everything works on."""
+    """Open what a power cut left: the texts are one of `may_be`, and every operation works."""
     named = Store(str(root), store_on(root, Rebooted()).settings, store_on(root, Rebooted()).engine, instance="desk")
     with named as store:
         if not store.engine.storage.exists("conversations", "plan"):
@@ -121,7 +121,7 @@ def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("append", "writes_out"), [("splice", True), ("splice", False), ("replace", True)])
-def test_after_a_power_cut_at_any_call_all_that_was_acknowledged_is_there(
+def test_a_power_cut_at_any_call_loses_nothing_acknowledged(
     memory: Path, rng: random.Random, path: str, append: str, writes_out: bool
 ) -> None:
     before, prepare, act, may_be = PATHS[path]
@@ -168,7 +168,7 @@ def capsule_of(title: str, texts: list[str]) -> bytes:
 
 
 def spliced_versions(data: bytes, texts: list[str]) -> list[bytes]:
-    """The versions of a file that a splice goes through."""
+    """The versions of a file during a splice."""
     parts = anatomy.survey(data)
     assert parts is not None
     entries = [
@@ -186,10 +186,10 @@ ADDED = [["new"], ['a\n"\\ \u00e9\u20ac\U0001f600' * 20], ["x" * 500, "y" * 200]
 
 @pytest.mark.parametrize("added", ADDED, ids=["short", "special", "two"])
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_a_splice_torn_anywhere_is_mended_wherever_it_stands_in_its_sectors(
+def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
     rng: random.Random, count: int, added: list[str]
 ) -> None:
-    """The tail, and the time in the head, at every place of a sector that matters; on bytes alone, and so thousands."""
+    """The tail, and the time in the head, at each relevant position in a sector; on bytes alone, and so thousands."""
     tried = 0
     shifts = range(512) if LONG else [*range(0, 512, 37), *range(500, 512)]
     base = anatomy.survey(capsule_of("", ["t"] * count))
@@ -213,7 +213,7 @@ def test_a_splice_torn_anywhere_is_mended_wherever_it_stands_in_its_sectors(
     assert tried > 500
 
 
-def test_a_time_of_the_lock_torn_anywhere_is_mended(rng: random.Random) -> None:
+def test_a_torn_time_of_the_lock_is_mended(rng: random.Random) -> None:
     lock = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "host": "h"}
     for shift in range(512):
         data = codec.encode(new.new_capsule("plan", "T" * shift, STAMP, lock=lock))
@@ -247,17 +247,17 @@ def test_a_time_of_the_lock_torn_anywhere_is_mended(rng: random.Random) -> None:
         lambda data: data.replace(b'"two"', b'"t\0wo"'),
     ],
 )
-def test_what_a_person_mistyped_is_never_taken_for_a_crash(typed: Callable[[bytes], bytes]) -> None:
+def test_a_typing_mistake_is_not_mended_as_a_crash(typed: Callable[[bytes], bytes]) -> None:
     data = capsule_of("Plan", ["one", "two"])
     wrong = typed(data)
     assert wrong != data
     mended = repair.mend(wrong)
     if mended is not None:
-        # Cut in the closing, as a crash leaves it: then nothing of what was typed may go.
+        # The mistake looks like a crash in the closing; then mending must keep all messages.
         assert [m["content"] for m in orjson.loads(mended.data)["history"]] == ["one", "two"]
 
 
-def test_the_model_keeps_what_was_flushed_and_may_lose_the_rest(tmp_path: Path, rng: random.Random) -> None:
+def test_the_model_of_the_disk_keeps_what_was_flushed_and_may_lose_the_rest(tmp_path: Path, rng: random.Random) -> None:
     root = tmp_path / "disk"
     root.mkdir()
     (root / "a").write_bytes(b"old")

@@ -1,4 +1,4 @@
-"""Derived files deleted, cut, filled with garbage or replaced by older ones while nothing runs: no data is lost."""
+"""Derived files are deleted, cut, overwritten or replaced by older ones while no store is open: no data is lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that has been used: two conversations, a lock of a dead instance, something in the trash."""
+    """A used store: two conversations, a lock of a dead instance, a conversation in the trash."""
     root = tmp_path / "store"
     Store.init(root)
     with Store.open(root, instance="desk") as store:
@@ -88,7 +88,7 @@ def check(root: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("what", ["mutex", "instances", "log"])
-def test_damage_to_every_derived_file_of_a_kind_costs_no_data(root: Path, what: str, damage: str) -> None:
+def test_damage_to_all_derived_files_of_a_kind_loses_no_data(root: Path, what: str, damage: str) -> None:
     for path in sorted((root / ".capsule" / what).iterdir()):
         if path.exists() and path.suffix != ".older":
             DAMAGES[damage](path)
@@ -101,13 +101,13 @@ def test_damage_to_every_derived_file_of_a_kind_costs_no_data(root: Path, what: 
 
 @pytest.mark.parametrize("damage", ["deleted", "garbage", "NULs", "older"])
 @pytest.mark.parametrize("name", ["conversations-chat", "conversations-team"])
-def test_damage_to_one_mutex_file_costs_no_data(root: Path, name: str, damage: str) -> None:
+def test_damage_to_one_mutex_file_loses_no_data(root: Path, name: str, damage: str) -> None:
     DAMAGES[damage](root / ".capsule" / "mutex" / name)
     check(root)
 
 
 @pytest.mark.parametrize("what", ["", "mutex", "log", "instances", "trash", "quarantine", ".gitignore"])
-def test_whole_derived_directories_may_go(root: Path, what: str) -> None:
+def test_deleting_a_derived_directory_loses_no_data(root: Path, what: str) -> None:
     place = root / ".capsule" / what
     if place.is_dir():
         shutil.rmtree(place)
@@ -116,7 +116,7 @@ def test_whole_derived_directories_may_go(root: Path, what: str) -> None:
     check(root)
 
 
-def test_the_derived_part_of_another_store_does_no_harm(root: Path, tmp_path: Path) -> None:
+def test_the_derived_directory_of_another_store_loses_no_data(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     Store.init(other)
     with Store.open(other) as store:
@@ -130,7 +130,7 @@ def test_the_derived_part_of_another_store_does_no_harm(root: Path, tmp_path: Pa
             assert [text for text in found if text != "not mine"] == texts
 
 
-def test_a_directory_in_place_of_a_mutex_file_is_an_error_and_no_loss(root: Path) -> None:
+def test_a_directory_in_place_of_a_mutex_file_is_an_error_and_loses_no_data(root: Path) -> None:
     place = root / ".capsule" / "mutex" / "conversations-team"
     place.unlink()
     place.mkdir()

@@ -1,4 +1,4 @@
-"""The system fails at every call of every operation: the caller is told, the file is old or new, the store works on."""
+"""A fault at any call of any operation: the operation raises, the file is old or new, the store goes on working."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def texts_in(path: Path) -> list[str]:
 
 
 class Trial:
-    """One operation on one fresh store, with one fault in it."""
+    """One operation on a fresh store, with one fault."""
 
     def __init__(self, template: Path, root: Path, operation: str) -> None:
         self.root = Path(shutil.copytree(template, root))
@@ -43,7 +43,7 @@ class Trial:
         self.failed: CapsuleError | None = None
 
     def run(self, at: int, error: int, *, lasting: bool = False) -> bool:
-        """Run it; whether there was a call to fail."""
+        """Run the operation. Returns: whether it came to the call that fails."""
         self.sys.arm(at, error, lasting=lasting)
         try:
             self.act(self.store, "plan")
@@ -53,8 +53,8 @@ class Trial:
         return bool(self.sys.hit)
 
     def check(self) -> None:
-        """Nothing acknowledged is lost, and the store works on: the same one, and a new one."""
-        if not self.path.exists():  # Deleted, and the fault was in coming back.
+        """Assert that nothing acknowledged is lost, and that this store and a new one go on working."""
+        if not self.path.exists():  # It was deleted, and the fault was in restoring it.
             self.store.trash.restore("plan")
         texts = [message.content for message in self.store.load("plan").history]
         assert texts in (["one", "two"], self.after)
@@ -90,7 +90,7 @@ def template(memory: Path) -> Path:
 
 @pytest.fixture
 def sweep(memory: Path, template: Path) -> Sweep:
-    """Tries an operation with a fault at its first call, at its second, and so on; how many trials there were."""
+    """Runs an operation with a fault at its first call, its second, and so on. Returns: the number of runs."""
 
     def sweep(operation: str, *errors: int, lasting: bool = False, told: bool = True, swaps: bool = True) -> int:
         trials = 0
@@ -116,30 +116,28 @@ def sweep(memory: Path, template: Path) -> Sweep:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_fault_at_any_call_is_told_and_the_file_is_old_or_new(sweep: Sweep, operation: str) -> None:
+def test_a_fault_at_any_call_raises_and_leaves_the_file_old_or_new(sweep: Sweep, operation: str) -> None:
     assert sweep(operation, *ERRORS) > 3
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_disk_that_is_full_from_any_call_on_costs_nothing_that_was_there(sweep: Sweep, operation: str) -> None:
+def test_a_disk_full_from_any_call_on_loses_nothing(sweep: Sweep, operation: str) -> None:
     sweep(operation, errno.ENOSPC, lasting=True)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_short_write_at_any_call_goes_on_behind_what_it_wrote(sweep: Sweep, operation: str) -> None:
+def test_a_short_write_at_any_call_is_continued(sweep: Sweep, operation: str) -> None:
     sweep(operation, 0, told=False)
 
 
 @pytest.mark.parametrize("operation", ["rename", "edit", "append after a stale save"])
-def test_a_store_without_an_atomic_swap_keeps_the_same_promises(sweep: Sweep, operation: str) -> None:
+def test_a_fault_without_an_atomic_swap_raises_and_leaves_the_file_old_or_new(sweep: Sweep, operation: str) -> None:
     sweep(operation, errno.EIO, swaps=False)
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "fsync"])
 @pytest.mark.parametrize("operation", ["append", "rename", "edit", "create", "refresh a lock", "delete and restore"])
-def test_a_flush_that_failed_is_told_and_never_made_again_as_if_it_could_succeed(
-    memory: Path, template: Path, operation: str, call: str
-) -> None:
+def test_a_failed_flush_raises_and_is_not_repeated(memory: Path, template: Path, operation: str, call: str) -> None:
     trial = Trial(template, memory / "store", operation)
     flushed: list[tuple[int, bool]] = []
     fail = [True]
@@ -179,7 +177,7 @@ def test_a_flush_that_failed_is_told_and_never_made_again_as_if_it_could_succeed
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB of its own."""
+    """A separate disk of 2 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -192,7 +190,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("append", ["splice", "replace"])
-def test_a_disk_that_fills_up_loses_nothing_and_works_on_when_there_is_space(small_disk: Path, append: str) -> None:
+def test_a_full_disk_loses_nothing_and_the_store_works_when_there_is_space(small_disk: Path, append: str) -> None:
     root = small_disk / "store"
     Store.init(root)
     (root / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
@@ -233,7 +231,7 @@ def test_a_disk_that_fills_up_loses_nothing_and_works_on_when_there_is_space(sma
         assert [str(finding) for finding in examine(store)] == []
 
 
-def test_a_limit_on_the_size_of_files_is_an_error_and_the_file_is_whole(tmp_path: Path) -> None:
+def test_a_file_size_limit_refuses_writes_and_keeps_the_file_whole(tmp_path: Path) -> None:
     child = Child(
         """
         import resource, signal
@@ -287,7 +285,7 @@ def read_only(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_read_only_disk_is_read_and_refuses_every_write(read_only: tuple[Path, str]) -> None:
+def test_a_store_on_a_read_only_disk_can_be_read_and_refuses_writes(read_only: tuple[Path, str]) -> None:
     root, id = read_only
     with Store.open(root) as store:
         assert store.load(id).history[0].content == "one" and store.tail(id, 1)[0].content == "one"

@@ -1,4 +1,4 @@
-"""Instance files: who lives, and who is gone."""
+"""Instance files: which instances are alive, and which are dead."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def on(directory: Path, sys: Syscalls) -> Instances:
     return Instances(sys, Directory(Layout(str(directory.parents[1])), sys, "instances"))
 
 
-def test_an_instance_of_another_process_lives_until_it_closes(
+def test_an_instance_of_another_process_is_alive_until_it_closes(
     tmp_path: Path, directory: Path, instances: Instances, child: Start
 ) -> None:
     other = child(LIVING, tmp_path, ONE)
@@ -58,7 +58,7 @@ def test_an_instance_of_another_process_lives_until_it_closes(
     assert not instances.alive(ONE) and list(directory.iterdir()) == []
 
 
-def test_an_instance_that_was_killed_is_dead_and_its_file_is_swept(
+def test_a_killed_instance_is_dead_and_its_file_is_swept(
     tmp_path: Path, directory: Path, instances: Instances, child: Start
 ) -> None:
     other = child(LIVING, tmp_path, ONE)
@@ -70,7 +70,7 @@ def test_an_instance_that_was_killed_is_dead_and_its_file_is_swept(
     assert list(directory.iterdir()) == []
 
 
-def test_an_instance_whose_file_was_unlinked_is_not_alive_and_harms_no_namesake(
+def test_an_instance_whose_file_was_unlinked_leaves_the_file_of_its_namesake(
     tmp_path: Path, directory: Path, instances: Instances, child: Start
 ) -> None:
     instances.announce(ONE)
@@ -80,11 +80,11 @@ def test_an_instance_whose_file_was_unlinked_is_not_alive_and_harms_no_namesake(
     assert (directory / ONE).exists()
 
 
-def test_one_that_tidies_up_never_takes_the_file_of_one_that_is_just_announced(directory: Path) -> None:
+def test_a_sweep_never_removes_the_file_of_an_instance_being_announced(directory: Path) -> None:
     announcer = on(directory, Syscalls())
 
     class Between(Syscalls):
-        """Something happens between two steps of the one who announces, or of the one who tidies up."""
+        """A system that does something before its first `step`, as another process could."""
 
         def __init__(self, step: str, what: Callable[[], object]) -> None:
             call, done = getattr(Syscalls(), step), []
@@ -109,7 +109,7 @@ def test_one_that_tidies_up_never_takes_the_file_of_one_that_is_just_announced(d
     announcer.close()
 
 
-def test_a_dead_one_is_dead_while_others_ask_for_it_and_a_live_one_is_asked_once(
+def test_a_dead_instance_is_dead_during_a_check_by_another_and_a_live_one_is_checked_once(
     directory: Path, instances: Instances
 ) -> None:
     directory.mkdir(parents=True)
@@ -131,8 +131,8 @@ def test_a_dead_one_is_dead_while_others_ask_for_it_and_a_live_one_is_asked_once
     os.close(asking)
 
 
-def test_announcing_looks_at_no_other_instance(directory: Path) -> None:
-    """It is done at a save, under the document's mutex, however many others there are."""
+def test_an_announcement_reads_no_other_instance(directory: Path) -> None:
+    """A save announces its instance under the document's mutex, so that the number of others must not matter."""
 
     class Blind(Syscalls):
         def names(self, directory: str) -> NoReturn:
@@ -141,7 +141,7 @@ def test_announcing_looks_at_no_other_instance(directory: Path) -> None:
     on(directory, Blind()).announce(ONE)
 
 
-def test_an_instance_is_announced_again_when_the_derived_directory_was_moved_away(
+def test_an_instance_can_be_announced_again_after_the_derived_directory_was_moved(
     directory: Path, instances: Instances
 ) -> None:
     instances.announce(ONE)
@@ -151,7 +151,7 @@ def test_an_instance_is_announced_again_when_the_derived_directory_was_moved_awa
     assert on(directory, Syscalls()).alive(ONE)
 
 
-def test_what_cannot_be_found_out_counts_as_alive(directory: Path) -> None:
+def test_an_instance_that_cannot_be_checked_counts_as_alive(directory: Path) -> None:
     class Failing(Syscalls):
         def try_lock(self, fd: int, shared: bool = False) -> bool:
             raise OSError(37, "No locks available")
@@ -161,7 +161,7 @@ def test_what_cannot_be_found_out_counts_as_alive(directory: Path) -> None:
     assert on(directory, Failing()).alive(ONE)
 
 
-def test_a_forked_childs_end_does_not_end_its_parents_instance(
+def test_the_end_of_a_forked_child_does_not_end_the_instance_of_its_parent(
     tmp_path: Path, instances: Instances, child: Start
 ) -> None:
     other = child(

@@ -1,4 +1,4 @@
-"""What the store may expect of a storage engine: these tests run for every implementation there is."""
+"""The promises of a storage engine to the store; these tests run for every implementation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def looked(held: HeldDocument) -> Known:
     return known
 
 
-def test_a_document_is_read_as_it_was_written_and_known(storage: FileStorage) -> None:
+def test_a_written_document_is_read_unchanged_and_known(storage: FileStorage) -> None:
     assert storage.read(KIND, "plan") is None and storage.known(KIND, "plan") is None
     assert not storage.exists(KIND, "plan") and list(storage.scan(KIND)) == []
     data = put(storage, "plan", ["one"])
@@ -60,7 +60,7 @@ def test_a_document_is_read_as_it_was_written_and_known(storage: FileStorage) ->
 
 @pytest.mark.parametrize("before", [[], ["one"], ["one", "two"]])
 @pytest.mark.parametrize("added", [["x"], ["x", "y", "z" * 5000]])
-def test_appended_entries_stand_at_the_end_and_the_rest_as_it_was(
+def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
     storage: FileStorage, before: list[str], added: list[str]
 ) -> None:
     put(storage, "plan", before)
@@ -75,7 +75,7 @@ def test_appended_entries_stand_at_the_end_and_the_rest_as_it_was(
     assert storage.known(KIND, "plan") == after
 
 
-def test_a_run_of_appends_under_one_mutex_and_under_many(storage: FileStorage) -> None:
+def test_appends_under_one_mutex_and_under_many_keep_their_order(storage: FileStorage) -> None:
     put(storage, "plan", [])
     with storage.mutex(KIND, "plan") as held:
         known = looked(held)
@@ -89,7 +89,7 @@ def test_a_run_of_appends_under_one_mutex_and_under_many(storage: FileStorage) -
 
 @pytest.mark.parametrize("title", ["New", "", "x" * 3000])
 @pytest.mark.parametrize("added", [[], ["two"]])
-def test_a_new_head_stands_before_the_history_as_it_was(storage: FileStorage, title: str, added: list[str]) -> None:
+def test_a_new_head_leaves_the_history_unchanged(storage: FileStorage, title: str, added: list[str]) -> None:
     put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         after = held.rehead(looked(held), head("plan", title, LATER), [entry(text) for text in added], [])
@@ -100,9 +100,7 @@ def test_a_new_head_stands_before_the_history_as_it_was(storage: FileStorage, ti
 
 
 @pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
-def test_a_new_context_stands_between_the_head_and_the_history_as_they_are(
-    storage: FileStorage, sizes: tuple[int, ...]
-) -> None:
+def test_a_new_context_leaves_the_history_unchanged(storage: FileStorage, sizes: tuple[int, ...]) -> None:
     put(storage, "plan", ["one"])
     for size in sizes:
         context = {"fullContext": "x" * size, "metadata": {}} if size else {}
@@ -116,7 +114,7 @@ def test_a_new_context_stands_between_the_head_and_the_history_as_they_are(
     assert texts_of(data_of(storage)) == ["one", "more", "more", "more"]
 
 
-def test_a_second_change_under_one_mutex_goes_on_from_the_first(storage: FileStorage) -> None:
+def test_several_changes_under_one_mutex_build_on_each_other(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         known = held.rehead(looked(held), head("plan", "a much longer title than before"), [], [])
@@ -136,7 +134,7 @@ def locked_document(id: str) -> bytes:
     return codec.encode(new.new_capsule(id, "Plan", STAMP, lock=lock))
 
 
-def test_the_locks_time_is_set_anew_and_nothing_else(storage: FileStorage) -> None:
+def test_restamp_changes_the_time_of_the_lock_alone(storage: FileStorage) -> None:
     data = locked_document("plan")
     with storage.mutex(KIND, "plan") as held:
         known = held.replace(None, data, anatomy.survey(data), [])
@@ -147,7 +145,7 @@ def test_the_locks_time_is_set_anew_and_nothing_else(storage: FileStorage) -> No
     assert before.split(b"}")[0].replace(STAMP.encode(), LATER.encode()) == after_.split(b"}")[0]
 
 
-def test_no_version_is_written_over_one_that_was_not_decided_upon(storage: FileStorage, root: Path) -> None:
+def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, root: Path) -> None:
     first = put(storage, "plan", ["one"])
     path = Path(storage.path(KIND, "plan"))
     for write in (
@@ -172,7 +170,7 @@ def test_no_version_is_written_over_one_that_was_not_decided_upon(storage: FileS
 
 
 @pytest.mark.parametrize("size", ["the same size", "another size"])
-def test_an_edit_in_place_is_seen_by_the_next_look(storage: FileStorage, root: Path, size: str) -> None:
+def test_an_edit_in_place_is_noticed_by_the_next_look(storage: FileStorage, root: Path, size: str) -> None:
     data = put(storage, "plan", ["one"])
     new = data.replace(b'"one"', b'"two"' if size == "the same size" else b'"something else"')
     path = root / KIND / "plan.json"
@@ -184,12 +182,12 @@ def test_an_edit_in_place_is_seen_by_the_next_look(storage: FileStorage, root: P
         got = held.read()
         assert got is not None and got[0] == new
         known = held.adopt(got[1], anatomy.survey(new), [b'{"adopted": 1}'], STAMP)
-        assert held.look() == known and held.records() == []  # A file that was only looked at gets no log.
+        assert held.look() == known and held.records() == []  # A file that was only read gets no log.
         held.splice(known, [entry("three")], LATER, [])
     assert texts_of(data_of(storage))[1:] == ["three"]
 
 
-def test_the_records_of_each_write_come_back_in_their_order(storage: FileStorage) -> None:
+def test_the_records_of_each_write_are_read_in_their_order(storage: FileStorage) -> None:
     put(storage, "plan", [])
     for n in range(5):
         with storage.mutex(KIND, "plan") as held:
@@ -208,7 +206,7 @@ def test_the_records_of_each_write_come_back_in_their_order(storage: FileStorage
         assert held.records() == []
 
 
-def test_the_log_holds_the_newest_256_kib_of_messages_whatever_else_is_written(storage: FileStorage) -> None:
+def test_the_log_keeps_the_newest_256_kib_of_messages_beside_other_records(storage: FileStorage) -> None:
     put(storage, "plan", [])
     text = b"x" * 20_000
     for n in range(60):
@@ -228,7 +226,7 @@ def test_the_log_holds_the_newest_256_kib_of_messages_whatever_else_is_written(s
         assert [large] in held.records()
 
 
-def test_the_tail_is_a_list_of_the_last_entries(storage: FileStorage) -> None:
+def test_the_tail_has_the_last_entries(storage: FileStorage) -> None:
     texts = [str(number) * 30_000 for number in range(5)]
     put(storage, "plan", texts)
     known = storage.known(KIND, "plan")
@@ -241,7 +239,7 @@ def test_the_tail_is_a_list_of_the_last_entries(storage: FileStorage) -> None:
     assert storage.tail(KIND, "plan", known, 1) is None
 
 
-def test_the_beginning_goes_to_the_context_and_the_end_is_the_end(storage: FileStorage, root: Path) -> None:
+def test_the_beginning_of_a_file_reaches_to_its_context(storage: FileStorage, root: Path) -> None:
     for title in ("short", "x" * 20_000):
         data = document("plan", ["one" * 50_000], title)
         (root / KIND / "plan.json").write_bytes(data)
@@ -252,7 +250,7 @@ def test_the_beginning_goes_to_the_context_and_the_end_is_the_end(storage: FileS
         storage.beginning(storage.path(KIND, "plan"))
 
 
-def test_what_is_deleted_lies_in_the_trash_and_comes_back(storage: FileStorage, root: Path) -> None:
+def test_a_deleted_document_is_in_the_trash_and_can_be_restored(storage: FileStorage, root: Path) -> None:
     data = put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         trashed = held.delete()
@@ -262,11 +260,11 @@ def test_what_is_deleted_lies_in_the_trash_and_comes_back(storage: FileStorage, 
     assert storage.keeping.trashed("agents") == []
     with storage.mutex(KIND, "plan") as held:
         held.restore(trashed.token)
-        assert held.look() is None  # It is looked at as a whole before anything goes on.
+        assert held.look() is None  # It must be read as a whole before the next write.
     assert data_of(storage) == data and storage.keeping.trashed(KIND) == []
 
 
-def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: FileStorage) -> None:
+def test_a_restore_over_another_document_is_refused(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         trashed = held.delete()
@@ -276,7 +274,7 @@ def test_a_place_that_is_taken_refuses_what_would_be_restored(storage: FileStora
     assert data_of(storage) == second and storage.keeping.trashed(KIND) == [trashed]
 
 
-def test_deletions_of_one_instant_overwrite_nothing(storage: FileStorage) -> None:
+def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) -> None:
     tokens = set()
     for n in range(5):
         put(storage, "plan", [str(n)])
@@ -286,7 +284,7 @@ def test_deletions_of_one_instant_overwrite_nothing(storage: FileStorage) -> Non
     assert {texts_of(storage.keeping.read(token))[0] for token in tokens} == set("01234")
 
 
-def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: FileStorage) -> None:
+def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(storage: FileStorage) -> None:
     put(storage, "plan", [])
     with storage.mutex(KIND, "plan") as held:
         paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
@@ -296,7 +294,7 @@ def test_what_is_put_in_quarantine_is_kept_by_its_name_and_reason(storage: FileS
     assert sorted(storage.keeping.purge(0)) == sorted(paths)
 
 
-def test_a_torn_document_is_mended_and_the_original_kept(storage: FileStorage, root: Path) -> None:
+def test_a_torn_document_is_mended_and_the_original_is_kept(storage: FileStorage, root: Path) -> None:
     whole = put(storage, "plan", ["one", "two"])
     torn = whole[:-7] + b",\n    {\n      "
     path = root / KIND / "plan.json"
@@ -305,10 +303,10 @@ def test_a_torn_document_is_mended_and_the_original_kept(storage: FileStorage, r
     with storage.mutex(KIND, "plan") as held:
         got = held.read()
         assert got is not None
-        assert mendable(held, *got) is None  # Somebody may be saving it.
+        assert mendable(held, *got) is None  # A program may be saving it.
         found = mendable(held, *got, asked=True)
         assert found is not None and found[0] == whole
-        os.utime(path, (1, 1))  # Before the machine was started, so that nobody can.
+        os.utime(path, (1, 1))  # A time before the machine started: no program is still saving it.
         got = held.read()
         assert got is not None and mendable(held, *got) == found
         kept = held.repair(*got, found[0])
@@ -327,7 +325,7 @@ def test_the_mutex_excludes_another_storage_of_the_same_place(storage: FileStora
     other.close()
 
 
-def test_a_mutex_is_given_back_when_its_block_fails(storage: FileStorage) -> None:
+def test_a_mutex_is_released_when_its_block_fails(storage: FileStorage) -> None:
     for failure in (RuntimeError, KeyboardInterrupt):
         with pytest.raises(failure), storage.mutex(KIND, "plan"):
             raise failure
@@ -335,7 +333,7 @@ def test_a_mutex_is_given_back_when_its_block_fails(storage: FileStorage) -> Non
         pass
 
 
-def test_no_id_leaves_its_directory(storage: FileStorage, root: Path) -> None:
+def test_an_id_with_a_path_is_refused(storage: FileStorage, root: Path) -> None:
     for id in ["", ".", "../x", "a/b", "a\0b", "x" * 129, ".tmp"]:
         for use in (
             lambda: storage.read(KIND, id),
@@ -357,7 +355,7 @@ PLACES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("what", PLACES)
-def test_what_is_no_regular_file_is_no_document(storage: FileStorage, root: Path, what: str) -> None:
+def test_a_path_that_is_no_regular_file_is_no_document(storage: FileStorage, root: Path, what: str) -> None:
     path = root / KIND / "plan.json"
     PLACES[what](path)
     with pytest.raises(InvalidDocument):
@@ -375,7 +373,7 @@ def test_what_is_no_regular_file_is_no_document(storage: FileStorage, root: Path
     assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
 
 
-def test_an_instance_is_alive_from_its_announcement_to_the_end_of_its_storage(root: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_an_instance_is_alive_from_its_announcement_until_its_storage_closes(root: Path, make) -> None:  # type: ignore[no-untyped-def]
     one, other = make(str(root)), make(str(root))
     instance = new_id()
     assert not other.instances.alive(instance)
@@ -387,12 +385,12 @@ def test_an_instance_is_alive_from_its_announcement_to_the_end_of_its_storage(ro
     other.close()
 
 
-def test_what_is_no_instance_is_not_alive(storage: FileStorage) -> None:
+def test_an_invalid_instance_id_is_not_alive(storage: FileStorage) -> None:
     for instance in ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"]:
         assert not storage.instances.alive(instance)
 
 
-def test_leftovers_of_the_dead_are_found_and_put_away(storage: FileStorage, root: Path) -> None:
+def test_leftovers_of_dead_processes_are_found_and_swept(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     put(storage, "gone", ["one"])
     assert storage.leftovers(KIND) == []
@@ -407,7 +405,7 @@ def test_leftovers_of_the_dead_are_found_and_put_away(storage: FileStorage, root
     assert kept == [b"half"]
 
 
-def test_a_temporary_of_the_dead_stands_in_no_writers_way_and_is_kept(storage: FileStorage, root: Path) -> None:
+def test_a_leftover_temporary_blocks_no_writer_and_is_kept(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     (root / KIND / ".plan.tmp").write_bytes(b"half")
     with storage.mutex(KIND, "plan") as held:
@@ -416,7 +414,7 @@ def test_a_temporary_of_the_dead_stands_in_no_writers_way_and_is_kept(storage: F
     assert [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()] == [b"half"]
 
 
-def test_a_signature_of_an_earlier_run_of_the_system_proves_nothing(root: Path) -> None:
+def test_a_signature_from_before_a_reboot_is_not_trusted(root: Path) -> None:
     class Rebooted(Syscalls):
         def boot(self) -> str:
             return "another run"
@@ -434,7 +432,7 @@ def test_a_signature_of_an_earlier_run_of_the_system_proves_nothing(root: Path) 
     after.close()
 
 
-def test_errors_of_the_system_are_errors_of_the_package(storage: FileStorage, root: Path) -> None:
+def test_system_errors_become_errors_of_the_package(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", [])
     with pytest.raises(CapsuleError), storage.mutex(KIND, "plan"):
         raise OSError(5, "Input/output error")
@@ -446,7 +444,7 @@ def test_errors_of_the_system_are_errors_of_the_package(storage: FileStorage, ro
     assert not storage.exists("agents", "x")
 
 
-def test_a_document_is_read_from_a_byte_on(storage: FileStorage) -> None:
+def test_a_document_is_read_from_an_offset(storage: FileStorage) -> None:
     data = put(storage, "plan", ["one", "two"])
     known = storage.known(KIND, "plan")
     for offset in (0, 1, 100, 10_000_000):
@@ -454,7 +452,7 @@ def test_a_document_is_read_from_a_byte_on(storage: FileStorage) -> None:
         assert storage.read_from(KIND, "nobody", offset) is None
 
 
-def test_one_document_is_found_as_a_scan_meets_it(storage: FileStorage, root: Path) -> None:
+def test_find_gives_the_same_as_scan(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     (root / KIND / "no id.json").write_bytes(b"")
     (root / KIND / "link.json").symlink_to("plan.json")
@@ -466,7 +464,7 @@ def test_one_document_is_found_as_a_scan_meets_it(storage: FileStorage, root: Pa
     assert storage.find("agents", "plan") is None
 
 
-def test_what_the_store_noted_stays_noted_whatever_becomes_of_the_file(storage: FileStorage, root: Path) -> None:
+def test_the_note_stays_when_the_file_changes(storage: FileStorage, root: Path) -> None:
     assert storage.noted(KIND, "plan") is None
     put(storage, "plan", ["one"])
     known = storage.known(KIND, "plan")
@@ -475,7 +473,7 @@ def test_what_the_store_noted_stays_noted_whatever_becomes_of_the_file(storage: 
     assert storage.known(KIND, "plan") is None and storage.noted(KIND, "plan") == known
 
 
-def test_a_tracker_tells_of_every_way_to_write(storage: FileStorage) -> None:
+def test_a_tracker_reports_every_kind_of_write(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     tracker = storage.tracker(KIND)
     if tracker is None:
@@ -491,7 +489,7 @@ def test_a_tracker_tells_of_every_way_to_write(storage: FileStorage) -> None:
     tracker.close()
 
 
-def test_derived_files_are_made_put_into_place_locked_and_dropped(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
     derived, other = storage.derived, make(str(root)).derived
     assert derived.inode("index") == 0
     path = Path(derived.make("index.new"))
@@ -512,7 +510,7 @@ def test_derived_files_are_made_put_into_place_locked_and_dropped(storage: FileS
     assert set(derived.names()) == {".gitignore", "index.lock"}
 
 
-def test_the_history_is_read_from_a_byte_on_under_the_mutex(storage: FileStorage, root: Path) -> None:
+def test_the_history_is_read_from_an_offset_under_the_mutex(storage: FileStorage, root: Path) -> None:
     data = document("a", ["one", "two"])
     with storage.mutex("conversations", "a") as held:
         known = held.replace(None, data, anatomy.survey(data), [])
@@ -524,7 +522,7 @@ def test_the_history_is_read_from_a_byte_on_under_the_mutex(storage: FileStorage
             held.history(known, known.anatomy.history)
 
 
-def test_what_an_editor_moves_away_before_it_is_flushed_is_looked_at_again(storage: FileStorage) -> None:
+def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     path = Path(storage.path(KIND, "plan"))
     with storage.mutex(KIND, "plan") as held:

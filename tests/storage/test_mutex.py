@@ -1,4 +1,4 @@
-"""The mutex: one holder among threads and processes, whatever becomes of them and of its file."""
+"""The mutex: one holder among threads and processes, even if they die or its file is deleted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def take(storage: FileStorage, id: str, timeout_s: float = 0) -> None:
         pass
 
 
-def test_the_directory_is_made_at_the_first_one(storage: FileStorage, file: Path) -> None:
+def test_the_first_mutex_makes_the_derived_directory(storage: FileStorage, file: Path) -> None:
     take(storage, "x")
     assert file.exists() and (file.parents[1] / ".gitignore").exists()
 
@@ -73,9 +73,7 @@ def test_two_threads_never_hold_one_mutex(storage: FileStorage) -> None:
     assert (most, total) == (1, 1600)
 
 
-def test_another_process_is_waited_for_and_named_when_it_takes_too_long(
-    tmp_path: Path, storage: FileStorage, child: Start
-) -> None:
+def test_a_timeout_names_the_process_that_holds_the_mutex(tmp_path: Path, storage: FileStorage, child: Start) -> None:
     holder = child(HOLDER, tmp_path)
     holder.hear()
     with pytest.raises(StoreBusy, match=f"process {holder.pid}"):
@@ -85,14 +83,14 @@ def test_another_process_is_waited_for_and_named_when_it_takes_too_long(
     take(storage, "x", 60)
 
 
-def test_another_thread_is_named_when_it_takes_too_long(storage: FileStorage) -> None:
+def test_a_timeout_names_the_thread_that_holds_the_mutex(storage: FileStorage) -> None:
     with storage.mutex(KIND, "x"), pytest.raises(StoreBusy, match=f"thread of process {os.getpid()}"):
         take(storage, "x", 0.01)
     take(storage, "x")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_mutex_of_a_process_that_died_is_free(
+def test_the_mutex_of_a_dead_process_is_free(
     tmp_path: Path, storage: FileStorage, child: Start, number: signal.Signals
 ) -> None:
     holder = child(HOLDER, tmp_path)
@@ -102,7 +100,7 @@ def test_the_mutex_of_a_process_that_died_is_free(
     take(storage, "x")
 
 
-def test_a_mutex_file_that_was_unlinked_excludes_no_less(
+def test_a_mutex_whose_file_was_unlinked_excludes_others(
     tmp_path: Path, storage: FileStorage, file: Path, child: Start
 ) -> None:
     take(storage, "x")
@@ -121,7 +119,7 @@ def test_a_mutex_file_that_was_unlinked_excludes_no_less(
         other.close()
 
 
-def test_two_never_hold_one_mutex_when_the_derived_directory_was_moved_away(
+def test_a_mutex_excludes_others_after_the_derived_directory_was_moved(
     tmp_path: Path, storage: FileStorage, child: Start
 ) -> None:
     take(storage, "x")
@@ -134,7 +132,7 @@ def test_two_never_hold_one_mutex_when_the_derived_directory_was_moved_away(
     take(storage, "x")
 
 
-def test_many_mutexes_do_not_keep_as_many_files_open(storage: FileStorage) -> None:
+def test_many_mutexes_keep_few_files_open(storage: FileStorage) -> None:
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("the system does not say which files are open")
     before = len(os.listdir("/proc/self/fd"))
@@ -146,7 +144,7 @@ def test_many_mutexes_do_not_keep_as_many_files_open(storage: FileStorage) -> No
             take(storage, "held")
 
 
-def test_idle_descriptors_are_given_up_where_the_system_has_no_more(tmp_path: Path, child: Start) -> None:
+def test_idle_descriptors_are_closed_when_the_system_has_no_more(tmp_path: Path, child: Start) -> None:
     said = child(
         """
         import resource

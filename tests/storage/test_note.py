@@ -1,4 +1,4 @@
-"""The note and the log: believed as far as they are whole, and never when a byte is not."""
+"""The note and the log: trusted up to the first wrong byte."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HUGE = Known(
 )
 
 
-def test_a_header_is_read_as_it_was_written_and_no_byte_of_it_may_differ() -> None:
+def test_a_header_with_any_wrong_byte_is_refused() -> None:
     for known, position in (
         (KNOWN, None),
         (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 2, 3, 4)),
@@ -39,7 +39,7 @@ def test_a_header_is_read_as_it_was_written_and_no_byte_of_it_may_differ() -> No
 
 
 @given(st.binary(max_size=2000))
-def test_any_bytes_are_a_header_or_none(data: bytes) -> None:
+def test_random_bytes_are_no_header(data: bytes) -> None:
     assert note.decode_header(data) is None
 
 
@@ -57,7 +57,7 @@ def put(log: Log, *records: bytes) -> Log:
     return log
 
 
-def test_a_log_is_read_back_up_to_its_first_byte_that_is_wrong(log: Log, tmp_path: Path) -> None:
+def test_a_log_is_read_up_to_its_first_wrong_byte(log: Log, tmp_path: Path) -> None:
     for n in range(1, 4):
         put(log, b"%d" % n, b"more")
     whole = (tmp_path / "log").read_bytes()
@@ -72,14 +72,14 @@ def test_a_log_is_read_back_up_to_its_first_byte_that_is_wrong(log: Log, tmp_pat
         again.close()
 
 
-def test_a_line_that_is_taken_out_again_is_gone_and_what_it_left_behind_never_counts(log: Log) -> None:
+def test_a_withdrawn_line_and_its_remains_are_not_read(log: Log) -> None:
     log.put([b"a" * 100], -1)
     log.put([b"a" * 100], -1)
     log.withdraw()
     assert log.read() == [[b"0"]]
     put(log, b"short")
     assert log.read() == [[b"0"], [b"short"]]
-    # The very line that once stood there, behind another one.
+    # The same line, at the same offset, behind another line than before.
     first, second = [b"x" * 10], [b"y" * 10]
     put(log, *first)
     at = log.position.end
@@ -90,7 +90,7 @@ def test_a_line_that_is_taken_out_again_is_gone_and_what_it_left_behind_never_co
     assert [b"y" * 10] not in log.read()
 
 
-def test_a_log_grows_in_zeros_and_is_written_anew_when_it_is_full(tmp_path: Path) -> None:
+def test_a_log_grows_by_zeros_and_is_rewritten_when_full(tmp_path: Path) -> None:
     sizes = set()
     made = Log.make(SYS, str(tmp_path / "log"), 0o600, [])
     for n in range(400):

@@ -1,4 +1,4 @@
-"""A store that was cloned or unpacked with symlinks in it: nothing that stands behind one is written or deleted."""
+"""A store that was cloned or unpacked with symlinks in it: no file behind one is written or deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capsule.errors import CapsuleError, Refused
 from capsule.maintenance.doctor import examine
 
 UUID = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31"
-#: Names that what Capsule makes has, and others.
+#: Names as Capsule makes them, and others.
 NAMES = (
     UUID,
     f".{UUID}",
@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A directory of the user's, with files of theirs."""
+    """A directory with files of the user."""
     elsewhere = tmp_path / "elsewhere"
     for inner in ("", "mutex", "log", "instances", "trash", "quarantine"):
         (elsewhere / inner).mkdir()
@@ -55,7 +55,7 @@ def everything(directory: Path) -> dict[str, bytes]:
 
 
 def use(root: Path) -> list[CapsuleError]:
-    """Do what writes, sweeps and deletes; the errors."""
+    """Run everything that writes, sweeps and deletes. Returns: the errors."""
     errors = []
     for act in (
         lambda store: store.append("team", content="two"),
@@ -78,7 +78,7 @@ def use(root: Path) -> list[CapsuleError]:
 
 
 @pytest.mark.parametrize("link", ["", "mutex", "log", "instances", "trash", "quarantine"])
-def test_nothing_derived_is_reached_through_a_symlink(root: Path, elsewhere: Path, link: str) -> None:
+def test_a_symlink_in_place_of_a_derived_directory_is_refused(root: Path, elsewhere: Path, link: str) -> None:
     before = everything(elsewhere)
     place = root / ".capsule" / link
     shutil.rmtree(place, ignore_errors=True)
@@ -88,8 +88,8 @@ def test_nothing_derived_is_reached_through_a_symlink(root: Path, elsewhere: Pat
     assert everything(elsewhere) == before
 
 
-def test_a_directory_of_documents_that_is_a_symlink_is_refused(root: Path, tmp_path: Path) -> None:
-    """Behind it lies another store, most likely, whose documents have another mutex there."""
+def test_a_symlink_in_place_of_a_directory_of_documents_is_refused(root: Path, tmp_path: Path) -> None:
+    """It most likely leads to another store, which guards its documents with mutexes of its own."""
     (root / "conversations").rename(tmp_path / "moved")
     (root / "conversations").symlink_to(tmp_path / "moved")
     before = everything(tmp_path / "moved")
@@ -97,7 +97,7 @@ def test_a_directory_of_documents_that_is_a_symlink_is_refused(root: Path, tmp_p
     assert everything(tmp_path / "moved") == before
 
 
-def test_a_derived_file_that_is_a_symlink_is_not_followed(root: Path, elsewhere: Path) -> None:
+def test_a_symlink_in_place_of_a_derived_file_is_not_followed(root: Path, elsewhere: Path) -> None:
     derived = root / ".capsule"
     with Store.open(root) as store:
         list(store.heads())
@@ -116,7 +116,7 @@ def test_a_derived_file_that_is_a_symlink_is_not_followed(root: Path, elsewhere:
     assert everything(elsewhere) == before
 
 
-def test_files_that_capsule_did_not_make_are_neither_swept_nor_purged(root: Path) -> None:
+def test_files_not_made_by_capsule_are_neither_swept_nor_purged(root: Path) -> None:
     own = root / ".capsule"
     for directory in ("instances", "trash", "quarantine"):
         (own / directory).mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ def test_files_that_capsule_did_not_make_are_neither_swept_nor_purged(root: Path
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this platform")
-def test_a_fifo_in_the_place_of_a_derived_file_keeps_nobody_waiting(root: Path) -> None:
+def test_a_fifo_in_place_of_a_derived_file_blocks_no_operation(root: Path) -> None:
     for name in ("mutex/conversations-team", f"instances/{UUID}", "index.lock"):
         (root / ".capsule" / name).unlink(missing_ok=True)
         os.mkfifo(root / ".capsule" / name)

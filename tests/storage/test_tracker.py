@@ -1,4 +1,4 @@
-"""The tracker answers at once what was touched, or says that it can't."""
+"""The tracker reports at once which documents were written, or that it cannot know."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _copy(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", TOUCHES)
-def test_what_was_touched_is_told_once(tmp_path: Path, how: str) -> None:
+def test_a_write_is_reported_once(tmp_path: Path, how: str) -> None:
     path = tmp_path / "d" / "plan.json"
     path.parent.mkdir()
     path.write_bytes(b"some")
@@ -60,15 +60,13 @@ def test_what_was_touched_is_told_once(tmp_path: Path, how: str) -> None:
     tracked.close()
 
 
-def test_other_names_are_of_no_interest(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_names_that_are_no_document_are_not_reported(tmp_path: Path, tracked: InotifyTracker) -> None:
     for name in (".plan.json", "plan.json~", "plan.swp", ".tmp"):
         (tmp_path / name).write_bytes(b"")
     assert tracked.changed() == set()
 
 
-def test_who_made_a_file_under_a_temporary_name_and_goes_on_writing_is_told_of(
-    tmp_path: Path, tracked: InotifyTracker
-) -> None:
+def test_writes_through_a_temporary_name_are_reported(tmp_path: Path, tracked: InotifyTracker) -> None:
     temporary, path = tmp_path / ".plan.tmp", tmp_path / "plan.json"
     with temporary.open("wb", buffering=0) as file:
         path.hardlink_to(temporary)
@@ -78,14 +76,14 @@ def test_who_made_a_file_under_a_temporary_name_and_goes_on_writing_is_told_of(
         assert tracked.changed() == {"plan"}
 
 
-def test_reading_touches_nothing(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_a_read_is_not_reported(tmp_path: Path, tracked: InotifyTracker) -> None:
     (tmp_path / "plan.json").write_bytes(b"x")
     assert tracked.changed() == {"plan"}
     (tmp_path / "plan.json").read_bytes()
     assert tracked.changed() == set()
 
 
-def test_a_write_that_was_acknowledged_is_told_however_soon_it_is_asked(
+def test_an_acknowledged_write_is_reported_at_once(
     tmp_path: Path, tracked: InotifyTracker, child: Callable[..., Child]
 ) -> None:
     writer = child(
@@ -105,7 +103,7 @@ def test_a_write_that_was_acknowledged_is_told_however_soon_it_is_asked(
     writer.say(None)
 
 
-def test_too_many_events_are_said_and_then_there_are_answers_again(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_the_tracker_reports_an_overflow_and_then_works_again(tmp_path: Path, tracked: InotifyTracker) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     paths = [tmp_path / f"{number}.json" for number in range(2)]
     for number in range(most + 10):
@@ -116,7 +114,7 @@ def test_too_many_events_are_said_and_then_there_are_answers_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
-def test_a_directory_that_went_is_no_longer_told_of(tmp_path: Path, how: str) -> None:
+def test_a_removed_directory_ends_its_tracker(tmp_path: Path, how: str) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
     tracked = InotifyTracker(str(directory), ".json")
@@ -126,7 +124,7 @@ def test_a_directory_that_went_is_no_longer_told_of(tmp_path: Path, how: str) ->
     tracked.close()
 
 
-def test_a_forked_child_takes_no_event_from_its_parent(tmp_path: Path, tracked: InotifyTracker) -> None:
+def test_a_forked_child_takes_no_event_of_its_parent(tmp_path: Path, tracked: InotifyTracker) -> None:
     (tmp_path / "plan.json").write_bytes(b"x")
     child = os.fork()
     if not child:
@@ -137,7 +135,7 @@ def test_a_forked_child_takes_no_event_from_its_parent(tmp_path: Path, tracked: 
     assert tracked.changed() == {"plan"}
 
 
-def test_a_tracker_holds_one_descriptor_until_it_is_closed(tmp_path: Path) -> None:
+def test_a_tracker_uses_one_descriptor_until_it_is_closed(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     tracked = InotifyTracker(str(tmp_path), ".json")
     assert len(os.listdir("/proc/self/fd")) == before + 1
@@ -146,7 +144,7 @@ def test_a_tracker_holds_one_descriptor_until_it_is_closed(tmp_path: Path) -> No
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_where_no_instance_is_left_there_is_no_tracker(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_no_tracker_opens_without_a_free_descriptor(tmp_path: Path, child: Callable[..., Child]) -> None:
     taker = child(
         """
         import resource
@@ -161,16 +159,14 @@ def test_where_no_instance_is_left_there_is_no_tracker(tmp_path: Path, child: Ca
     assert 0 < taker.hear() < 40
 
 
-def test_a_file_system_of_which_not_every_write_is_seen_has_no_tracker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_reliable_notices_has_no_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_tracker("/proc", ".json") is None
     assert open_tracker(str(tmp_path / "nowhere" / "at all"), ".json") is None
     monkeypatch.setattr(notices, "_LOCAL", frozenset({"nfs4"}))
     assert open_tracker(str(tmp_path), ".json") is None
 
 
-def test_a_mount_without_a_device_of_its_own_is_found_by_its_place() -> None:
+def test_the_file_system_of_a_path_is_that_of_its_longest_mount() -> None:
     lines = [
         b"1 0 0:20 / / rw - ext4 /dev/a rw",
         b"2 1 0:31 /home /mnt/some\\040disk rw shared:1 - btrfs /dev/b rw",
@@ -182,7 +178,7 @@ def test_a_mount_without_a_device_of_its_own_is_found_by_its_place() -> None:
     assert kind("/mnt/some diskette", lines) == "ext4"
 
 
-def test_a_directory_that_comes_later_is_told(tmp_path: Path) -> None:
+def test_a_tracker_of_a_missing_directory_ends_when_it_is_made(tmp_path: Path) -> None:
     later = tmp_path / "later"
     early = InotifyTracker(str(later), ".json")
     (tmp_path / "other").mkdir()
