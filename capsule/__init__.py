@@ -1,4 +1,4 @@
-"""Capsule: conversations of people and AI agents as plain files, written by many, lost by none.
+"""Capsule: conversations of people and AI agents as plain files, safe for many writers.
 
 from capsule import Store
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Where each public name lives. Loaded when asked for: the validation library alone takes 50 ms to import.
+#: The module of each public name, imported on first use: the validation library alone takes 50 ms to import.
 _HOMES = {
     "Alternatives": "capsule.format.tree.branches",
     "Capsule": "capsule.format.models",

@@ -7,13 +7,13 @@
     +-- Locked             4     another instance holds the conversation's lock
     +-- InvalidDocument    5     a file that does not parse, or is no capsule
     +-- Refused            6     the file system or a rule does not permit it
-    +-- LockLost           7     the lock this instance held was taken from it
-    +-- StoreBusy          8     the mutex of a document could not be had in time
-    +-- GitFailed          9     the program git failed, or left it to a person
+    +-- LockLost           7     this instance lost the lock that it held
+    +-- StoreBusy          8     the wait for a document's mutex timed out
+    +-- GitFailed          9     git failed, or a person has to decide
 
-What must stay true: each class below the root has its own exit code, carries what a program needs as
-fields, survives pickling, and says in its message what failed and on what. What to do next is data, a `Remedy`: each
-door has its own words for it, a command or a call of a tool.
+What must stay true: each class below the root has its own exit code, has fields for programs, and can be pickled. Its
+message says which operation failed, and on which id or path. The next step is data, a `Remedy`: each door words it as
+a command or as a tool call.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ __all__ = [
 ]
 
 
-#: What can be done about an error. Both doors have words for each.
+#: The next step after an error. Both doors word each of them.
 Action = Literal[
-    "list",  # Look which conversations there are.
+    "list",  # List the conversations.
     "show",  # Read the conversation again.
-    "messages",  # Look which messages it has.
+    "messages",  # List its messages.
     "new",  # Make a conversation.
     "init",  # Make a store in the directory.
-    "unlock",  # Wait, or take the lock away.
+    "unlock",  # Wait, or release the lock by force.
     "edit",  # Edit the message in a branch of its own.
-    "trash",  # Look what is in the trash.
-    "repair",  # Have the store looked through and repaired.
-    "conflicts",  # Look what merges left to be settled.
-    "log",  # Look through the conversation's history in git.
-    "set up git",  # Tell git what conversations are.
-    "join histories",  # Merge two stores that were begun apart.
+    "trash",  # List the trash.
+    "repair",  # Examine and repair the store.
+    "conflicts",  # List the conflicts of merges.
+    "log",  # Read the conversation's history in git.
+    "set up git",  # Set up git for conversations.
+    "join histories",  # Merge two stores without a common ancestor.
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do about an error.
+    """The next step after an error.
 
     Attributes:
-        action: What would help.
-        on: The id of the conversation, or the directory, that it is done with; empty: none.
+        action: The step.
+        on: The conversation's id, or the directory, that it applies to; empty: none.
     """
 
     action: Action
@@ -72,13 +72,13 @@ class CapsuleError(Exception):
     """The root of all errors Capsule raises on purpose.
 
     Args:
-        message: What failed, and on what; one or more lines of plain text.
-        remedy: What to do about it; None: the message says it, or there is nothing.
-        fields: What a program wants to know of the error; each becomes an attribute.
+        message: The failure, with the id or path; one or more lines of plain text.
+        remedy: The next step; None: the message says it, or there is none.
+        fields: Values for programs; each becomes an attribute.
     """
 
     exit_code = 1
-    #: What the exit code means, in two or three words: the documented table is made of these.
+    #: The meaning of the exit code in two or three words, for the documented table.
     meaning = "failed"
 
     def __init__(self, message: str, *, remedy: Remedy | None = None, **fields: Any) -> None:
@@ -135,14 +135,14 @@ class Locked(CapsuleError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a file: where, and what.
+    """One problem of a file.
 
     Attributes:
         path: The file, as the caller named it.
-        line: Line in the file, from 1; 0 when the problem is the file as a whole.
+        line: Line in the file, from 1; 0 when the problem concerns the whole file.
         column: Column in characters, from 1; 0 likewise.
-        where: The field, as ``history[3].role``; empty for the file as a whole.
-        what: What is wrong, in words.
+        where: The field, as ``history[3].role``; empty for the whole file.
+        what: The problem, in words.
     """
 
     path: str
@@ -169,7 +169,7 @@ class InvalidDocument(CapsuleError):
 
     @classmethod
     def of(cls, problems: list[Problem]) -> InvalidDocument:
-        """The error for these problems (at least one), worded with all of them, ten at most."""
+        """The error for these problems (at least one). Its message lists the first ten."""
         shown = [str(problem) for problem in problems[:10]]
         if len(problems) > 10:
             shown.append(f"... and {len(problems) - 10} more")
@@ -177,7 +177,7 @@ class InvalidDocument(CapsuleError):
 
 
 class Refused(CapsuleError):
-    """The file system or a rule of the store does not permit it. Fields: ``path`` (str)."""
+    """The file system or a rule of the store does not permit the operation. Fields: ``path`` (str)."""
 
     exit_code = 6
     meaning = "refused (permission)"
@@ -185,7 +185,7 @@ class Refused(CapsuleError):
 
 
 class LockLost(CapsuleError):
-    """The lock this instance held was taken or released by another; nothing was changed.
+    """Another instance took or released the lock of this instance; nothing was changed.
 
     Fields: ``id`` (str), ``holder`` (dict or None: the lock as it stands in the capsule now).
     """
@@ -197,7 +197,7 @@ class LockLost(CapsuleError):
 
 
 class StoreBusy(CapsuleError):
-    """The mutex of a document could not be had in time. Fields: ``id`` (str), ``holder`` (str)."""
+    """The wait for the mutex of a document timed out. Fields: ``id`` (str), ``holder`` (str)."""
 
     exit_code = 8
     meaning = "store busy (mutex timeout)"
@@ -206,9 +206,9 @@ class StoreBusy(CapsuleError):
 
 
 class GitFailed(CapsuleError):
-    """The program git failed, or came to something that a person has to settle.
+    """Git failed, or stopped at a decision for a person.
 
-    Fields: ``command`` (list of str: git's arguments), ``words`` (str: what git said).
+    Fields: ``command`` (list of str: git's arguments), ``words`` (str: git's output).
     """
 
     exit_code = 9

@@ -1,4 +1,4 @@
-"""Identifiers: what may name a document, and how new ones are made.
+"""Identifiers of documents: the valid ones, and new ones.
 
 What must stay true: an id is a file stem and nothing else, so that no id can leave its directory.
 """
@@ -30,30 +30,30 @@ def is_id(text: str) -> bool:
 
 
 def check_id(text: str) -> str:
-    """`text`, when it may name a document.
+    """`text`, if it is a valid id.
 
     Raises:
-        InvalidInput: It may not.
+        InvalidInput: It is not.
     """
     if not is_id(text):
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(
-            f"{shown!r} is no id: an id starts with a letter or digit, goes on with letters, digits and "
+            f"{shown!r} is no id: an id starts with a letter or digit, continues with letters, digits and "
             f". _ @ -, and has at most {_MAX_BYTES} bytes"
         )
     return text
 
 
 def new_id() -> str:
-    """A new id of a conversation or an instance: a UUIDv4, so that its first characters tell it apart."""
+    """A new id of a conversation or an instance: a UUIDv4, so that its first characters are unique."""
     return str(uuid.uuid4())
 
 
 class _MessageIds:
     """UUIDv7 (RFC 9562, section 5.7), rising within the process even inside one millisecond.
 
-    The 12 bits after the version are a counter started at random below 2048 in each millisecond
-    (RFC 9562, section 6.2, method 1); when it runs over, the millisecond is counted up.
+    The 12 bits after the version are a counter that starts at random below 2048 in each millisecond
+    (RFC 9562, section 6.2, method 1); when it overflows, the millisecond is incremented.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ new_message_id = _message_ids.new
 
 
 def message_ids_at(times_ms: Iterable[int]) -> list[str]:
-    """New message ids for messages of these times (milliseconds since 1970), which sort in this very order."""
+    """New message ids for messages of these times (milliseconds since 1970), which sort in this order."""
     made, now, counter = [], 0, 0
     for ms in times_ms:
         entropy = int.from_bytes(os.urandom(10), "big")
@@ -106,7 +106,7 @@ def message_ids_at(times_ms: Iterable[int]) -> list[str]:
 
 
 def message_id_for(conversation: str, position: int, role: str, timestamp: str, content: str) -> str:
-    """The id of a message that has none: the same one in every clone of the conversation.
+    """The id for a message without one: the same in every clone of the conversation.
 
     Args:
         conversation: The conversation's id.
@@ -120,32 +120,32 @@ def message_id_for(conversation: str, position: int, role: str, timestamp: str, 
 
 
 def version_id_for(conversation: str, message: str, digest: str) -> str:
-    """The id of another version of a message, which was edited differently in two clones: the same one in both.
+    """The id for the other version of a message that two clones edited differently: the same in both.
 
     Args:
         conversation: The conversation's id.
         message: The message's id.
-        digest: The digest of what the version holds.
+        digest: The digest of the version.
     """
     return str(uuid.uuid5(_VERSIONS, "\0".join((conversation, message, digest))))
 
 
 def keyed_message_id(conversation: str, key: str) -> str:
-    """The id of the message that is appended to a conversation under an idempotency key: always the same one."""
+    """The id of the message that is appended to a conversation under an idempotency key: always the same."""
     return str(uuid.uuid5(_KEYS, "\0".join((conversation, key))))
 
 
 def keyed_conversation_id(made_by: str, source: str, key: str) -> str:
-    """The id of the conversation that is made under an idempotency key: always the same one.
+    """The id of the conversation that is made under an idempotency key: always the same.
 
     Args:
-        made_by: What makes it: `create`, `fork` or `summarize`.
-        source: The conversation that it is made of; empty: none.
+        made_by: The operation: `create`, `fork` or `summarize`.
+        source: The source of a fork or summary; else empty.
         key: The key.
     """
     return str(uuid.uuid5(_KEYS, "\0".join((f"{made_by}:{source}", key))))  # No id of a conversation has a colon.
 
 
 def named_instance_id(user: str, host: str, name: str) -> str:
-    """The id of the instance a person named: the same one in every process that uses the name."""
+    """The id of a named instance: the same in every process that uses the name."""
     return str(uuid.uuid5(_INSTANCES, "\0".join((user, host, name))))

@@ -1,7 +1,7 @@
-"""Which store: found as git finds its repository, and made where there is none yet.
+"""Finding a store, as git finds its repository, and making one.
 
-What must stay true: a store is a directory with a `capsule.toml`; nothing that exists is ever overwritten.
-The one module below the doors that reads the environment, so that every door finds the same store.
+What must stay true: a store is a directory with a `capsule.toml`. No existing file is ever overwritten. This is the
+only module below the doors that reads the environment, so that every door finds the same store.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ CONVERSATIONS = "conversations"
 
 def find_store(path: str | os.PathLike[str] | None) -> str:
     """The directory of the store: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a
-    `capsule.toml`, else the user's own store, which is made when it isn't there.
+    `capsule.toml`, else the user's own store, which is made if it does not exist.
 
     Raises:
         NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
-        Refused: The nearest one upwards is another user's, who may have put it in the way of this one.
+        Refused: The nearest store upwards belongs to another user, who may have planted it there.
     """
-    for given, what in ((path, "--store"), (os.environ.get("CAPSULE_STORE"), "CAPSULE_STORE")):
+    for given, origin in ((path, "--store"), (os.environ.get("CAPSULE_STORE"), "CAPSULE_STORE")):
         if given:
             root = os.path.abspath(given)
             if not os.path.isfile(os.path.join(root, SETTINGS_NAME)):
                 is_file = os.path.isfile(root)
                 raise NotFound(
-                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {what})"
+                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {origin})"
                     + ("; name a directory" if is_file else ""),
                     remedy=None if is_file else Remedy("init", root),
                     id=root,
@@ -57,8 +57,8 @@ def find_store(path: str | os.PathLike[str] | None) -> str:
 
 
 def _ensure_trusted(root: str) -> None:
-    """Raise Refused when a store that was merely come upon belongs to somebody else, as git does it: what its settings
-    and conversations say would be taken for the user's own."""
+    """Raise Refused if a store that the user did not name belongs to another user, as git does: its settings and
+    conversations would be taken for the user's own."""
     if not hasattr(os, "geteuid"):
         return
     me = os.geteuid()
@@ -75,13 +75,13 @@ def _ensure_trusted(root: str) -> None:
 
 
 def ensure_store(directory: str | os.PathLike[str]) -> list[str]:
-    """Make a store of `directory`, as far as it is none; idempotent, and nothing is overwritten.
+    """Make a store of `directory`. Existing files stay as they are.
 
     Returns:
         The paths that were made.
 
     Raises:
-        Refused, StorageFailed: The system did not let it.
+        Refused, StorageFailed: The system did not permit it.
     """
     root = os.path.abspath(directory)
     if os.path.isfile(root):
@@ -114,7 +114,7 @@ def load_settings(root: str) -> settings.Settings:
     """
     path = os.path.join(root, SETTINGS_NAME)
     with naming(path, "read"), open(path, "rb") as file:
-        found = settings.parse(file.read(), path)
-    for problem in found.unknown:
+        parsed = settings.parse(file.read(), path)
+    for problem in parsed.unknown:
         _log.warning("%s", problem)
-    return found
+    return parsed

@@ -1,9 +1,8 @@
 """The settings of a store, as `capsule.toml` gives them.
 
-What must stay true: a store without a word in its `capsule.toml` has the defaults below; a value that can't be
-accepted is an error that names the file and the setting, never a silent default; a setting this version doesn't
-know is named in a warning, with its line and the one that was meant most likely, and is no error, so that an older
-Capsule opens a newer store.
+What must stay true: an empty `capsule.toml` means the defaults below. An invalid value is an error that names the file
+and the setting, never a silent default. An unknown setting is only a warning, with its line and the most similar
+setting, so that an older Capsule opens a newer store.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def seconds(text: str) -> float:
     """A duration such as `90s`, `30m`, `2h`, `7d` or `1w`, in seconds.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: `text` is no duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -57,10 +56,10 @@ def seconds(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store's `capsule.toml` says; durations in seconds, sizes in bytes.
+    """The settings in a `capsule.toml`; durations in seconds, sizes in bytes.
 
     Attributes:
-        unknown: What is wrong with each setting that this version doesn't know.
+        unknown: A problem for each setting that this version doesn't know.
     """
 
     shared: bool = False
@@ -73,7 +72,7 @@ class Settings:
 
     @property
     def of_storage(self) -> dict[str, Any]:
-        """What the storage engine asks for, by its names for it."""
+        """The settings of the storage engine, as its keyword arguments."""
         names = ("shared", "append", "mutex_timeout_s", "document_bytes")
         return {name: getattr(self, name) for name in names}
 
@@ -129,30 +128,30 @@ def parse(data: bytes, path: str) -> Settings:
         InvalidDocument: It is no TOML, or a setting has a value that can't be accepted.
     """
     try:
-        told = _flat(tomllib.loads(data.decode()))
+        given = _flat(tomllib.loads(data.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"line (\d+), column (\d+)", str(error))
         line, column = (int(place[1]), int(place[2])) if place else (0, 0)
         raise InvalidDocument.of([Problem(path, line, column, "", f"is no TOML: {error}")]) from error
     values: dict[str, Any] = {}
-    for name, value in told.items():
+    for name, value in given.items():
         if name in _KNOWN:
             attribute, check = _KNOWN[name]
             try:
                 values[attribute] = check(value)
             except InvalidInput as error:
                 raise InvalidDocument.of([Problem(path, 0, 0, name, str(error))]) from error
-    return Settings(**values, unknown=tuple(_unknown(name, data, path) for name in told if name not in _KNOWN))
+    return Settings(**values, unknown=tuple(_unknown(name, data, path) for name in given if name not in _KNOWN))
 
 
 def _unknown(name: str, data: bytes, path: str) -> Problem:
-    """What to say of a setting that this version doesn't know."""
+    """The problem of a setting that this version doesn't know."""
     from difflib import get_close_matches
 
     last = name.rpartition(".")[2]
     key = re.compile(rf"""^\s*(?:[\w."'-]+\.\s*)?["']?{re.escape(last)}["']?\s*=""")
     line = next((n for n, line in enumerate(data.decode().splitlines(), 1) if key.match(line)), 0)
     by_last = {known.rpartition(".")[2]: known for known in _KNOWN}
-    near = get_close_matches(name, _KNOWN, 1) or [by_last[one] for one in get_close_matches(last, by_last, 1)]
+    near = get_close_matches(name, _KNOWN, 1) or [by_last[match] for match in get_close_matches(last, by_last, 1)]
     meant = f"; did you mean {near[0]}?" if near else f"; the settings are: {', '.join(_KNOWN)}"
     return Problem(path, line, 1, name, f"is no setting that this version of Capsule knows{meant}")

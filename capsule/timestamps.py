@@ -1,7 +1,7 @@
 """Times as the format writes them: ISO 8601, UTC, milliseconds, always 24 characters.
 
-What must stay true: two written timestamps compare as strings the way they compare as times, and every
-written one has `WIDTH` characters, so that it can be overwritten in place.
+What must stay true: written timestamps compare as strings as they compare as times. Each has `WIDTH` characters, so
+that it can be overwritten in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def now(not_before: str = "") -> str:
     """The time as the format writes it.
 
     Args:
-        not_before: A written timestamp; the answer is never earlier, even when the clock went back.
+        not_before: A written timestamp; the result is never earlier, even when the clock went back.
     """
     seconds, rest = divmod(time.time_ns() // 1_000_000, 1000)
     stamp = f"{_second(seconds)}.{rest:03d}Z"
@@ -68,7 +68,7 @@ def _is_time(text: str) -> bool:
 
 
 def parse(text: str) -> datetime:
-    """Read a time in any ISO 8601 form; one without a zone is UTC, as the format says all times are.
+    """Read a time in any ISO 8601 form; a time without a zone is UTC, as in the format.
 
     Raises:
         ValueError: `text` is no ISO 8601 date and time.
@@ -81,7 +81,7 @@ def parse(text: str) -> datetime:
 
 
 def canonical(text: str) -> str:
-    """`text`, an ISO 8601 time in any form, as the format writes it (finer than milliseconds is cut).
+    """`text`, an ISO 8601 time in any form, as the format writes it (truncated to milliseconds).
 
     Raises:
         ValueError: `text` is no ISO 8601 date and time.
@@ -92,12 +92,12 @@ def canonical(text: str) -> str:
 
 
 def seconds_between(earlier: str, later: str) -> float:
-    """Seconds from one ISO 8601 time to another. Raises ValueError when one of them is none."""
+    """Seconds from one ISO 8601 time to another. Raises ValueError if `earlier` or `later` is no such time."""
     return (parse(later) - parse(earlier)).total_seconds()
 
 
 def sortable(text: str) -> str:
-    """`text` in the form that sorts as times do; what is no time sorts first."""
+    """`text` in the form that sorts as times do; empty if it is no time, which sorts first."""
     try:
         return canonical(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Holding locks: what one instance holds, takes, refreshes and gives back.
+"""The locks of one instance: taking, refreshing and releasing them.
 
-What must stay true: the lock in the capsule is the truth, and what is remembered here only serves to notice that
-it was taken away; an instance's file is locked before the first record names it; a forked child holds nothing.
+What must stay true: the lock in the capsule is the truth; the memory here only serves to notice that another instance
+took it. An instance's file is locked before the first record names it. A forked child holds no locks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Write(Protocol):
 
 
 class HeldLock:
-    """The lock on one conversation, given back at the end of a `with` block."""
+    """The lock on one conversation, released at the end of a `with` block."""
 
     def __init__(self, holder: Holder, id: str) -> None:
         self._holder = holder
@@ -55,19 +55,19 @@ class HeldLock:
         except CapsuleError:
             if error is None:
                 raise
-            _log.warning("the lock on %s could not be given back", self.id)
+            _log.warning("the lock on %s could not be released", self.id)
 
 
 class Holder:
     """The locks of one open store.
 
     Args:
-        engine: Knows which instances live.
+        engine: The engine; it knows which instances are alive.
         settings: The store's settings.
         write: Runs an action on a conversation.
-        keep_locks: Whether the lock that a save of an exclusive conversation applies is kept.
-        name: The instance's name, when it outlives its process.
-        user: Whom the locks name as their user; None: the user of this process.
+        keep_locks: Whether the lock that a save of an exclusive conversation takes is kept.
+        name: The name of an instance that outlives its process; else None.
+        user: The user that the locks name; None: the user of this process.
     """
 
     def __init__(
@@ -99,17 +99,13 @@ class Holder:
         self._leases = Leases(self._settings.lock_ttl_s / 6, lambda: list(self._held), self._refresh)
 
     def me(self) -> Identity:
-        """This instance; a forked child is one of its own, and holds nothing."""
+        """This instance. A forked child becomes a new instance without locks."""
         if self._identity.pid != os.getpid():
             self._begin()
         return self._identity
 
     def admit(self, conversation: Conversation) -> dict[str, Any] | None:
-        """Let this instance write, and say which lock to record with the write, if any.
-
-        Raises:
-            Locked, LockLost: As `locks.admit`.
-        """
+        """Check that this instance may write; the lock to record with the write, if any. Raises Locked, LockLost."""
         head = conversation.transaction.head
         lock = head.lock
         orphan = self._admitted_to(conversation.id, lock)
@@ -119,14 +115,14 @@ class Holder:
         return inactive_lock() if lock is None and orphan else lock
 
     def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
-        """As `admit`, for a write in passing, which locks nothing."""
+        """As `admit`, for a write that takes no lock."""
         return inactive_lock() if self._admitted(conversation) else None
 
     def _admitted(self, conversation: Conversation) -> dict[str, Any] | None:
         return self._admitted_to(conversation.id, conversation.head.lock)
 
     def _admitted_to(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
-        """As `locks.admit`, for this store; a takeover is said."""
+        """As `policy.admit`, for this store; a takeover is logged."""
         me = self.me()
         try:
             orphan = policy.admit(id, lock, me, held=id in self._held, state=self._state)
@@ -135,17 +131,17 @@ class Holder:
                 self._held.pop(id, None)
             raise
         if orphan:
-            _log.warning("conversation %s: took over the lock of %s, which is gone", id, policy.describe(orphan))
+            _log.warning("conversation %s: took over the orphaned lock of %s", id, policy.describe(orphan))
         return orphan
 
     def lock_for_new(self, type: str) -> dict[str, Any] | None:
-        """The lock that a new conversation of this type is made with."""
+        """The lock of a new conversation of this type."""
         return self._take() if self._keep_locks and policy.is_exclusive(type) else None
 
     def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
-        """The record of a lock for this instance; None once it keeps none any more."""
+        """The record of a lock for this instance; None after `close`."""
         me = self.me()
-        # Under the guard: an instance that was closed meanwhile must not be announced as living.
+        # Under the guard: an instance that was closed meanwhile must not be announced as alive.
         with self._guard:
             if self._released:
                 return None
@@ -172,7 +168,7 @@ class Holder:
         self._leases.start()
 
     def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
-        """See `Store.locks.take`. Locks of one instance nest: the outermost `with` gives it back."""
+        """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the lock."""
 
         def act(conversation: Conversation) -> None:
             orphan = self._admitted(conversation)
@@ -191,7 +187,7 @@ class Holder:
         return HeldLock(self, id)
 
     def give_back(self, id: str) -> None:
-        """One `with` block less; the last one unlocks."""
+        """Leave a `with` block; the outermost one unlocks."""
         self.me()
         with self._guard:
             left = self._held.get(id, 0) - 1
@@ -227,22 +223,22 @@ class Holder:
                 self._held.pop(id, None)
 
     def discard(self, conversation: Conversation) -> Trashed:
-        """Delete a conversation that this instance may write."""
+        """Delete a conversation, if this instance may write it."""
         self._admitted(conversation)
         if conversation.head.lock is not None:
             conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
-        return self._gone(conversation.id, conversation.transaction.delete())
+        return self._forgotten(conversation.id, conversation.transaction.delete())
 
     def discard_damaged(self, held: HeldDocument) -> Trashed:
-        """Delete a document that doesn't parse, unless another instance holds it as far as its bytes show."""
+        """Delete a document that doesn't parse, unless its bytes contain the lock of another instance."""
         try:
             got = held.read()
-        except InvalidDocument:  # Too large to be read, or no file.
+        except InvalidDocument:  # It is too large to read, or no file.
             got = None
         self._admitted_to(held.id, policy.in_damaged(got[0]) if got else None)
-        return self._gone(held.id, held.delete())
+        return self._forgotten(held.id, held.delete())
 
-    def _gone(self, id: str, trashed: Trashed) -> Trashed:
+    def _forgotten(self, id: str, trashed: Trashed) -> Trashed:
         with self._guard:
             self._held.pop(id, None)
         return trashed
@@ -256,7 +252,7 @@ class Holder:
         self._write(id, act)
 
     def state_of(self, head: Head) -> LockState:
-        """The lock in a head, with what is known of its holder."""
+        """The lock in a head, and the state of its holder."""
         lock = head.lock or {}
         return LockState(
             id=head.id,
@@ -272,16 +268,16 @@ class Holder:
         )
 
     def is_dead(self, lock: dict[str, Any]) -> bool:
-        """Whether the kernel says that the program which took a lock has ended."""
+        """Whether the program that took a lock has ended, according to the kernel."""
         here = lock.get("host") == self.me().host and not lock.get("name")
         return here and not self._engine.is_alive(str(lock.get("instanceId")))
 
     def close(self) -> None:
-        """Release what this instance holds, which keeps no lock from here on; a named one leaves them as they are."""
+        """Release the locks of this instance, and keep none from now on. A named instance keeps its locks."""
         self.me()
         with self._guard:
             self._released = True
-        with self._closing:  # Who closes second may end the process next, so it waits for the first.
+        with self._closing:  # A second caller waits for the first, because it may end the process next.
             with self._guard:
                 held = [] if self._name is not None else list(self._held)
             for id in held:

@@ -1,8 +1,8 @@
-"""Who may write a conversation: the one rule, asked by every door (DESIGN P4, P6).
+"""Who may write a conversation: one rule for every door (DESIGN P4, P6).
 
-An instance writes a conversation that nobody has locked, or that it has locked itself; a lock whose owner is gone
-stands in nobody's way. What must stay true: the decision is made from the lock as it stands in the capsule and from
-whether its instance lives, never from a pid; nothing here touches a file.
+An instance may write a conversation that is not locked, or that it has locked itself. The lock of an instance that has
+ended does not count. What must stay true: the decision depends on the lock in the capsule and on whether its instance
+is alive, never on a pid; and nothing here touches a file.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import orjson
 from capsule import timestamps
 from capsule.errors import Locked, LockLost, Remedy
 
-#: The lock is the first object of that name: a quote in a text has a backslash before it.
+#: The lock is the first object with that name: inside a text, a quote has a backslash before it.
 _IN_DAMAGED = re.compile(rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})')
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes: one instance.
+    """One instance.
 
     Attributes:
-        name: The name a person gave it, when it outlives its process; else None.
+        name: The name of an instance that outlives its process; else None.
     """
 
     instance: str
@@ -41,9 +41,9 @@ class LockState:
     """A lock as it stands in a capsule.
 
     Attributes:
-        state: "held": its instance lives, or was used lately; "orphaned": it is gone; "elsewhere": on another
-            host, where it can't be asked, and used within the time to live.
-        client: The program that it was taken for, as people know it.
+        state: "held": its instance is alive, or used the lock lately; "orphaned": its instance has ended; "elsewhere":
+            its instance is on another host, and used the lock within the time to live.
+        client: The program that it was taken for, by its product name.
         agent: The agent that it was taken for.
     """
 
@@ -60,7 +60,7 @@ class LockState:
 
 
 def in_damaged(data: bytes) -> dict[str, Any] | None:
-    """The active lock in a file that doesn't parse, as far as it can be found there; None: there is none."""
+    """The active lock in a file that doesn't parse; None: none can be found."""
     match = _IN_DAMAGED.search(data)
     try:
         lock = orjson.loads(match[1]) if match else None
@@ -70,17 +70,17 @@ def in_damaged(data: bytes) -> dict[str, Any] | None:
 
 
 def is_exclusive(type: str) -> bool:
-    """Whether a save locks conversations of this type: chats are exclusive, all others have many writers."""
+    """Whether a save locks conversations of this type: chats are exclusive, other types have many writers."""
     return type == "chat"
 
 
 def taken(identity: Identity, stamp: str, client: str | None = None, agent: str | None = None) -> dict[str, Any]:
-    """The record of a lock taken by `identity` at `stamp`, in the order of the format.
+    """The record of a lock that `identity` takes at the time `stamp`, in the order of the format.
 
     Args:
-        identity: Who takes it.
-        stamp: When.
-        client: The program that it is taken for, as people know it.
+        identity: The instance.
+        stamp: The time.
+        client: The program that it is taken for, by its product name.
         agent: The agent that it is taken for.
     """
     lock: dict[str, Any] = {
@@ -101,8 +101,8 @@ def state_of(lock: dict[str, Any], host: str, alive: Callable[[str], bool], ttl_
     Args:
         lock: The lock as it stands in the capsule.
         host: This host's name.
-        alive: Says whether an instance of this host lives.
-        ttl_s: Seconds after which a lock that can't be asked counts as orphaned.
+        alive: Whether an instance of this host is alive.
+        ttl_s: Seconds without use after which a lock of a named instance or another host counts as orphaned.
     """
     here = lock.get("host") == host
     if here and not lock.get("name"):
@@ -117,42 +117,42 @@ def state_of(lock: dict[str, Any], host: str, alive: Callable[[str], bool], ttl_
 
 
 def describe(lock: dict[str, Any]) -> str:
-    """Who holds a lock, in words: "anna (agent reviewer, in claude-code 2.1) on lab-2 since 2025-01-12 10:30"."""
-    name = said_of(lock, str)
+    """The holder of a lock in words: "anna (agent reviewer, in claude-code 2.1) on lab-2 since 2025-01-12 10:30"."""
+    details = holder_details(lock, str)
     since = str(lock.get("timestamp") or "an unknown time").replace("T", " ")[:16] + " UTC"
-    return f"{lock.get('user') or 'somebody'}{name} on {lock.get('host') or 'an unknown host'} since {since}"
+    return f"{lock.get('user') or 'somebody'}{details} on {lock.get('host') or 'an unknown host'} since {since}"
 
 
-def said_of(lock: dict[str, Any], word: Callable[[str], str]) -> str:
-    """What a lock says of its holder besides the user, in brackets; empty when that is nothing.
+def holder_details(lock: dict[str, Any], word: Callable[[str], str]) -> str:
+    """The name, the agent and the client of a lock's holder, in brackets; empty if the lock names none of them.
 
     Args:
         lock: The lock.
-        word: Makes a text fit to be shown.
+        word: Escapes a text for display.
     """
     known = {"": lock.get("name"), "agent ": lock.get("agent"), "in ": lock.get("client")}
-    said = ", ".join(what + word(str(value)) for what, value in known.items() if value)
-    return f" ({said})" if said else ""
+    words = ", ".join(prefix + word(str(value)) for prefix, value in known.items() if value)
+    return f" ({words})" if words else ""
 
 
 def admit(
     id: str, lock: dict[str, Any] | None, identity: Identity, *, held: bool, state: Callable[[dict[str, Any]], str]
 ) -> dict[str, Any] | None:
-    """Let `identity` write the conversation `id`, or say why not.
+    """Check that `identity` may write the conversation `id`.
 
     Args:
         id: The conversation.
-        lock: Its lock as it stands in the capsule, when active; else None.
-        identity: Who wants to write.
-        held: Whether that instance took the lock, as far as it knows.
+        lock: Its active lock in the capsule; else None.
+        identity: The instance that wants to write.
+        held: Whether that instance remembers taking the lock.
         state: As `state_of`, for this store.
 
     Returns:
         None, or the orphaned lock that this write takes over.
 
     Raises:
-        Locked: Another instance holds it.
-        LockLost: This instance held it, and doesn't any more.
+        Locked: Another instance holds the lock.
+        LockLost: This instance has lost the lock.
     """
     if lock is not None and lock.get("instanceId") == identity.instance:
         return None
@@ -166,8 +166,7 @@ def admit(
         )
     if lock is None:
         return None
-    found = state(lock)
-    if found == "orphaned":
+    if state(lock) == "orphaned":
         return lock
     raise Locked(
         f"conversation {id} is locked by {describe(lock)}",

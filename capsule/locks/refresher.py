@@ -1,7 +1,7 @@
-"""Keeping the locks of a live instance fresh, for other hosts that can't ask whether it lives.
+"""Refreshing the locks of a live instance, for other hosts, which can't see whether it is alive.
 
-What must stay true: a lock is only ever refreshed by its holder, and a refresh that fails is the next one's
-business; the thread ends with the store, and does not keep the process alive.
+What must stay true: only its holder refreshes a lock. A failed refresh is repeated after the next interval. The thread
+ends with the store, and does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _log = logging.getLogger("capsule")
 
 
 class Leases:
-    """Calls `refresh` for every held conversation, every `every_s` seconds, once there is one.
+    """Refreshes the lock of every held conversation at an interval.
 
     Args:
         every_s: Seconds between two refreshes.
         held: The ids of the conversations held now.
-        refresh: Refreshes the lock of one.
+        refresh: Refreshes the lock of a conversation.
     """
 
     def __init__(self, every_s: float, held: Callable[[], list[str]], refresh: Callable[[str], None]) -> None:
@@ -32,13 +32,13 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
+        """Start the thread, unless it runs."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="capsule-leases", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait until it has ended."""
+        """Stop the thread, and wait until it has ended."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

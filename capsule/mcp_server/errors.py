@@ -13,7 +13,7 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from pydantic import ValidationError
 
 from capsule.errors import Action, CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
-from capsule.locks.policy import said_of
+from capsule.locks.policy import holder_details
 from capsule.mcp_server.tools.fence import quoted, visible, word
 
 #: How much of an argument an error repeats, and how long it is at most, in characters.
@@ -45,7 +45,7 @@ class Told(ToolError):
 
 def holder(lock: dict[str, object]) -> str:
     """Who holds a lock, in words; what the capsule says of them is stored text."""
-    name = said_of(lock, word)
+    name = holder_details(lock, word)
     since = str(lock.get("timestamp") or "an unknown time")
     return (
         f"{word(str(lock.get('user') or 'somebody'))}{name} on {word(str(lock.get('host') or '?'))} since {word(since)}"

@@ -1,1 +1,1 @@
-"""Waiting for changes: one thread that hears of them, streams of them, and a program's own writes left out."""
+"""Waiting for changes: the thread that watches the files, streams of changes, and the marks on own writes."""

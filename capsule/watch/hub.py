@@ -1,9 +1,9 @@
-"""Hearing of changes: one hub of an open store, which wakes whoever waits for one.
+"""The hub of an open store, which wakes its waiters when a document changes.
 
-What must stay true: the system's notices only wake. What changed is read from the journal, by each waiter from its
-own cursor: so a notice that is lost, late or doubled loses and doubles nothing, and a slow waiter delays no other and
-makes nothing grow. A failure in the hub's thread reaches the waiters. The module does not know the store; it calls
-what it is given. Only who watches imports it.
+What must stay true: the system's notices only wake. Each waiter reads the changes from the journal, from its own
+cursor: a lost, late or doubled notice loses and doubles no change, and a slow waiter neither delays the others nor
+costs memory. A failure in the hub's thread reaches the waiters. The module does not know the store; it calls the
+functions it is given. Only watching imports it.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 
-#: How long what comes with a change is waited for, in seconds: one write is several notices, and mostly done by then.
+#: How long to wait for further notices after the first, in seconds: one write causes several.
 _GATHER_S = 0.002
-#: A look without a notice, in seconds: no notice tells of writes through a mapping.
+#: Seconds between two scans without a notice: writes through a memory mapping cause none.
 _RESCAN_S = 10.0
-#: How many times as long as it takes: such a look costs a scan, and it is to cost 0.1 % of the time at most.
+#: The shortest time between two such scans, as a multiple of a scan's duration: at most 0.1 % of the time.
 _RESCAN_COSTS = 1000
-#: How often it is looked for what no notice tells of, in seconds.
+#: Seconds between two calls of `check`.
 _CHECK_S = 2.0
-#: Without notices: the shortest time between two looks, and how many times as long as a look takes, for at most 2 %.
+#: Without notices: the shortest time between two scans, in seconds and as a multiple of a scan's duration (2 %).
 _POLL_S = 0.2
 _POLL_COSTS = 50
-#: How long the hub stays ready with nobody waiting: a long poll comes back soon.
+#: Seconds that the thread stays without a waiter: a long poll comes back soon.
 _LINGER_S = 10.0
 
 
 class Waiter:
-    """One who waits for changes.
+    """A reader that waits for changes.
 
     Args:
-        ids: The documents that matter to it; None: all.
+        ids: The documents that it waits for; None: all.
         wake: Called from the hub's thread; must return at once.
 
     Attributes:
-        unsure: Whether what woke it was no change of the journal, so that it should look for itself.
+        unsure: Whether it was woken without a change in the journal, so that it must update the index itself.
     """
 
     def __init__(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> None:
@@ -60,21 +60,20 @@ class Waiter:
         self.unsure = True
 
     def wants(self, ids: Collection[str]) -> bool:
-        """Whether one of the changed documents matters to it."""
+        """Whether it waits for one of these documents."""
         return self.ids is None or not self.ids.isdisjoint(ids)
 
 
 class Hub:
     """Wakes the waiters of one open store.
 
-    Its thread runs while somebody waits and for a while after; every waiter is woken when it has begun to listen.
+    Its thread runs while there is a waiter and for a while after. When it begins to listen, it wakes every waiter.
 
     Args:
         listen: Opens a tracker of the documents; None where the system gives no notices.
-        look: What changed after a cursor (None: nothing, but the cursor now), brought up to date; and the
-            cursor after that.
-        check: Called now and then, for what no notice tells of: a program that has ended writes nothing.
-        most: How many changes `look` gives at once; when it gives as many there may be more.
+        look: Updates the index; returns the changes after a cursor (None: no changes), and the cursor after them.
+        check: Called at intervals, for changes without a notice: a program that has ended writes nothing.
+        most: The largest number of changes that `look` returns; if it returns as many, there may be more.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Hub:
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._waiting = 0
         self._thread: threading.Thread | None = None
-        #: What is sent into the second ends a wait for the first.
+        #: A byte sent into the second socket ends a wait for the first.
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._is_polling = False
         self._pool: ThreadPoolExecutor | None = None
@@ -110,7 +109,7 @@ class Hub:
 
     @property
     def pool(self) -> ThreadPoolExecutor:
-        """Threads in which event loops let the journal be read: two, as a loop's own may be taken by what waits."""
+        """Two threads that read the journal for event loops, as a loop's own threads may all be waiting."""
         with self._changed:
             if self.closed:
                 raise RuntimeError("the store is closed")
@@ -121,20 +120,20 @@ class Hub:
             return self._pool
 
     def waiter(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> Waiter:
-        """One more who is woken from now on; see `Waiter`. It is forgotten when nobody else holds it."""
+        """A new waiter. The hub forgets it when nothing else refers to it."""
         waiter = Waiter(ids, wake)
         with self._changed:
             self._waiters.add(waiter)
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """Wake it no more."""
+        """Remove a waiter, so that it is woken no more."""
         with self._changed:
             self._waiters.discard(waiter)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While the body runs somebody waits, and the hub listens."""
+        """Listen while the body runs."""
         with self._changed:
             if self._thread is None and not self.closed:
                 self._stopped = False
@@ -153,7 +152,7 @@ class Hub:
                     self._waiting -= 1
 
     def close(self) -> None:
-        """End its thread, and wake everybody for the last time."""
+        """End its thread, and wake every waiter for the last time."""
         self.closed = True
         self._end()
         self._wake(None)
@@ -171,7 +170,7 @@ class Hub:
             pool.shutdown()
 
     def _is_wanted(self) -> bool:
-        """Wait until somebody waits; False when the thread is to end."""
+        """Wait for a waiter; False when the thread has to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0 or self._stopped, _LINGER_S)
             if self._waiting > 0 and not self._stopped:
@@ -180,8 +179,8 @@ class Hub:
             return False
 
     def _run(self) -> None:
-        """The hub's thread. Whatever fails in it is logged, wakes all waiters, who look for themselves, and is tried
-        again: nobody would hear of it else."""
+        """The hub's thread. A failure is logged and wakes all waiters, which then look themselves; the thread starts
+        over."""
         while True:
             try:
                 with self._ringing() as bell:
@@ -209,7 +208,7 @@ class Hub:
                         self._bell = None
 
     def _follow(self, bell: socket.socket) -> None:
-        """Look whenever a document was touched, until nobody waits any more."""
+        """Look whenever a document was touched, until there is no waiter."""
         cursor: str | None = None
         tracker: Tracker | None = None
         try:
@@ -234,7 +233,7 @@ class Hub:
         tracker = self._listen()
         if tracker is None and not self._is_polling:
             _log.warning(
-                "the system gives no notices of changes: looking for them now and then, so that they are heard of later"
+                "the system gives no notices of changes; the files are scanned at intervals, so changes arrive later"
             )
         self._is_polling = tracker is None
         return tracker
@@ -253,7 +252,7 @@ class Hub:
                 return
 
     def _look(self, cursor: str | None) -> str | None:
-        """Look what changed, and wake whom it matters to; the cursor after it."""
+        """Read the changes after a cursor, and wake the waiters for them; the cursor after the changes."""
         while not self._stopped:
             try:
                 changes, after = self._look_up(cursor)
@@ -263,7 +262,7 @@ class Hub:
                 self._wake(None)
                 return cursor
             if cursor is None:
-                self._wake(None)  # What happened before it listened may have woken nobody.
+                self._wake(None)  # Changes before it listened may have woken no waiter.
             elif changes:
                 self._wake({change.id for change in changes})
             cursor = after
@@ -280,7 +279,7 @@ class Hub:
             waiter.wake()
 
     def forget_parent(self) -> None:
-        """In a forked child: it has none of the parent's threads. Descriptors of its own stand for the parent's."""
+        """Start over in a forked child, which has none of the parent's threads, with descriptors of its own."""
         _left.append(self._pool)
         for end in self._bell or ():
             end.close()
@@ -288,7 +287,7 @@ class Hub:
 
 
 def _wait(bell: socket.socket, tracker: Tracker | None, timeout_s: float) -> bool:
-    """Wait until the tracker has something to tell, the bell is rung, or the time is over; whether the tracker has."""
+    """Wait for a notice of the tracker, for the bell, or until the timeout; whether the tracker has a notice."""
     poll = select.poll()
     poll.register(bell, select.POLLIN)
     if tracker is not None:
@@ -297,7 +296,7 @@ def _wait(bell: socket.socket, tracker: Tracker | None, timeout_s: float) -> boo
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
-#: Pools of a parent process, kept so that nobody waits for their threads.
+#: Pools of a parent process, kept so that a forked child does not wait for their threads.
 _left: list[object] = []
 
 

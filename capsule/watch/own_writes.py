@@ -1,8 +1,7 @@
-"""What an open store wrote itself, so that its watchers can tell it from what others wrote.
+"""The writes of an open store itself, so that its watchers can distinguish them from the writes of others.
 
-What must stay true: a write counts as own by what was written, never by when; a change that is told is of one author:
-own, or news; nobody is told of a write that is under way before it is known whose it is; and a store that nobody
-watches remembers nothing.
+What must stay true: the content of a write decides whether it is own, never its time. A reported change has one author.
+A write in progress is reported only after its author is known. A store without watchers remembers no writes.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from capsule.engines.index.journal import behind
 if TYPE_CHECKING:
     from capsule.store.change import Conversation
 
-#: The newest writes that are remembered.
+#: The number of writes that are remembered, the newest ones.
 _MOST = 20_000
-#: How long a write that is under way is waited for, in seconds; it holds the mutex, so it is done soon.
+#: How long to wait for a write in progress, in seconds; it holds the mutex, so it ends soon.
 _PATIENCE_S = 10.0
 
 
@@ -35,15 +34,15 @@ class Own:
         _all.add(self)
 
     def forget_all(self) -> None:
-        """Begin anew: a forked child writes as an instance of its own, and has not the threads that hold the guard."""
-        #: What was written; of a version, by its tag, the tag of the one before (None: whatever it was).
+        """Start over: a forked child is an instance of its own, without the threads that hold the guard."""
+        #: The writes: message ids, tags and marks; for a tag, the tag of the version before (None: unknown).
         self._written: dict[tuple[str, str], str | None] = {}
         self._under_way: dict[str, int] = {}
         self._done = threading.Condition()
 
     @contextmanager
     def writing(self, conversation: Conversation) -> Iterator[None]:
-        """While the body runs, under the mutex, the conversation is being written: the version it leaves is own."""
+        """Remember the version that the body writes, under the mutex, as own."""
         before = conversation.transaction.tag
         with self.under_way(conversation.id):
             try:
@@ -55,7 +54,7 @@ class Own:
 
     @contextmanager
     def under_way(self, id: str) -> Iterator[None]:
-        """While the body runs, under the mutex, nobody is told of a change of the conversation."""
+        """Hold back reports of changes of the conversation while the body runs, under the mutex."""
         with self._done:
             self._under_way[id] = self._under_way.get(id, 0) + 1
         try:
@@ -69,27 +68,24 @@ class Own:
                     del self._under_way[id]
                 self._done.notify_all()
 
-    def wrote(self, id: str, *what: str) -> None:
-        """Remember what was written: ids of messages, a version's tag, or "created", "deleted", "restored"."""
+    def wrote(self, id: str, *marks: str) -> None:
+        """Remember own writes: ids of messages, a version's tag, or "created", "deleted", "restored"."""
         with self._done:
-            for one in what:
-                self._remember(id, one)
+            for mark in marks:
+                self._remember(id, mark)
 
     def appended(self, id: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Remember appended messages."""
         self.wrote(id, *(str(entry.get("id")) for entry in entries))
 
-    def _remember(self, id: str, what: str, before: str | None = None) -> None:
-        self._written.pop((id, what), None)
-        self._written[id, what] = before
+    def _remember(self, id: str, mark: str, before: str | None = None) -> None:
+        self._written.pop((id, mark), None)
+        self._written[id, mark] = before
         while len(self._written) > _MOST:
             del self._written[next(iter(self._written))]
 
     def marked(self, changes: list[Change]) -> list[Change]:
-        """The changes, own ones marked; one that several authors made together comes as a change for each.
-
-        Own ones are a store's, whatever could be told by the file alone.
-        """
+        """The changes, with own ones marked. A change by several authors is split into one change for each."""
         return [part for change in changes for part in self._parts(change)]
 
     def _parts(self, change: Change) -> list[Change]:
@@ -117,7 +113,7 @@ class Own:
         return parts
 
     def _is_own(self, change: Change) -> bool:
-        """Whether this store alone wrote all that lies between the version before and the one that was read."""
+        """Whether this store alone wrote every version after the one known before, up to the one that was read."""
         if change.kind in ("deleted", "restored"):
             return (change.id, change.kind) in self._written
         tag: str | None = change.tag

@@ -1,7 +1,7 @@
 """Changes as an async iterator.
 
-What must stay true: an event loop is never made to wait for a file, nor a file's reader for an event loop; and a change
-counts as told only when it was given out, so that who is interrupted misses nothing.
+What must stay true: no event loop waits for a file, and no reader of a file waits for an event loop. The cursor moves
+only past changes that were handed out, so that an interrupted caller misses none.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ class Event(Protocol):
     """An event of asyncio or anyio."""
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """Whether the event is set."""
 
     async def wait(self) -> object:
-        """Wait until it has."""
+        """Wait until the event is set."""
 
 
 class Watch:
-    """The changes of a store as they come: an async iterator, and an async context manager that ends it.
+    """The changes of a store: an async iterator, and an async context manager that ends it.
 
     One task at a time may iterate. Made by `Store.watch`.
 
     Args:
-        hub: What wakes it.
-        read: Gives what changed after a cursor; called in a thread of the hub's.
-        cursor: Where to begin.
-        ids: These conversations only; None: all.
-        stop: Ends it.
+        hub: The hub that wakes it.
+        read: Reads the changes after a cursor; called in a thread of the hub.
+        cursor: The cursor to start from.
+        ids: Only these conversations; None: all.
+        stop: The event that ends it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Watch:
 
     @property
     def cursor(self) -> str:
-        """Where to go on, after what was given so far."""
+        """The cursor after the changes handed out so far."""
         return self._given_to if self._ready else self._read_to
 
     def __aiter__(self) -> Self:
@@ -79,7 +79,7 @@ class Watch:
         return change
 
     async def batch(self, timeout_s: float | None = None) -> Changes:
-        """All the changes there are, as soon as there is one; none after `timeout_s` seconds, or when it ends."""
+        """Wait for a change, and return all that are there; none after `timeout_s` seconds, or when the watch ends."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self._ready and await self._fill():
@@ -89,7 +89,7 @@ class Watch:
         return Changes(changes, self._read_to)
 
     async def _fill(self) -> bool:
-        """Wait until it was woken, and read what there is; False when it has ended."""
+        """Wait until it is woken, and read the changes; False when it has ended."""
         self._loop = asyncio.get_running_loop()
         if not self._is_over() and not self._woken.is_set():
             with self._hub.listening():
@@ -98,17 +98,17 @@ class Watch:
             return False
         self._woken.clear()
         try:
-            found = await self._loop.run_in_executor(self._hub.pool, self._read, self._waiter, self._read_to)
+            answer = await self._loop.run_in_executor(self._hub.pool, self._read, self._waiter, self._read_to)
         except BaseException as error:
-            # The next one asks again, and for itself.
+            # The next call reads again, and updates the index itself.
             self._waiter.unsure = True
             self._woken.set()
             if self._hub.closed and isinstance(error, Exception):
                 return False
             raise
-        self._ready.extend(found.changes)
-        self._read_to = found.cursor
-        if len(found.changes) >= self._hub.most:
+        self._ready.extend(answer.changes)
+        self._read_to = answer.cursor
+        if len(answer.changes) >= self._hub.most:
             self._woken.set()
         return True
 
@@ -129,11 +129,11 @@ class Watch:
     def _wake(self) -> None:
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # The loop is closed: nobody waits there any more.
+            with suppress(RuntimeError):  # The loop is closed, so no task waits there.
                 loop.call_soon_threadsafe(self._woken.set)
 
     async def aclose(self) -> None:
-        """End it."""
+        """End the watch."""
         self._ended = True
         self._woken.set()
         self._hub.remove(self._waiter)
