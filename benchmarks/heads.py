@@ -113,9 +113,13 @@ def _small(bench: Bench, report: Report) -> None:
             [
                 Contestant("rename: Store.rename", lambda: store.rename("c", f"Title {next(numbers)}")),
                 Contestant("rename: sqlite3 UPDATE", lambda: database.rename("c", f"Title {next(numbers)}")),
-                Contestant("lock: Store.lock", lambda: store.locks.take("c"), prepare=lambda: store.locks.release("c")),
                 Contestant(
-                    "unlock: Store.unlock", lambda: store.locks.release("c"), prepare=lambda: store.locks.take("c")
+                    "lock: Store.locks.take", lambda: store.locks.take("c"), prepare=lambda: store.locks.release("c")
+                ),
+                Contestant(
+                    "unlock: Store.locks.release",
+                    lambda: store.locks.release("c"),
+                    prepare=lambda: store.locks.take("c"),
                 ),
                 Contestant("create: Store.create", create),
                 Contestant("create: new file, fsync, rename, fsync", write_new),

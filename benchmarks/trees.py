@@ -126,15 +126,15 @@ def _switch(bench: Bench, report: Report) -> None:
 
         def to(name: str) -> Contestant:
             act = lambda store: store.branches.switch("c", next(pairs[name]))  # noqa: E731
-            return Contestant(f"Store.switch, to a message {name}", lambda: once(act, store), prepare=away)
+            return Contestant(f"Store.branches.switch, to a message {name}", lambda: once(act, store), prepare=away)
 
         rename = lambda store: store.rename("c", f"Title {next(numbers)}")  # noqa: E731
         step = lambda store: store.branches.switch("c", beside, step=1)  # noqa: E731
         back = lambda store: store.branches.switch("c", step=-1)  # noqa: E731
         return [
             *map(to, pairs),
-            Contestant("Store.switch, to the next beside a message", lambda: once(step, store), prepare=away),
-            Contestant("Store.switch, to the previous on the way", lambda: once(back, store), prepare=ahead),
+            Contestant("Store.branches.switch, to the next beside a message", lambda: once(step, store), prepare=away),
+            Contestant("Store.branches.switch, to the previous on the way", lambda: once(back, store), prepare=ahead),
             Contestant("Store.rename", lambda: once(rename, store), prepare=os.sync),
             Contestant("Store.load", lambda: once(lambda store: store.load("c"), store)),
             Contestant("cp + fsync", lambda: copy_durably(path, copy), prepare=clear),
@@ -149,11 +149,11 @@ def _switch(bench: Bench, report: Report) -> None:
         with bench.progress(f"switch on {label}, {how}", rounds) as step:
             samples = interleave(contestants(opened), rounds, warm_up=2, tick=step)
         load = samples["Store.load"]
-        found = {name.removeprefix("Store.switch, to ").removeprefix("a message "): one.median / load.median
-                 for name, one in samples.items() if name.startswith("Store.switch")}  # fmt: skip
+        found = {name.removeprefix("Store.branches.switch, to ").removeprefix("a message "): one.median / load.median
+                 for name, one in samples.items() if name.startswith("Store.branches.switch")}  # fmt: skip
         told.append(f"{how}: " + ", ".join(f"{times(ratio)} {name}" for name, ratio in found.items()))
         ratios += found.values()
-        us = samples["Store.switch, to a message near the end"]
+        us = samples["Store.branches.switch, to a message near the end"]
         report.tables.append(
             Table(
                 f"Switching to another branch: {how}",

@@ -92,6 +92,10 @@ class MemoryTransaction:
         """See `Transaction.document`."""
         return self._now.document
 
+    def entries(self) -> list[Document]:
+        """See `Transaction.entries`."""
+        return self.document()["history"]  # type: ignore[no-any-return]
+
     def has(self, id: str) -> bool:
         """See `Transaction.has`."""
         return any(entry.get("id") == id for entry in self._now.document["history"])
@@ -304,8 +308,7 @@ class MemoryEngine:
 
     def head(self, id: str) -> tuple[Document, int]:
         """See `Engine.head`."""
-        stored = self._stored(CONVERSATIONS, id)
-        return stored.document, len(stored.data)
+        return self.document(CONVERSATIONS, id), len(self.read(CONVERSATIONS, id))
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

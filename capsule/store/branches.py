@@ -10,15 +10,12 @@ import sys
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from capsule.errors import InvalidInput
-from capsule.format import codec, migrations
+from capsule.format import codec
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.appends import appended, check_key
-from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
@@ -54,12 +51,7 @@ class Branches:
         """
         from capsule.format.tree.tree import Tree
 
-        name = self._store.engine.name(KIND, id)
-
-        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
-            return orjson.loads(data) if is_canonical else migrations.current(codec.decode(data, name), name)[0]
-
-        document = self._store.engine.parsed(id, parse)
+        document = self._store._shown(id)
         return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
@@ -146,7 +138,7 @@ class Branches:
         from capsule.format.tree.branches import target
 
         def act(conversation: Conversation) -> Switched:
-            history, current = conversation.document()["history"], conversation.head.current
+            history, current = conversation.transaction.entries(), conversation.head.current
             done = target(history, current, message_id, step, id)
             if done.changed:
                 conversation.switch(done.leaf, is_last=done.is_last)
