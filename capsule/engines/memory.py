@@ -102,8 +102,7 @@ class MemoryTransaction:
 
     def find_made(self, id: str) -> tuple[int, Document] | None:
         """See `Transaction.find_made`."""
-        found = enumerate(self._now.document["history"])
-        return next(((at, entry) for at, entry in found if entry.get("id") == id), None)
+        return next(((at, entry) for at, entry in enumerate(self.entries()) if entry.get("id") == id), None)
 
     def appended(self) -> list[Document]:
         """See `Transaction.appended`."""
