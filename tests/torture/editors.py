@@ -1,8 +1,8 @@
 """A person at an editor, as a process: reads a capsule, thinks, changes it, saves it the way real editors do.
 
-Each save is noted in a journal once it is done, so that the test knows what the person did, and what they had read.
+Each finished save is noted in a journal, so that the test knows what the person did.
 What must stay true: the editor knows nothing of the store, of its mutexes or its notes; it opens the file by its name
-and reads it as bytes. A person who sees half a document reads it again, and so does this; `sed` can't.
+and reads it as bytes. A person who sees half a document reads it again, and so does this editor; `sed` can't.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import orjson
 
 from tests.torture.writers import PATIENCE_S, PRELUDE
 
-#: A file that is not whole for longer than this, in seconds, is what a command would have named by now.
+#: A command reports a file that is not whole for longer than this, in seconds.
 _TOLD_S = 0.5
 
 
@@ -39,32 +39,32 @@ def _new(path: str, data: bytes, flags: int = os.O_EXCL) -> None:
 
 
 def rename_over(path: str, data: bytes) -> None:
-    """Most: a new file, renamed over the old one."""
+    """Most editors: a new file is renamed over the old one."""
     _new(path + ".new", data)
     os.rename(path + ".new", path)
 
 
 def vim(path: str, data: bytes) -> None:
-    """vim, `backupcopy=no`: the old one is moved away, and a new one written in its place."""
+    """vim, `backupcopy=no`: the old file is moved away, and a new one is written in its place."""
     os.rename(path, path + "~")
     _new(path, data, 0)
     os.unlink(path + "~")
 
 
 def vim_copy(path: str, data: bytes) -> None:
-    """vim, `backupcopy=yes`: a copy is kept, and the file written in place."""
+    """vim, `backupcopy=yes`: the file is copied, and then written in place."""
     _new(path + "~", Path(path).read_bytes(), os.O_TRUNC)
     in_place(path, data)
     os.unlink(path + "~")
 
 
 def in_place(path: str, data: bytes) -> None:
-    """VS Code, nano: truncated, and written in place."""
+    """VS Code, nano: the file is truncated and written in place."""
     _new(path, data, os.O_TRUNC)
 
 
 def in_pieces(path: str, data: bytes) -> None:
-    """The same, by an editor with a small buffer."""
+    """The same in several writes, by an editor with a small buffer."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for start in range(0, len(data), 4096):
         _write(fd, data[start : start + 4096])
@@ -83,15 +83,15 @@ SAVES: dict[str, Callable[[str, bytes], None]] = {
 
 @dataclass
 class Person:
-    """Who edits, and how.
+    """A person, and how they edit.
 
     Attributes:
         path: The capsule.
-        name: The person's name, in all they write.
+        name: The person's name; all their texts have it.
         save: A name of `SAVES`, or `sed`.
-        seed: The seed of their dice.
-        journal: Where each save is noted.
-        watched: The directory of acknowledgements: thinking is waiting until a few more are there.
+        seed: The seed of their random choices.
+        journal: The file that has a line for each save.
+        watched: The directory of acknowledgements; the person thinks until a few more are there.
     """
 
     path: str
@@ -103,7 +103,7 @@ class Person:
 
 
 def _read(path: str, save_again: Callable[[], None]) -> dict[str, Any]:
-    """The document, read again until it is whole; a person whose last save met an append is told, and saves again."""
+    """The document, read again until it is whole; if it stays torn, as a save met an append, the person saves again."""
     began = time.monotonic()
     while True:
         try:
@@ -118,8 +118,8 @@ def _read(path: str, save_again: Callable[[], None]) -> dict[str, Any]:
 
 
 def _think(person: Person, stopped: Callable[[], bool], acknowledgements: int) -> None:
-    """Let about so many acknowledgements pass; but when there are no more for a while, the person looks why."""
-    wanted = _noted(person.watched) + acknowledgements * 90  # Bytes of one.
+    """Wait for about so many acknowledgements, or until none has come for a while."""
+    wanted = _noted(person.watched) + acknowledgements * 90  # One has 90 bytes.
     deadline = time.monotonic() + _TOLD_S
     while _noted(person.watched) < wanted and not stopped() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -130,9 +130,9 @@ def _noted(directory: str) -> int:
 
 
 def _changed(document: dict[str, Any], person: Person, n: int, rng: random.Random) -> dict[str, Any]:
-    """Change the document in place; what was done."""
+    """Change the document in place. Returns: the changes."""
     history = document["history"]
-    # What just came in nobody has read yet; what was typed is left alone, as the test looks for it by its text.
+    # The person has not read the newest messages yet, and leaves typed ones alone, as the test searches for their text.
     old = [entry for entry in history[:-8] if "id" in entry and not entry["content"].startswith("typed")]
     done: dict[str, Any] = {}
     if rng.random() < 0.5:
@@ -156,7 +156,7 @@ def _changed(document: dict[str, Any], person: Person, n: int, rng: random.Rando
 
 
 def _sed(person: Person, n: int) -> dict[str, Any]:
-    """A change of the title by the real `sed -i`."""
+    """Change the title with the real `sed -i`."""
     title = f"{person.name} {n}"
     script = f's/^  "title": ".*",$/  "title": "{title}",/'
     subprocess.run(["sed", "-i", "-e", script, person.path], check=True)
@@ -164,7 +164,7 @@ def _sed(person: Person, n: int) -> dict[str, Any]:
 
 
 def edit(person: Person, stopped: Callable[[], bool]) -> None:
-    """Edit, again and again, until it is time to stop."""
+    """Edit again and again until `stopped` says so."""
     rng = random.Random(person.seed)
     journal = os.open(person.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     n = 0
@@ -186,7 +186,7 @@ def edit(person: Person, stopped: Callable[[], bool]) -> None:
             SAVES[person.save](person.path, text)
         os.write(journal, json.dumps(done).encode() + b"\n")
         n += 1
-        _think(person, stopped, rng.choice((0, 1, 1, 2, 5)))  # Reading again at once, it would only read itself.
+        _think(person, stopped, rng.choice((0, 1, 1, 2, 5)))  # Without a pause it would read only its own save.
     if person.save != "sed":
         _read(person.path, save_again)
 
@@ -220,10 +220,10 @@ class Editing:
         return self._process.poll() is None
 
     def finish(self) -> list[dict[str, Any]]:
-        """Have the person finish; what they did, save by save."""
+        """Let the person finish. Returns: the changes of each save."""
         Path(self._person.journal + ".stop").touch()
-        _, said = self._process.communicate(timeout=PATIENCE_S)
-        assert self._process.returncode == 0, said
+        _, output = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == 0, output
         journal = Path(self._person.journal)
         return [json.loads(line) for line in journal.read_bytes().splitlines()] if journal.exists() else []
 

@@ -1,22 +1,22 @@
 """A model of what a power cut can leave of a directory tree, fed by the calls of the storage seam.
 
-`Recorder` stands in the place of `Syscalls`: it makes every call, and notes the ones that change something. `Disk`
-replays the notes and says, after any number of them, which trees may be found when the power comes back.
+`Recorder` replaces `Syscalls`: it makes every call, and records the ones that change something. `Disk` replays the
+record and gives, after any number of calls, the trees that may be found when the power comes back.
 
-What the model assumes of the system, and no more:
+The model assumes this of the system, and nothing else:
 
-- A sector of 512 bytes is written as a whole or not at all (what drives promise). Of the writes since the last flush
-  of a file, every sector may hold any of its versions, one independent of the other, in any order.
-- Bytes that were not written do not change: what SQLite calls powersafe overwrite. What lies between the written
-  parts of a file that grew is NULs, never stale garbage of another file.
-- The size of a file is any it had since the last flush, or any between two of them, whatever became of the bytes.
-- `fsync` and `fdatasync` make the bytes and the size of a file durable, not its name. The times of a file tell nothing.
-- `write_out` (sync_file_range) hands bytes to the drive, of a file whose size was flushed before; they are durable once
-  any file is flushed after that, and not before. A flush of a directory is not counted upon for it.
-- `fsync` of a directory makes its entries durable. Of the changes since, each may be there or not, whatever became
-  of those before it; but one change is atomic: a rename shows the old name or the new one, an exchange both or none.
-- A directory that was made is there when its parent was flushed; what lay in it otherwise is lost.
-- The system's run has another boot id afterwards.
+- A sector of 512 bytes is written as a whole or not at all (drives promise this). After writes since the last flush of
+  a file, every sector may hold any of its versions, independently of the other sectors.
+- Bytes that were not written do not change; SQLite calls this powersafe overwrite. The gaps between the written parts
+  of a file that grew are NULs, never stale garbage of another file.
+- The size of a file is any that it had since the last flush, or any between two of them, independently of its bytes.
+- `fsync` and `fdatasync` make the bytes and the size of a file durable, not its name. The times prove nothing.
+- `write_out` (sync_file_range) gives the drive the bytes of a file whose size was flushed before. They are durable
+  after the next flush of any file; the model does not rely on a flush of a directory for this.
+- `fsync` of a directory makes its entries durable. Each later change may be there or not, independently of the earlier
+  ones; but one change is atomic: a rename leaves the old name or the new one, an exchange both new names or none.
+- A new directory is there if its parent was flushed; otherwise its content is lost with it.
+- After the power cut the system has another boot id.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Rebooted(Syscalls):
 
 
 class Recorder(Syscalls):
-    """Makes every call, and notes those that change something, in `events`.
+    """Makes every call, and records those that change something in `events`.
 
     Args:
-        root: Paths are noted relative to this directory.
-        writes_out: Whether the system knows `write_out`.
+        root: Paths are recorded relative to this directory.
+        writes_out: Whether the system has `write_out`.
     """
 
     def __init__(self, root: Path, *, writes_out: bool = True) -> None:
@@ -128,7 +128,7 @@ class File:
 
     Attributes:
         versions: The versions.
-        out: Which of them was handed to the drive, which may still lose it.
+        out: The number of the version that was given to the drive, which may still lose it.
     """
 
     versions: list[bytes] = field(default_factory=lambda: [b""])
@@ -140,10 +140,10 @@ class File:
 
 
 class Disk:
-    """The tree below a directory, as the medium may have it.
+    """The tree below a directory, as the drive may have it.
 
     Args:
-        root: A directory whose whole content is taken for durable.
+        root: A directory whose whole content counts as durable.
     """
 
     def __init__(self, root: Path) -> None:
@@ -164,9 +164,9 @@ class Disk:
         return number
 
     def play(self, event: tuple[Any, ...]) -> None:
-        """Do what was recorded."""
-        what, *told = event
-        getattr(self, "_" + what.replace(" ", "_"))(*told)
+        """Replay a recorded call."""
+        call, *arguments = event
+        getattr(self, "_" + call.replace(" ", "_"))(*arguments)
 
     def _change(self, directory: str, change: dict[str, int | None]) -> None:
         for name, number in change.items():
@@ -205,13 +205,13 @@ class Disk:
 
     def _write_out(self, inode: int) -> None:
         file = self._files[self._by_inode[inode]]
-        if len(file.now) == len(file.versions[0]):  # Else the size would be missing.
+        if len(file.now) == len(file.versions[0]):  # Otherwise the size is not durable yet.
             file.out = len(file.versions) - 1
 
     def _sync(self, inode: int) -> None:
         flushed = self._files[self._by_inode[inode]]
         flushed.out = len(flushed.versions) - 1
-        for file in self._files.values():  # The drive is flushed, whatever it was done for.
+        for file in self._files.values():  # A flush of one file flushes the whole drive.
             file.versions, file.out = file.versions[file.out :], 0
 
     def _sync_directory(self, name: str) -> None:
@@ -228,8 +228,8 @@ class Disk:
         """Every tree that a power cut can leave now: names, and the bytes of files (None: a directory).
 
         Args:
-            rng: Dice, for what are too many to try all.
-            long: Whether to try all.
+            rng: Chooses among the trees when there are too many.
+            long: Whether to give all of them.
         """
         for chosen in itertools.product((False, True), repeat=len(self._pending)):
             names = dict(self._durable)
@@ -248,7 +248,7 @@ class Disk:
     def _contents(
         self, loose: list[int], names: dict[str, int | None], rng: random.Random, long: bool
     ) -> Iterator[dict[int, bytes]]:
-        """What each file that was not flushed may hold; one at a time all there is, the others at random."""
+        """The contents of the files not flushed: every content of one file, with random ones of the others."""
         found = {}
         for number in loose:
             derived = all(name.startswith(".capsule") for name, other in names.items() if other == number)
@@ -277,7 +277,7 @@ def _is_reachable(name: str, names: dict[str, int | None]) -> bool:
 
 
 def contents_after_cut(versions: list[bytes], rng: random.Random, *, long: bool) -> Iterator[bytes]:
-    """What a file may hold after a power cut, given its versions since the last flush, the flushed one first."""
+    """The possible contents of a file after a power cut; `versions` are those since the last flush."""
     most = max(map(len, versions))
     padded = [version.ljust(most, b"\0") for version in versions]
     sectors = range(0, most, SECTOR)
@@ -289,7 +289,7 @@ def contents_after_cut(versions: list[bytes], rng: random.Random, *, long: bool)
 
 
 def _choices(choices: list[list[bytes]], rng: random.Random, long: bool) -> Iterable[tuple[bytes, ...]]:
-    """Every choice of a version for each sector, or, when they are too many, the likely and some at random."""
+    """Every choice of a version for each sector, or, if there are too many, the likely choices and some random ones."""
     count = 1
     for versions in choices:
         count *= len(versions)

@@ -1,9 +1,9 @@
-"""A supervisor that kills writers: forks them warm, SIGKILLs one at random every few milliseconds, starts another.
+"""A supervisor of writers: it forks them, kills a random one with SIGKILL every few milliseconds, and forks another.
 
-Python takes a fifth of a second to start, so a writer that were a program of its own would die while it imports. Here
-a process that has all of it loaded forks them, and each opens its own Store; most die in the middle of a write. What
-must stay true: the supervisor kills children of its own only, never one that it has waited for, and holds no Store of
-its own while it forks.
+Python takes a fifth of a second to start, so a writer that was a separate program would die during its imports. Here a
+process with all modules loaded forks the writers, and each opens its own Store; most die in the middle of a write. What
+must stay true: the supervisor kills only its own children, never one that it has waited for, and has no Store open
+while it forks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.torture.writers import PATIENCE_S, PRELUDE, Plan, work
 
 @dataclass
 class Orders:
-    """What the supervisor does.
+    """The orders of the supervisor.
 
     Attributes:
-        plan: What each writer does; `name`, `seed` and `acks` (a directory) are completed for each.
-        kills: How many are killed, all in all.
-        writers: How many live at a time.
-        longest_life_s: One is killed after a random time up to this.
+        plan: The plan of each writer; its `name`, `seed` and `acks` (a directory) are completed for each.
+        kills: The number of writers to kill.
+        writers: The number of writers alive at a time.
+        longest_life_s: The longest time before a kill, in seconds; it is random.
     """
 
     plan: Plan
@@ -43,7 +43,7 @@ class Orders:
 
 
 def _warm_up() -> None:
-    """Load whatever a writer needs, by being one for a moment."""
+    """Load all modules that a writer needs, by writing once."""
     with tempfile.TemporaryDirectory() as directory:
         Store.init(directory)
         with Store.open(directory) as store:
@@ -65,7 +65,7 @@ def _fork(orders: Orders, number: int, rng: random.Random, ready: int) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(1)  # It is to be killed: whatever ends it earlier is a failure.
+        os._exit(1)  # The writer must be killed; any other end is a failure.
 
 
 def _supervise(orders: Orders) -> dict[str, float]:
@@ -79,7 +79,7 @@ def _supervise(orders: Orders) -> dict[str, float]:
             while len(living) < min(orders.writers, orders.kills - killed):
                 living.append(_fork(orders, started, rng, ready))
                 started += 1
-                os.read(opened, 1)  # One that dies before it opens the store proves nothing.
+                os.read(opened, 1)  # A writer killed before it opens the store proves nothing.
             time.sleep(rng.uniform(0, orders.longest_life_s))
             victim = living.pop(rng.randrange(len(living)))
             os.kill(victim, signal.SIGKILL)
@@ -94,26 +94,26 @@ def _supervise(orders: Orders) -> dict[str, float]:
 
 
 def _main() -> None:
-    told = json.loads(sys.argv[1])
-    orders = Orders(Plan(**told.pop("plan")), **told)
+    given = json.loads(sys.argv[1])
+    orders = Orders(Plan(**given.pop("plan")), **given)
     print(json.dumps(_supervise(orders)))
 
 
 def supervise(root: Path, acks: Path, ids: list[str], seed: int, **how: object) -> dict[str, float]:
-    """Run a supervisor to its end; what it tells.
+    """Run a supervisor to its end. Returns: its report.
 
     Args:
         root: The store.
         acks: The directory of the acknowledgements, one file a writer.
         ids: The conversations.
-        seed: Of the supervisor's dice, and the writers'.
+        seed: The seed of the random choices of the supervisor and the writers.
         how: Fields of `Plan` and of `Orders`.
     """
     orders = {name: how.pop(name) for name in ("kills", "writers", "longest_life_s")}
-    told = json.dumps({"plan": asdict(Plan(str(root), str(acks), "", seed, ids, **how)), **orders})
+    given = json.dumps({"plan": asdict(Plan(str(root), str(acks), "", seed, ids, **how)), **orders})
     program = PRELUDE + "from tests.torture.supervisor import _main; _main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, told],
+        [sys.executable, "-c", program, given],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S * 4,

@@ -1,8 +1,8 @@
-"""A person who edits the file by hand, the way editors save, while programs write to it.
+"""A person edits the file with an editor while programs write to it.
 
-What is promised stands in docs/guarantees.md, "A person in between", and is asserted here word for word: no
-acknowledged message is lost to a save; what the person took out, having read it, stays out; what they changed, typed
-and tagged is kept; and so are the changes of the head that programs made meanwhile.
+The promises are in docs/guarantees.md, "A person in between": no save loses an acknowledged message; a message that the
+person read and removed stays removed; their edits, messages and tags are kept; and so are the changes of the head that
+programs made meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(tmp_path: Path, rng: random.Random, persons: list[str], **how: object) -> tuple[dict[str, Any], list[list]]:
-    """Let persons edit while writers append; the document as it is then, and what each person did."""
+    """Let persons edit while writers append. Returns: the document at the end, and the saves of each person."""
     root, acks = tmp_path / "store", tmp_path / "acks"
     acks.mkdir()
     (id,) = make(root, ["group"])
@@ -59,7 +59,7 @@ def run(tmp_path: Path, rng: random.Random, persons: list[str], **how: object) -
 
 
 def assert_kept(tmp_path: Path, document: dict[str, Any], deleted: set[str]) -> int:
-    """Assert that each acknowledged message is there once, or was deleted; how many there are."""
+    """Assert that each acknowledged message is there once, or was deleted. Returns: their number."""
     ids = Counter(entry["id"] for entry in document["history"])
     assert max(ids.values()) == 1
     acked = list(acknowledged(tmp_path / "acks"))
@@ -74,7 +74,7 @@ def assert_kept(tmp_path: Path, document: dict[str, Any], deleted: set[str]) -> 
 
 
 @pytest.mark.parametrize("save", [*SAVES, "sed"])
-def test_nothing_acknowledged_is_lost_to_an_editor_and_nothing_of_the_person_to_a_writer(
+def test_an_editor_loses_nothing_acknowledged_and_writers_lose_nothing_of_the_person(
     tmp_path: Path, rng: random.Random, save: str
 ) -> None:
     document, (did,) = run(tmp_path, rng, [save])
@@ -95,9 +95,7 @@ def test_nothing_acknowledged_is_lost_to_an_editor_and_nothing_of_the_person_to_
     print(f"{save}: {len(did)} saves, {again} again, {acked} acknowledged and kept, {len(deleted)} deleted by hand")
 
 
-def test_nothing_acknowledged_is_lost_to_two_editors_that_save_over_each_other(
-    tmp_path: Path, rng: random.Random
-) -> None:
+def test_two_editors_that_overwrite_each_other_lose_nothing_acknowledged(tmp_path: Path, rng: random.Random) -> None:
     document, did = run(tmp_path, rng, ["rename", "in-place"])
     deleted = {done["deleted"] for one in did for done in one if "deleted" in done}
     acked = assert_kept(tmp_path, document, deleted)

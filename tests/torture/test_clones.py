@@ -1,8 +1,8 @@
-"""Clones of one bare remote, written to and synced at random, and syncs that are killed: in the end all have the same.
+"""Clones of one bare remote are written to and synced at random, and some syncs are killed; all end with equal bytes.
 
-Each clone has writers, which append, tag and rename as they please, and one that syncs, again and again, and is killed
-in the midst of it now and then. What must hold: no acknowledged message or tag is missing in any clone, all clones hold
-the same bytes, and nothing waits for a person but the titles that two of them gave.
+Each clone has writers, which append, tag and rename at random, and a process that syncs again and again and is
+sometimes killed in the middle. What must hold: no acknowledged message or tag is missing in any clone, all
+clones have the same bytes, and the only conflicts left are titles that two writers changed.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ pytestmark = pytest.mark.slow
 FOLDER = "tälk [s]"
 _TYPES = ("group", "channel", "direct", "chat")
 _PAUSE_S = 0.06 if LONG else 0.02
-#: What passes: the git of one that was killed is still at it, or others pushed first ten times.
+#: Errors that pass by themselves: the git of a killed sync is still running, or others pushed first ten times.
 _PASSING = (".lock", "kept pushing", "cannot lock ref", "works in")
 
 
 @dataclass
 class Work:
-    """What one process does.
+    """The work of one process.
 
     Attributes:
         top: The working tree of its clone.
-        acks: The file of acknowledgements, or of the syncs that were done.
+        acks: The file of acknowledgements, or of finished syncs.
         name: Its name.
-        seed: The seed of its dice.
-        rounds: How many syncs; of a writer 0: until it is told to end.
-        deaths: The chance, at each step of a sync, that the process kills itself.
+        seed: The seed of its random choices.
+        rounds: The number of syncs; 0 for a writer, which works until it is stopped.
+        deaths: The probability, at each step of a sync, that the process kills itself.
     """
 
     top: str
@@ -64,7 +64,7 @@ class Work:
 
 
 def write(work: Work, ended: threading.Event) -> None:
-    """Append to conversations, one's own and those that came, until it is told to end."""
+    """Append to conversations, its own and those of other clones, until `ended` is set."""
     rng, acks, n = random.Random(work.seed), Acks(work.acks), 0
     with Store.open(work.root, keep_locks=False) as store:
         while not ended.wait(rng.uniform(0, _PAUSE_S)):
@@ -86,7 +86,7 @@ def write(work: Work, ended: threading.Event) -> None:
 
 
 def go_on_syncing(work: Work) -> None:
-    """Sync until as many syncs are done, by this process and those before it that were killed."""
+    """Sync until this process and its killed predecessors have finished `rounds` syncs."""
     rng = random.Random(work.seed)
     done = os.open(work.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
@@ -128,18 +128,18 @@ def started(what: str, work: Work) -> subprocess.Popen[str]:
 
 
 def sync_through(work: Work, rng: random.Random, deaths: Counter[str], failures: list[str]) -> None:
-    """Have syncs done, by one process after another where they are killed."""
+    """Run syncing processes, one after another when they are killed, until all syncs are done."""
     while True:
         work.seed = rng.getrandbits(32)
         process = started("sync", work)
         if rng.random() < 0.3 and work.deaths:
-            # Anywhere, also while a git of its is at work, which then goes on alone for a while.
+            # At any moment, also while it runs git, which then continues alone for a while.
             timer = threading.Timer(rng.uniform(0.3, 2.0), process.kill)
             timer.start()
         else:
             timer = None
         try:
-            _, said = process.communicate(timeout=PATIENCE_S * 4)
+            _, output = process.communicate(timeout=PATIENCE_S * 4)
         finally:
             process.kill()
             if timer is not None:
@@ -149,12 +149,12 @@ def sync_through(work: Work, rng: random.Random, deaths: Counter[str], failures:
             deaths[work.name] += 1
             continue
         if process.returncode:
-            failures.append(said)
+            failures.append(output)
         return
 
 
 def settle_down(clones: list[Clone]) -> int:
-    """Sync all in turn until nothing moves any more; how many rounds it took."""
+    """Sync all clones in turn until nothing changes. Returns: the number of rounds."""
     for round in range(1, 20):
         found = [sync_of(clone) for clone in clones]
         if not any(done.committed.commit or done.received or done.pushed for done in found):
@@ -163,7 +163,7 @@ def settle_down(clones: list[Clone]) -> int:
 
 
 def check(clones: list[Clone], acks: Path) -> int:
-    """Hold every clone against the acknowledgements; how many there are."""
+    """Compare every clone with the acknowledgements. Returns: their number."""
     files = [{path.name: path.read_bytes() for path in (clone.root / "conversations").iterdir()} for clone in clones]
     for one in files[1:]:
         assert one.keys() == files[0].keys()
@@ -191,7 +191,7 @@ def check(clones: list[Clone], acks: Path) -> int:
 
 @pytest.mark.timeout(1800 if LONG else 240)
 @pytest.mark.parametrize("many", [2, 3])
-def test_clones_that_are_written_to_and_synced_at_random_come_to_the_same(tmp_path: Path, many: int) -> None:
+def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: int) -> None:
     rng = random.Random(SEED + many)
     rounds, deaths, writers = (40, 0.005, 2) if LONG else (5, 0.01, 1)
     began = time.monotonic()
@@ -220,9 +220,9 @@ def test_clones_that_are_written_to_and_synced_at_random_come_to_the_same(tmp_pa
             thread.join()
     finally:
         for process in writing:
-            _, said = process.communicate(input="", timeout=PATIENCE_S)
+            _, output = process.communicate(input="", timeout=PATIENCE_S)
             if process.returncode:
-                failures.append(said)
+                failures.append(output)
     assert failures == []
     came_to_rest = settle_down(clones)
     count = check(clones, acks)

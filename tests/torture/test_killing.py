@@ -1,7 +1,7 @@
-"""Writers that are killed with SIGKILL, again and again, in the middle of what they do.
+"""Writers are killed with SIGKILL, again and again, in the middle of their writes.
 
-Whatever was acknowledged is there; of each killed writer at most the one write that it was at is there besides; and
-the next one goes on without a hand being lent: it meets no lock in its way, no mutex that times out, no file to mend.
+Every acknowledged message is there, and of each killed writer at most one other. The next writer needs no help: no lock
+refuses it, no mutex times out, no file needs mending.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 
 
 def next_writer_goes_on(root: Path, ids: list[str]) -> None:
-    """Each conversation is written by the next one who comes, at the first try.
+    """Assert that the next writer can append to each conversation at the first try.
 
-    A mutex that stayed taken would raise StoreBusy, a lock in the way Locked, a file left torn InvalidDocument.
+    A mutex that stayed locked would raise StoreBusy, a lock Locked, a torn file InvalidDocument.
     """
     with Store.open(root) as store:
         for id in ids:
@@ -32,10 +32,10 @@ def next_writer_goes_on(root: Path, ids: list[str]) -> None:
 
 
 def only_leftovers_of_the_dead(root: Path) -> int:
-    """The doctor names nothing but what dead processes leave by design, and `--repair` puts that away; how many.
+    """Assert that the doctor finds only what dead processes leave by design, and repair removes it; return its number.
 
-    That is: instance files of the dead, which the next one to take a lock sweeps too, and temporaries of a writer
-    that was killed while it replaced a file, which the next replacement sweeps too.
+    These are instance files, which the next process to take a lock also sweeps, and temporaries of writers that were
+    killed while they replaced a file, which the next replacement also sweeps.
     """
     with Store.open(root) as store:
         found = list(doctor.examine(store))
@@ -49,7 +49,7 @@ def only_leftovers_of_the_dead(root: Path) -> int:
 
 
 def only_kept_for_a_reason(root: Path) -> int:
-    """In the quarantine lies only what a torn tail and a leftover temporary explain; how much."""
+    """Assert that the quarantine has only torn files and leftover temporaries. Returns: their number."""
     quarantine = root / ".capsule" / "quarantine"
     names = [path.name for path in quarantine.iterdir()] if quarantine.exists() else []
     kept = [name for name in names if name.endswith(".json")]
@@ -67,7 +67,7 @@ def only_kept_for_a_reason(root: Path) -> int:
         pytest.param(["group"] * 2, {"threads": 4}, 50, id="threads"),
     ],
 )
-def test_killed_writers_lose_nothing_acknowledged_and_stand_in_nobodys_way(
+def test_killed_writers_lose_nothing_acknowledged_and_block_no_other(
     tmp_path: Path, rng: random.Random, types: list[str], how: dict[str, object], kills: int
 ) -> None:
     root, acks = tmp_path / "store", tmp_path / "acks"
@@ -75,15 +75,15 @@ def test_killed_writers_lose_nothing_acknowledged_and_stand_in_nobodys_way(
     ids = make(root, types)
     kills = 1000 if LONG else kills
     life_s = 0.02 if how.get("turns") else 0.008
-    told = supervise(root, acks, ids, rng.getrandbits(32), kills=kills, writers=4, longest_life_s=life_s, **how)
+    report = supervise(root, acks, ids, rng.getrandbits(32), kills=kills, writers=4, longest_life_s=life_s, **how)
     next_writer_goes_on(root, ids)
     kept = check(root, acks)
     besides = kept.unacknowledged
-    assert besides.pop("next") == len(ids)  # Whose messages are in no file of acknowledgements.
+    assert besides.pop("next") == len(ids)  # It writes no acknowledgements.
     assert kept.kept == kept.acked >= kills // 10
     assert max(besides.values(), default=0) <= 1, besides  # A thread of a killed writer counts as one.
     leftovers = only_leftovers_of_the_dead(root)
     print(
-        f"{kills} kills in {told['seconds']:.1f} s: {kept.acked} acknowledged and kept, {besides.total()} kept "
+        f"{kills} kills in {report['seconds']:.1f} s: {kept.acked} acknowledged and kept, {besides.total()} kept "
         f"besides, {only_kept_for_a_reason(root)} in quarantine, {leftovers} leftovers"
     )

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(tmp_path: Path, rng: random.Random, ids: list[str], *, writers: int, count: int, **how: object) -> None:
-    """Let writers append, and check what came of it."""
+    """Let writers append, and check the result."""
     root, acks = tmp_path / "store", tmp_path / "acks"
     acks.mkdir()
     plans = [
@@ -24,12 +24,12 @@ def run(tmp_path: Path, rng: random.Random, ids: list[str], *, writers: int, cou
     with Writers(plans) as crew:
         crew.begin()
         crew.finish()
-    told = check(root, acks)
+    result = check(root, acks)
     threads = plans[0].threads
-    assert told.acked == told.kept == writers * threads * count
-    assert not told.unacknowledged
+    assert result.acked == result.kept == writers * threads * count
+    assert not result.unacknowledged
     assert_clean(root)
-    print(f"{writers} x {threads} writers, {told.acked} messages, {time.monotonic() - began:.1f} s")
+    print(f"{writers} x {threads} writers, {result.acked} messages, {time.monotonic() - began:.1f} s")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def run(tmp_path: Path, rng: random.Random, ids: list[str], *, writers: int, cou
         pytest.param(["group"], 3, 40, {"append": "replace"}, id="a store that replaces on append"),
     ],
 )
-def test_writers_that_append_at_once_lose_and_double_nothing(
+def test_writers_that_append_at_once_lose_and_double_no_message(
     tmp_path: Path, rng: random.Random, types: list[str], writers: int, count: int, how: dict[str, object]
 ) -> None:
     ids = make(tmp_path / "store", types)

@@ -1,8 +1,8 @@
-"""Two stores, and a person at an editor where there are files, against a plain dictionary.
+"""Two stores, on files also a person at an editor, compared with a plain dictionary.
 
 Hypothesis drives them through creating, appending, editing, naming, tagging, locking, stealing, deleting, restoring,
-crashing, reopening and hand edits, and after each step both stores must say what the dictionary says. What must stay
-true of the model: it knows the rules as docs/guarantees.md has them, and nothing of how they are kept.
+crashing, reopening and hand edits, and after each step both stores must equal the dictionary. What must stay true of
+the model: it has the rules of docs/guarantees.md, and knows nothing of their implementation.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WHICH = st.integers(0, 1)
 
 @dataclass
 class Modelled:
-    """A conversation as it should be.
+    """The expected state of a conversation.
 
     Attributes:
         history: Ids and texts.
-        holder: Which store's instance holds the lock, as a number that each opening gets anew; None: nobody.
+        holder: The instance that holds the lock, as a number that each opening increases; None: no instance.
     """
 
     type: str
@@ -48,7 +48,7 @@ class Modelled:
 
 
 def _tick() -> None:
-    """Let a millisecond pass: what an editor can have read is told by the time of the writes."""
+    """Wait until the next millisecond: the times of the writes decide which of them an editor has read."""
     start = time.time_ns() // 1_000_000
     while time.time_ns() // 1_000_000 <= start:
         pass
@@ -66,7 +66,7 @@ class Stores(RuleBasedStateMachine):
         self.opened = 0
         self.stores: list[Store] = []
         self.instances: list[int] = []
-        #: Conversations whose lock an instance thinks that it holds.
+        #: Conversations whose lock an instance believes to hold.
         self.thinks: list[set[str]] = []
         self.model: dict[str, Modelled] = {}
         self.trash: dict[str, Modelled] = {}
@@ -91,14 +91,14 @@ class Stores(RuleBasedStateMachine):
         return self._open_one()
 
     def _die(self, store: Store) -> None:
-        """Let the process of a store end without a word."""
+        """End the process of a store without closing it."""
         store._holder._leases.stop()
         store.engine.withdraw(store.instance_id)
 
-    # -- What the rules of locks say --------------------------------------------------------------------------------
+    # -- The rules of locks -----------------------------------------------------------------------------------------
 
     def _admitted(self, which: int, id: str) -> type[Exception] | None:
-        """What a write of this store to this conversation must raise."""
+        """The error that a write of this store to this conversation must raise."""
         if id not in self.model:
             return NotFound
         conversation = self.model[id]
@@ -109,7 +109,7 @@ class Stores(RuleBasedStateMachine):
         return Locked if conversation.holder in self.instances else None
 
     def _writes(self, which: int, id: str, act: Any, *, takes: bool = True) -> Any:
-        """Have a store write; None when it was refused, as it had to be."""
+        """Let a store write. Returns: None if the write was refused, as it had to be."""
         _tick()
         refused = self._admitted(which, id)
         if refused is not None:
@@ -215,7 +215,7 @@ class Stores(RuleBasedStateMachine):
         self.stores[which].trash.purge()
         self.trash.clear()
 
-    # -- Coming and going -------------------------------------------------------------------------------------------
+    # -- Opening and crashing ---------------------------------------------------------------------------------------
 
     @rule(which=WHICH)
     def reopen(self, which: int) -> None:
@@ -242,7 +242,7 @@ class Stores(RuleBasedStateMachine):
         for store in getattr(self, "stores", []):
             assert store.ids() == sorted(self.model)
             for id in self.model:
-                store.head(id)  # A listing alone shows what the person saved, before it is merged.
+                store.head(id)  # A list has the person's save as it is; this read merges it.
             for head in store.heads():
                 expected = self.model[head.id]
                 assert not head.damaged
@@ -257,7 +257,7 @@ class Stores(RuleBasedStateMachine):
             for id, expected in self.model.items():
                 history = store.load(id).history
                 assert [message.content for message in history] == [text for _, text in expected.history]
-                # A message that was typed by hand has its id from the next write on.
+                # A message typed by hand gets its id with the next write.
                 stored = orjson.loads(store.engine.read("conversations", id))["history"]
                 expected.history = [
                     (known or entry.get("id", ""), message.content)
@@ -285,7 +285,7 @@ class StoresOnFiles(Stores):
             for id in store.ids():
                 store.locks.release(id, force=True)
                 store.append(id, content="last")
-            # What a crash leaves, and nothing else.
+            # A crash may leave these, and nothing else.
             assert {finding.kind for finding in doctor.examine(store, repair=True)} <= {"leftover"}
             assert [str(finding) for finding in doctor.examine(store)] == []
         shutil.rmtree(self.root)
@@ -297,7 +297,7 @@ class StoresOnFiles(Stores):
         return self.root / "conversations" / f"{id}.json"
 
     def _die(self, store: Store) -> None:
-        """The kernel closes what the process had open, and that is all that happens."""
+        """The kernel closes the files of the process, and nothing else happens."""
         store._holder._leases.stop()
         for fd in store.engine.storage.instances._mine.values():
             os.close(fd)
@@ -342,7 +342,7 @@ class StoresOnFiles(Stores):
         meanwhile: list[str],
         which: int,
     ) -> None:
-        """A person opens the file; a store appends, when it may; and the person saves what they made of it."""
+        """A person opens the file; a store appends, if it may; and the person saves their version."""
         if id not in self.model:
             return
         conversation = self.model[id]

@@ -1,9 +1,8 @@
-"""Writers as processes of their own, and the check of what they were promised.
+"""Writers as separate processes, and the check that every acknowledged message is there.
 
-A writer notes each acknowledgement with one `write(2)` of one line before its next append: what the kernel was told
-outlives a SIGKILL of the writer, so that the file of acknowledgements never claims more than was acknowledged, and
-lacks at most the last one. What must stay true: the check reads the files as JSON, without the store; only the doctor
-is asked besides.
+A writer records each acknowledgement with one `write(2)` of one line before its next append. The line survives a
+SIGKILL of the writer, so that the file never has more than was acknowledged, and lacks at most the last one. What must
+stay true: the check reads the files as JSON, without the store; besides it, only the doctor is run.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from capsule.maintenance import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = os.environ.get("CAPSULE_TORTURE") == "1"
-#: Whoever waits for its turn gives up after this, in seconds: a hang is a failure, and slowness none.
+#: A wait for a turn ends after this, in seconds: a hang is a failure, slowness is not.
 PATIENCE_S = 240.0
 T = TypeVar("T")
 _ROLES = ("user", "assistant", "system", "tool")
@@ -36,19 +35,19 @@ _ROLES = ("user", "assistant", "system", "tool")
 
 @dataclass
 class Plan:
-    """What one writer does.
+    """The plan of one writer.
 
     Attributes:
         root: The store.
-        acks: The file of acknowledgements, added to.
+        acks: The file of acknowledgements; lines are added to it.
         name: The writer's name; its messages begin with it.
-        seed: The seed of its dice.
-        ids: The conversations it picks from.
-        count: Appends of each thread; 0: until it is killed.
-        turns: Take the lock before, and release it after, one to three appends.
-        threads: Threads, which share one Store.
-        longest: Characters of padding in the longest messages.
-        tag_every: After this many appends it adds a tag, and notes that with an empty message id; 0: never.
+        seed: The seed of its random choices.
+        ids: The conversations it chooses from.
+        count: The number of appends of each thread; 0: until it is killed.
+        turns: Whether it takes the lock before, and releases it after, one to three appends.
+        threads: The number of threads, which share one Store.
+        longest: The characters of padding in the longest messages.
+        tag_every: After this many appends it adds a tag, and records it with an empty message id; 0: never.
     """
 
     root: str
@@ -74,7 +73,7 @@ class Acks:
 
 
 def work(plan: Plan, store: Store) -> None:
-    """Do what the plan says, on an open store."""
+    """Execute the plan on an open store."""
     acks = Acks(plan.acks)
     failures: list[BaseException] = []
 
@@ -116,7 +115,7 @@ def _write(plan: Plan, store: Store, acks: Acks, name: str, rng: random.Random) 
 
 
 def _turn(store: Store, id: str) -> object:
-    """The lock on a conversation, once it is this writer's turn."""
+    """Wait for the lock on a conversation, and take it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -128,7 +127,7 @@ def _turn(store: Store, id: str) -> object:
 
 
 def _once_whole(act: Callable[[], T]) -> T:
-    """What `act` gives, once the file is whole: a person who left half of one behind is told, and mends it."""
+    """The result of `act`, which is repeated until the file is whole: a person who saved half of it saves it again."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -148,7 +147,7 @@ def _append(plan: Plan, store: Store, acks: Acks, name: str, id: str, n: int, rn
 
 
 def _main() -> None:
-    """A writer as a process: says that it is ready, waits for the word, works, and ends."""
+    """A writer as a process: prints "ready", waits for a line, works, and ends."""
     plan = Plan(**json.loads(sys.argv[1]))
     with Store.open(plan.root) as store:
         print("ready", flush=True)
@@ -160,7 +159,7 @@ PRELUDE = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; "
 
 
 class Writers:
-    """Writers that begin at one word."""
+    """Writers that begin at the same time."""
 
     def __init__(self, plans: Iterable[Plan]) -> None:
         program = PRELUDE + "from tests.torture.writers import _main; _main()"
@@ -179,7 +178,7 @@ class Writers:
         return self
 
     def begin(self) -> None:
-        """Wait until all are ready, and give the word."""
+        """Wait until all are ready, and start them."""
         for process in self._processes:
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             assert process.stdout.readline() == "ready\n", process.stderr.read()
@@ -191,10 +190,10 @@ class Writers:
         return any(process.poll() is None for process in self._processes)
 
     def finish(self) -> None:
-        """Wait for all of them; each must have ended well."""
+        """Wait for all of them, and assert that each exited with 0."""
         for process in self._processes:
-            _, said = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == 0, said
+            _, output = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, output
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
@@ -205,7 +204,7 @@ class Writers:
 
 @dataclass
 class Kept:
-    """What is in the store, and what was acknowledged."""
+    """The numbers of messages in the store and of acknowledged ones."""
 
     acked: int = 0
     kept: int = 0
@@ -216,7 +215,7 @@ class Kept:
 def acknowledged(directory: Path) -> Iterator[tuple[str, str, int, str]]:
     """The acknowledgements in a directory of their files: conversation, writer, number, message id.
 
-    A last line that SIGKILL cut short was no acknowledgement yet.
+    A last line that SIGKILL cut short is no acknowledgement.
     """
     for path in sorted(directory.iterdir()):
         for line in path.read_bytes().split(b"\n")[:-1]:
@@ -225,15 +224,15 @@ def acknowledged(directory: Path) -> Iterator[tuple[str, str, int, str]]:
 
 
 def check(root: Path, acks: Path) -> Kept:
-    """Hold the files against the acknowledgements.
+    """Compare the files with the acknowledgements.
 
-    Asserts that every acknowledged message is there once and as it was written, each writer's in its order, that
-    ids are unique in a conversation, and that every file is as the store writes it.
+    Asserts that every acknowledged message is there once and unchanged, those of each writer in its order, that ids
+    are unique in a conversation, and that every file is canonical.
     """
     promised: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
     for conversation, writer, n, message in acknowledged(acks):
         promised[conversation][message] = (writer, n)
-    told = Kept(acked=sum(map(len, promised.values())))
+    result = Kept(acked=sum(map(len, promised.values())))
     for path in sorted((root / "conversations").glob("*.json")):
         data = path.read_bytes()
         document = codec.decode(data, str(path))
@@ -242,11 +241,11 @@ def check(root: Path, acks: Path) -> Kept:
         twice = [id for id, times in Counter(ids).items() if times > 1]
         assert not twice, f"{path} has messages twice: {twice}"
         mine = promised.pop(path.stem, {})
-        told.missing += [f"{path.stem}: {mine[id]}" for id in mine if id not in set(ids)]
-        told.unacknowledged.update(
+        result.missing += [f"{path.stem}: {mine[id]}" for id in mine if id not in set(ids)]
+        result.unacknowledged.update(
             entry["content"].split(" ", 1)[0] for entry in document["history"] if entry["id"] not in mine
         )
-        told.kept += len(mine.keys() & set(ids))
+        result.kept += len(mine.keys() & set(ids))
         latest: dict[str, int] = {}
         for entry in document["history"]:
             writer, n, _ = entry["content"].split(" ", 2)
@@ -256,8 +255,8 @@ def check(root: Path, acks: Path) -> Kept:
         times = [entry["timestamp"] for entry in document["history"]]
         assert times == sorted(times), f"{path}: times go back"
     assert not promised, f"conversations are gone: {list(promised)}"
-    assert not told.missing, f"acknowledged, and not there: {told.missing[:10]}"
-    return told
+    assert not result.missing, f"acknowledged, and not there: {result.missing[:10]}"
+    return result
 
 
 def assert_clean(root: Path) -> None:
