@@ -1,7 +1,7 @@
-"""What every test runs in: an environment without the caller's settings, an empty home, fixed randomness.
+"""The environment of every test: without the caller's settings, with an empty home and fixed randomness.
 
-What must stay true: a test sees nothing of the machine it runs on but its Python and its tools, and leaves nothing
-there. The time limit of a test and `filterwarnings = error` stand in `pyproject.toml`.
+What must stay true: a test uses only the Python and the tools of the machine, and leaves no files there. The time limit
+of a test and `filterwarnings = error` are in `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.processes import Child
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: What passes from the caller's environment to a test; all else is gone.
+#: The caller's variables that a test keeps; all others are removed.
 _KEPT = frozenset(
     {"PATH", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CAPSULE_TORTURE"}
 )
 _SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
-# In CI each run tries the same examples, so that it fails for what was changed and nothing else.
+# In CI each run tries the same examples, so that only a change of the code can make it fail.
 settings.register_profile(
     "ci", derandomize=True, deadline=None, max_examples=60, print_blob=True, database=None, suppress_health_check=_SLOW
 )
@@ -41,7 +41,7 @@ settings.register_profile(
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 settings.load_profile(_PROFILE)
 
-#: The seed of every test that rolls dice of its own (the `rng` fixture); CAPSULE_SEED repeats a run.
+#: The seed of every test with random choices (the `rng` fixture); CAPSULE_SEED repeats a run.
 SEED = int(os.environ.get("CAPSULE_SEED") or (20250112 if _PROFILE == "ci" else random.SystemRandom().getrandbits(32)))
 os.environ["CAPSULE_SEED"] = str(SEED)  # The workers of pytest-xdist inherit it, so that all share one seed.
 
@@ -57,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture(autouse=True)
 def _scrubbed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment of our own, a home of our own, and a working directory that is no store."""
+    """A new environment, a new home, and a working directory that is no store."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
         if name not in _KEPT and not name.startswith("PYTEST_"):
@@ -85,7 +85,7 @@ def _scrubbed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Dice of this test alone: the same in any order of tests, for the seed that the report's header names."""
+    """The random numbers of this test: the same in any order of tests, for the seed in the header of the report."""
     return random.Random(f"{SEED} {request.node.nodeid}")
 
 
@@ -118,7 +118,7 @@ def store(root: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
-    """Starts programs in processes of their own, with the arguments as texts."""
+    """Starts Python programs in separate processes, with their arguments as texts."""
     children: list[Child] = []
 
     def start(body: str, *args: object) -> Child:

@@ -1,7 +1,7 @@
-"""Real processes for tests: Python programs that talk with the test in lines of JSON.
+"""Real processes for tests: Python programs that exchange lines of JSON with the test.
 
-What must stay true: a child shares nothing with the test but the file system; nothing here sleeps, a child says when
-it is where the test wants it; and every child is gone when its test ends.
+What must stay true: a child shares only the file system with the test; nothing here sleeps: a child says when it has
+come to the point that the test waits for; and every child has ended when its test ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def hear(): return json.loads(sys.stdin.readline())
 
 
 class Child:
-    """A Python program in a process of its own; it has `Store`, `say`, `hear` and its arguments in `sys.argv`."""
+    """A Python program in a separate process; it has `Store`, `say`, `hear` and its arguments in `sys.argv`."""
 
     def __init__(self, body: str, *args: str) -> None:
         self._process = subprocess.Popen(
@@ -44,7 +44,7 @@ class Child:
         return self._process.pid
 
     def hear(self) -> Any:
-        """What the child says next."""
+        """The next value from the child."""
         assert self._process.stdout is not None and self._process.stderr is not None
         line = self._process.stdout.readline()
         if not line:
@@ -60,12 +60,12 @@ class Child:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Kill the process with SIGKILL, and wait for its end."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def end(self) -> int:
-        """Wait until it has ended by itself; its exit code."""
+        """Wait until the process ends by itself. Returns: its exit code."""
         return self._process.wait()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""docs/architecture.md, and the picture in it, held against the code."""
+"""docs/architecture.md and its picture agree with the code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_module_that_a_page_names_exists() -> None:
             assert not is_module or any(path.endswith(f"/{word}") for path in modules), f"{page.name}: {word}"
 
 
-def test_every_function_that_is_named_stands_in_the_module_before_it() -> None:
+def test_every_named_function_is_in_the_module_named_before_it() -> None:
     module, functions = "", 0
     for word in in_code(PAGE):
         module = word if word.endswith(".py") else module
@@ -70,7 +70,7 @@ def test_every_room_is_on_the_page() -> None:
     assert {f"{package.relative_to(ROOT).as_posix()}/" for package in packages} - named == set()
 
 
-def test_every_change_has_its_modules_and_tests() -> None:
+def test_every_row_of_changes_names_modules_and_tests() -> None:
     rows = [row.split("|")[1:4] for row in PAGE.partition("## Where do I change")[2].splitlines() if "`" in row]
     assert len(rows) >= 25
     for what, modules, tests in rows:
@@ -83,7 +83,7 @@ def picture() -> Any:
     return runpy.run_path(str(ROOT / "docs" / "draw.py"))
 
 
-def test_the_boxes_of_the_picture_name_rooms_and_its_arrows_are_imports() -> None:
+def test_the_boxes_of_the_picture_are_rooms_and_its_arrows_are_imports() -> None:
     rows, arrows = picture()["read"](DRAWING)
     paths = {box.name: box.path for row in rows for outer in row for box in (outer, *outer.inner)}
     assert [path for path in paths.values() if not (ROOT / path).exists()] == []

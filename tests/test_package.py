@@ -1,4 +1,4 @@
-"""What gets installed, and what `import capsule` gives."""
+"""The content of the wheel, and the names of the package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "capsule", "cli")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built from a copy of the source so that nothing is left in it, and without a network."""
+    """The wheel, built without a network from a copy of the source, so that no build files remain in the source."""
     root = Path(__file__).resolve().parents[1]
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in BUILT_FROM:
@@ -43,7 +43,7 @@ def test_the_wheel_installs_two_packages_and_nothing_else(wheel: zipfile.ZipFile
     assert {top for top in tops if not top.endswith(".dist-info")} == {"capsule", "capsule_cli"}
 
 
-def test_the_wheel_holds_what_the_source_holds(wheel: zipfile.ZipFile, repository: Path) -> None:
+def test_the_wheel_has_every_file_of_the_packages(wheel: zipfile.ZipFile, repository: Path) -> None:
     packages = {"capsule": repository / "capsule", "capsule_cli": repository / "cli" / "capsule_cli"}
     source = {
         (Path(name) / path.relative_to(folder)).as_posix()
@@ -54,16 +54,16 @@ def test_the_wheel_holds_what_the_source_holds(wheel: zipfile.ZipFile, repositor
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == source
 
 
-def test_the_packages_say_that_they_are_typed(wheel: zipfile.ZipFile) -> None:
+def test_the_packages_are_marked_as_typed(wheel: zipfile.ZipFile) -> None:
     assert {"capsule/py.typed", "capsule_cli/py.typed"} <= set(wheel.namelist())
 
 
-def test_the_version_stands_in_one_place(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_the_version_of_the_package(wheel: zipfile.ZipFile) -> None:
     assert wheel.filename and f"-{capsule.__version__}-" in Path(wheel.filename).name
     assert metadata.version("capsule-conversations") == capsule.__version__
 
 
-def test_every_requirement_is_in_the_lock(repository: Path) -> None:
+def test_every_requirement_has_a_lower_bound_and_is_in_the_lock(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
     lines = (repository / "constraints.txt").read_text().splitlines()
@@ -72,7 +72,7 @@ def test_every_requirement_is_in_the_lock(repository: Path) -> None:
     assert all(">=" in one for one in wanted), "each requirement has a lower bound"
 
 
-def test_the_public_names_are_those_that_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in capsule.__all__:
         assert getattr(capsule, name) is not None
     assert sorted(capsule.__all__) == list(capsule.__all__)

@@ -1,8 +1,9 @@
-"""Every block of the README and of the pages in docs/ runs, and prints what stands there.
+"""Every block of the README and of the pages in docs/ runs, and prints the output on the page.
 
-The blocks of a page run in one shell, one after the other. The README's run in a copy of this repository's store, which
-they leave as it is; another page's begin in an empty directory. A UUID, a time or a host stands for any other, and
-`...` for the directory. A `python` block prints the `text` block behind it. The targets in `sh` blocks exist.
+The blocks of a page run in one shell, one after the other. Those of the README run in a copy of this repository's
+store, which they leave unchanged; those of another page start in an empty directory. A UUID, a time or a host stands
+for any other, and `...` for the directory. A `python` block prints the `text` block behind it. The targets in `sh`
+blocks exist.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def copy_store(place: Path) -> None:
 
 
 def steps_of(page: Path) -> list[tuple[str, str]]:
-    """The commands of a page, each with the output that stands below it."""
+    """The commands of a page, each with the output below it."""
     steps = []
     blocks = blocks_of(page)
     for (kind, block), (_, after) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
@@ -89,7 +90,7 @@ VARYING = {
 
 
 def normal(output: str) -> str:
-    """`output` without what differs from run to run; `...` is the directory."""
+    """`output` with placeholders for the parts that differ from run to run; `...` is the directory."""
     output = output.replace(f"{os.getcwd()}-tour", "...").replace(os.getcwd(), "...")
     for pattern, name in VARYING.items():
         output = re.sub(pattern, name, output, flags=re.M)
@@ -98,7 +99,7 @@ def normal(output: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TOURS, ids=lambda page: page.stem)
-def test_a_page_says_what_its_commands_print(page: Path, place: Path) -> None:
+def test_a_page_has_the_output_of_its_commands(page: Path, place: Path) -> None:
     if page == README:
         copy_store(place)
     steps = steps_of(page)
@@ -111,7 +112,7 @@ def test_a_page_says_what_its_commands_print(page: Path, place: Path) -> None:
         assert left.stdout == "", "the tour changed the store that it is taken in"
 
 
-def test_no_block_of_a_page_that_runs_is_left_out() -> None:
+def test_every_block_of_a_page_runs() -> None:
     assert {page.stem for page in TOURS} >= {"README", "quickstart", "howto"}
     for page in TOURS:
         kinds = [kind for kind, _ in blocks_of(page)]
@@ -134,14 +135,14 @@ def test_the_make_targets_that_pages_name_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
-def test_links_of_the_documentation_lead_somewhere() -> None:
+def test_every_link_of_the_documentation_leads_to_a_file() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_every_page_stands_in_the_navigation_of_the_site() -> None:
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
     named = re.findall(r": (\w[\w-]*\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     assert sorted(named) == sorted(page.name for page in PAGES if page != README)
 
@@ -154,7 +155,7 @@ def test_troubleshooting_has_a_part_for_every_error() -> None:
     assert described == sorted((str(kind.exit_code), kind.__name__) for kind in raised)
 
 
-def test_every_method_of_a_store_says_its_arguments_errors_and_cost() -> None:
+def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> None:
     with Store.in_memory() as store:
         parts = [type(part) for name, part in vars(store).items() if not name.startswith("_")]
     owners = [owner for owner in (*Store.__mro__, *parts) if owner.__module__.startswith("capsule.store.")]
@@ -173,7 +174,7 @@ def test_every_method_of_a_store_says_its_arguments_errors_and_cost() -> None:
     assert not missing
 
 
-def test_recordings_load_nothing_from_elsewhere() -> None:
+def test_recordings_load_no_other_resource() -> None:
     recorded = (ROOT / "docs" / "tour.svg").read_text(encoding="utf-8")
     assert "@import" not in recorded
     assert set(re.findall(r"https?://[^\"' )<]+", recorded)) <= {"http://www.w3.org/2000/svg"}

@@ -1,4 +1,4 @@
-"""This repository is itself a store: its settings, and the sample conversations that the README shows."""
+"""This repository is a store, with settings and the sample conversations of the README."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def document_in(path: Path) -> dict[str, Any]:
     return codec.decode(path.read_bytes(), str(path))
 
 
-def test_the_settings_are_those_a_new_store_gets() -> None:
+def test_the_settings_are_those_of_a_new_store() -> None:
     text = (ROOT / "capsule.toml").read_bytes()
     assert settings.parse(text, "capsule.toml") == settings.Settings()
     assert text.decode() == settings.TEMPLATE
@@ -32,14 +32,14 @@ def test_the_samples_are_of_several_kinds() -> None:
     assert kinds >= {("chat", False), ("group", False), ("chat", True)}
 
 
-def test_what_is_generated_is_what_is_committed() -> None:
+def test_committed_pages_equal_the_generated_ones() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_sample_is_valid_canonical_and_of_the_current_version_and_its_ids_tell_their_times() -> None:
+def test_every_sample_is_valid_canonical_and_current() -> None:
     for path in SAMPLES:
         data, document = path.read_bytes(), document_in(path)
         validation.check(document, data, str(path))
@@ -57,7 +57,7 @@ def test_a_sample_is_valid_canonical_and_of_the_current_version_and_its_ids_tell
             assert abs((number.int >> 80) - made_ms) <= 1
 
 
-def test_a_summary_names_a_conversation_that_is_here() -> None:
+def test_every_summary_names_a_conversation_of_this_store() -> None:
     ids = {path.stem for path in SAMPLES}
     for path in SAMPLES:
         about = document_in(path)["metadata"]

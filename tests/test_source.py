@@ -1,4 +1,4 @@
-"""The shape of the source, read from the source: docs/architecture.md, and docs/design.md, "Rules across the code"."""
+"""The source keeps the rules of docs/architecture.md, and of docs/design.md, "Rules across the code"."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: From the bottom to the top, by the names that modules begin with; the longest name that fits decides. A module
-#: imports from its own layer and those below.
+#: The layers from the bottom to the top, by prefixes of module names; the longest match decides. A module imports from
+#: its own layer and those below.
 LAYERS = (
     ("capsule", "capsule.errors", "capsule.ids", "capsule.timestamps", "capsule.settings", "capsule.git.program"),
     ("capsule.format",),
@@ -22,23 +22,23 @@ LAYERS = (
     ("capsule.messaging", "capsule.sessions", "capsule.transfer", "capsule.context", "capsule.git"),
     ("capsule.mcp_server", "capsule_cli"),
 )
-#: Runs git, and knows errors only: who asks git anything stands on it.
+#: Runs git, and imports errors only; every module that uses git imports this one.
 RUNS_GIT = "capsule.git.program"
-#: The rooms above the engines: they reach documents through an engine, and nothing of the machine by themselves.
+#: The rooms above the engines: they reach documents through an engine, and never use files or processes themselves.
 ABOVE_ENGINES = ("capsule.store", "capsule.locks", "capsule.watch", "capsule.maintenance")
-#: What they don't import, however late.
+#: Modules that they never import, not even in functions.
 OF_THE_MACHINE = {"io", "mmap", "pathlib", "shutil", "sqlite3", "stat", "subprocess", "tempfile"}
 MOST_LINES = 400
-#: Longer, and not to grow.
+#: Longer modules, which must not grow.
 LONGER: dict[str, int] = {}
 
-#: What the rooms above the engines take from `os`: none of it touches a file.
+#: The names of `os` that the rooms above the engines use; none of them touches a file.
 HARMLESS = {"os.getpid", "os.getuid", "os.urandom", "os.register_at_fork", "os.fspath", "os.PathLike"}
 HARMLESS |= {"os.path", "os.path.abspath", "os.path.join", "os.path.basename", "os.path.dirname"}
 READS_OR_WRITES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "touch"}
 #: Finds the store's directory before there is an engine.
 FINDS_THE_STORE = "capsule.locate"
-#: What git runs, or writes into its configuration, speaks to the person at the terminal that runs git.
+#: Programs that git runs or has in its configuration; they print for the person who runs git.
 SPEAKS_THROUGH_GIT = ("capsule.git.drivers", "capsule.git.setup")
 
 
@@ -98,15 +98,15 @@ def dotted(node: ast.AST) -> str:
 def test_imports_point_downwards_only() -> None:
     for module in MODULES:
         upwards = {other for other in imports(module, running=True) - {"capsule"} if layer(other) > layer(module)}
-        # The package's own door: it hands out names of the upper layers when they are asked for, and imports none.
+        # The package itself loads the names of upper layers on demand, and imports none of them.
         assert not upwards or (module == "capsule" and not imports(module, loading=True)), f"{module} imports {upwards}"
 
 
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
+def test_no_imports_form_a_circle() -> None:
     TopologicalSorter({module: imports(module, loading=True) - {"capsule"} for module in MODULES}).prepare()
 
 
-def test_no_two_modules_import_each_other_however_late() -> None:
+def test_no_two_modules_import_each_other_even_in_functions() -> None:
     running = {module: imports(module, running=True) - {"capsule"} for module in MODULES}
     assert [(one, other) for one in MODULES for other in running[one] if one < other and one in running[other]] == []
 
@@ -117,7 +117,7 @@ def test_imports_are_absolute() -> None:
         assert not relative
 
 
-def test_the_rooms_above_the_engines_reach_nothing_of_the_machine() -> None:
+def test_the_rooms_above_the_engines_use_no_files_and_no_processes() -> None:
     above = [name for name in MODULES if any(is_in(name, room) for room in ABOVE_ENGINES)]
     assert above
     for module, node in ((name, node) for name in above for node in nodes(TREES[name], running=True)):
@@ -134,7 +134,7 @@ def test_the_rooms_above_the_engines_reach_nothing_of_the_machine() -> None:
             assert not {alias.name for alias in node.names} & OF_THE_MACHINE, place
 
 
-def test_only_the_doors_touch_standard_streams_and_the_environment() -> None:
+def test_only_the_doors_use_standard_streams_and_the_environment() -> None:
     below = [name for name in MODULES if layer(name) < len(LAYERS) - 1]
     for module, node in ((name, node) for name in below for node in nodes(TREES[name])):
         place = f"{module}:{getattr(node, 'lineno', 0)}"
@@ -147,7 +147,7 @@ def test_only_the_doors_touch_standard_streams_and_the_environment() -> None:
 
 
 def test_no_text_below_the_doors_names_a_command() -> None:
-    """What helps is data (`capsule.errors.Remedy`), as a model has tools and a Python program has methods."""
+    """A remedy is data (`capsule.errors.Remedy`): a model has tools, and a Python program has methods, not commands."""
     import typer.main
 
     from capsule_cli.app import app
@@ -163,7 +163,7 @@ def test_no_text_below_the_doors_names_a_command() -> None:
                 assert not found, f"{module}:{node.lineno}: {node.value!r}"
 
 
-def test_each_door_has_words_for_each_remedy() -> None:
+def test_every_door_has_a_text_for_every_remedy() -> None:
     from typing import get_args
 
     from capsule.errors import Action
@@ -173,14 +173,14 @@ def test_each_door_has_words_for_each_remedy() -> None:
     assert set(calls) == set(commands) == set(get_args(Action))
 
 
-def test_modules_are_short_and_say_what_they_are() -> None:
+def test_every_module_is_short_and_has_a_docstring() -> None:
     for module in MODULES:
         lines = MODULES[module].read_text(encoding="utf-8").count("\n")
         assert lines <= LONGER.get(module, MOST_LINES), f"{module} has {lines} lines; split it by what its parts know"
         assert ast.get_docstring(TREES[module]), f"{module} has no docstring"
 
 
-def test_nothing_is_caught_without_a_name() -> None:
+def test_every_except_names_its_errors() -> None:
     for module in MODULES:
         for node in nodes(TREES[module]):
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"
@@ -199,7 +199,7 @@ def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
     private = {name for name in private if name.startswith("_") and not name.startswith("__")}
     assert "_lowlevel_server" in private
     for module, tree in TREES.items():
-        # What a class of ours sets itself is its own.
+        # Attributes that our classes set themselves are not the SDK's.
         attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
         own = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
         own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -243,7 +243,7 @@ def test_one_module_starts_git() -> None:
     for module in MODULES:
         for node in nodes(TREES[module]):
             started = isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'"
-            # The demo types git's commands as a person does, in a repository of its own.
+            # The demo runs git's commands as a person does, in a separate repository.
             assert not started or module in (RUNS_GIT, "capsule_cli.commands.demo"), (
                 f"{module}:{getattr(node, 'lineno', 0)}"
             )

@@ -1,8 +1,8 @@
 """Real clients against the real server: `make clients`.
 
-Each client reads the settings that `capsule mcp install` wrote, starts the server by them, and says what it made of
-it. Nothing of the machine is used but its Python and npm: HOME is a temporary directory, no client has credentials,
-and every way out of the machine leads to a closed port. A client that can't be installed here is skipped, by name.
+Each client reads the settings that `capsule mcp install` wrote, starts the server with them, and prints what it found.
+The clients use only the machine's Python and npm: HOME is a temporary directory, no client has credentials, and every
+proxy is a closed port. A client that can't be installed here is skipped, by name.
 
 Run by hand, with names to run only those: `python tests/clients/run.py [NAME...]`. Exits 1 when one fails.
 """
@@ -33,10 +33,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.node.ensure import Installed, Unavailable, ensure  # noqa: E402
 
-#: How long a client may take for one thing.
+#: The longest time of one command of a client, in seconds.
 TIMEOUT_S = 90
 CAPSULE = str(Path(sys.executable).parent / "capsule")
-#: Keeps clients from calling home; a closed port takes what they would send all the same.
+#: Stops clients from sending data home; a closed port takes the rest.
 QUIET = {
     "HTTP_PROXY": "http://127.0.0.1:9",
     "HTTPS_PROXY": "http://127.0.0.1:9",
@@ -48,7 +48,7 @@ QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
 }
-#: What clients would make in a home that they should not have seen.
+#: Files that a client makes in a home; the real one must have none of them.
 TRACES = (
     ".claude",
     ".claude.json",
@@ -64,12 +64,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Failed(Exception):
-    """A client did not do what it should."""
+    """A client did not pass its check."""
 
 
 @dataclass(frozen=True)
 class World:
-    """What a client runs in: a home, a project and a store of its own, and its program."""
+    """The surroundings of a client: a home, a project, a store, and its program."""
 
     home: Path
     project: Path
@@ -81,12 +81,12 @@ class World:
         path = "/usr/local/bin:/usr/bin:/bin"
         if self.installed is not None:
             path = f"{self.installed.node.parent}:{self.installed.modules / '.bin'}:{path}"
-        said = {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1", **QUIET}
-        # A folder of ours is one that a person would say to trust.
-        return {**said, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+        variables = {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1", **QUIET}
+        # A person would trust this folder.
+        return {**variables, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
 
     def run(self, *words: str, expect: int = 0) -> str:
-        """What a command says on stdout."""
+        """The stdout of a command."""
         try:
             done = subprocess.run(
                 words,
@@ -105,30 +105,30 @@ class World:
         return done.stdout
 
     def listing(self, *words: str) -> str:
-        """What a command says to a person: on stdout or, as some do, on stderr."""
+        """The output of a command for a person: stdout and, as some use that, stderr."""
         both = self.run("/bin/sh", "-c", 'exec "$0" "$@" 2>&1', *words)
         return _COLOUR.sub("", both)
 
     def capsule(self, *words: str) -> str:
-        """What `capsule` says, on the store of this world."""
+        """The output of `capsule` on the store of this world."""
         return self.run(CAPSULE, "--store", str(self.store), *words)
 
 
-def line_with(said: str, *words: str) -> str:
+def line_with(output: str, *words: str) -> str:
     """The first line that has all these words.
 
     Raises:
         Failed: There is none.
     """
-    for line in said.splitlines():
+    for line in output.splitlines():
         if all(word in line for word in words):
             return line.strip()
-    raise Failed(f"no line has {words} in what it said:\n{said[-1500:]}")
+    raise Failed(f"no line has {words} in its output:\n{output[-1500:]}")
 
 
 @contextmanager
 def http_server(world: World) -> Iterator[tuple[str, str]]:
-    """The server over HTTP, on a free port. Yields: its address, and what a client is let in with."""
+    """The server over HTTP, on a free port. Yields: its address, and the token for a client."""
     bearer = "Bearer " + world.capsule("tokens", "add", "client").strip()
     words = [CAPSULE, "--store", str(world.store), "mcp", "--http", "127.0.0.1:0"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=world.project, env=world.environment())
@@ -139,7 +139,7 @@ def http_server(world: World) -> Iterator[tuple[str, str]]:
         url = next((found[0] for line in process.stderr if (found := re.search(r"http://\S+", line))), None)
         watchdog.cancel()
         if url is None:
-            raise Failed("the server over HTTP went away before it said where it serves")
+            raise Failed("the server over HTTP ended before it printed its address")
         threading.Thread(target=process.stderr.read, daemon=True).start()
         yield url, bearer
     finally:
@@ -187,7 +187,7 @@ def sdk(world: World) -> str:
 
 def inspector(world: World) -> str:
     """The MCP Inspector's command line: tools, a call and resources, over stdio and HTTP."""
-    told = []
+    lines = []
     with http_server(world) as (url, bearer):
         over_http = [url, "--header", f"Authorization: {bearer}"]
         for name, target in (("stdio", [CAPSULE, "mcp", "--store", str(world.store)]), ("HTTP", over_http)):
@@ -201,48 +201,48 @@ def inspector(world: World) -> str:
             templates = ask("--method", "resources/templates/list")["resourceTemplates"]
             read = ask("--method", "resources/read", "--uri", "capsule://conversations")["contents"]
             if "1 conversation," not in called["content"][0]["text"] or "A first one" not in read[0]["text"]:
-                raise Failed(f"over {name} it was told {called} and {read}")
-            told.append(f"{name}: {len(tools)} tools, {len(listed)} resources, {len(templates)} templates")
-    return "; ".join(told)
+                raise Failed(f"over {name} the results are {called} and {read}")
+            lines.append(f"{name}: {len(tools)} tools, {len(listed)} resources, {len(templates)} templates")
+    return "; ".join(lines)
 
 
 def claude_code(world: World) -> str:
-    """`claude mcp list`, of the user's settings."""
+    """`claude mcp list`, with the user's settings."""
     world.capsule("mcp", "install", "claude-code")
-    told = line_with(world.listing("claude", "mcp", "list"), "capsule:", "Connected")
+    line = line_with(world.listing("claude", "mcp", "list"), "capsule:", "Connected")
     world.capsule("mcp", "install", "claude-code", "--project")
     line_with(world.listing("claude", "mcp", "get", "capsule"), str(world.store))
     world.capsule("mcp", "uninstall", "claude-code", "--project")
     world.capsule("mcp", "uninstall", "claude-code")
-    if "capsule:" in (said := world.listing("claude", "mcp", "list")):
-        raise Failed(f"it still has the entry after uninstall: {said}")
-    return told
+    if "capsule:" in (output := world.listing("claude", "mcp", "list")):
+        raise Failed(f"it still has the entry after uninstall: {output}")
+    return line
 
 
 def opencode(world: World) -> str:
-    """`opencode mcp list`, of the user's settings and a project's."""
+    """`opencode mcp list`, with the user's settings and a project's."""
     for scope in ("--user", "--project"):
         world.capsule("mcp", "install", "opencode", scope)
-        told = line_with(world.listing("opencode", "mcp", "list"), "capsule", "connected")
+        line = line_with(world.listing("opencode", "mcp", "list"), "capsule", "connected")
         world.capsule("mcp", "uninstall", "opencode", scope)
-        if "connected" in (said := world.listing("opencode", "mcp", "list")):
-            raise Failed(f"it still has the entry after uninstall: {said}")
-    return told
+        if "connected" in (output := world.listing("opencode", "mcp", "list")):
+            raise Failed(f"it still has the entry after uninstall: {output}")
+    return line
 
 
 def gemini(world: World) -> str:
-    """`gemini mcp list`, of the user's settings and a project's."""
+    """`gemini mcp list`, with the user's settings and a project's."""
     for scope in ("--user", "--project"):
         world.capsule("mcp", "install", "gemini", scope)
-        told = line_with(world.listing("gemini", "mcp", "list"), "capsule:", "Connected")
+        line = line_with(world.listing("gemini", "mcp", "list"), "capsule:", "Connected")
         world.capsule("mcp", "uninstall", "gemini", scope)
-        if "capsule:" in (said := world.listing("gemini", "mcp", "list")):
-            raise Failed(f"it still has the entry after uninstall: {said}")
-    return told
+        if "capsule:" in (output := world.listing("gemini", "mcp", "list")):
+            raise Failed(f"it still has the entry after uninstall: {output}")
+    return line
 
 
 def codex(world: World) -> str:
-    """Codex's app-server: `mcpServerStatus/list`, of the user's settings and those of a project that is trusted."""
+    """Codex's app-server: `mcpServerStatus/list`, with the user's settings and those of a trusted project."""
     settings = world.home / ".codex" / "config.toml"
     settings.parent.mkdir()
     settings.write_text(f'# trusted\n[projects."{world.project}"]\ntrust_level = "trusted"\n', encoding="utf-8")
@@ -262,7 +262,7 @@ def codex(world: World) -> str:
 
 
 def _app_server(world: World, *, in_project: bool = False) -> list[dict[str, Any]]:
-    """What Codex's app-server says of its MCP servers; in a project: of those that a session there has."""
+    """The MCP servers of Codex's app-server; in a project: those of a session there."""
     process = subprocess.Popen(
         ["codex", "app-server"],
         cwd=world.project,
@@ -304,7 +304,7 @@ def _app_server(world: World, *, in_project: bool = False) -> list[dict[str, Any
 
 @dataclass(frozen=True)
 class Check:
-    """A client: what is run, and the folder in npm/ that pins it."""
+    """A client: its check, and the folder in npm/ that pins its version."""
 
     run: Callable[[World], str]
     package: str = ""
@@ -322,7 +322,7 @@ CHECKS = {
 
 @contextmanager
 def _home_for_npm(home: Path) -> Iterator[None]:
-    """Another HOME while npm installs, as packages run what they bring; npm's own settings and cache stay."""
+    """Use another HOME while npm installs, as packages run scripts; npm keeps its settings and cache."""
     home.mkdir(parents=True)
     real = Path.home()
     kept = {"NPM_CONFIG_USERCONFIG": str(real / ".npmrc"), "NPM_CONFIG_CACHE": str(real / ".npm")}
@@ -337,7 +337,7 @@ def _home_for_npm(home: Path) -> Iterator[None]:
 
 
 def examine(check: Check, folder: Path) -> tuple[str, str]:
-    """Run a check. Returns: ok, FAILED or SKIPPED, and what was said."""
+    """Run a check. Returns: ok, FAILED or SKIPPED, and its outcome."""
     version = ""
     installed = None
     if check.package:
@@ -361,7 +361,7 @@ def examine(check: Check, folder: Path) -> tuple[str, str]:
 
 
 def main(names: list[str]) -> int:
-    """Run the checks of these names (part of a name does), or all of them."""
+    """Run the checks whose names contain one of `names`, or all of them."""
     rows = []
     before = {trace for trace in TRACES if (Path.home() / trace).exists()}
     for name, check in CHECKS.items():
@@ -369,9 +369,9 @@ def main(names: list[str]) -> int:
             continue
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="capsule-clients-", ignore_cleanup_errors=True) as folder:
-            state, said = examine(check, Path(folder).resolve())
+            state, outcome = examine(check, Path(folder).resolve())
         rows.append((name, state))
-        print(f"{state:8}{name} ({time.monotonic() - begun:.0f} s)\n        {said}", flush=True)
+        print(f"{state:8}{name} ({time.monotonic() - begun:.0f} s)\n        {outcome}", flush=True)
     left = {trace for trace in TRACES if (Path.home() / trace).exists()} - before
     rows.append((f"your home is as it was{f', but for {left}' if left else ''}", "FAILED" if left else "ok"))
     print("\n" + "\n".join(f"{state:8}{name}" for name, state in rows))

@@ -1,7 +1,7 @@
-"""The server that the conformance suite asks for, on our server class: what it calls is named and worded by the suite.
+"""The server that the conformance suite requires, on our server class. The suite sets the names and texts of tools.
 
-What must stay true: everything below the tools is the product's: `CapsuleServer`, its handlers, and its HTTP. Nothing
-here goes round them, since a suite that is passed by something else proves nothing.
+What must stay true: everything below the tools is the product: `CapsuleServer`, its handlers, and its HTTP. Nothing
+here bypasses them, since the suite must test the product.
 
     python -m tests.conformance.fixture DIRECTORY
 
@@ -52,7 +52,7 @@ from tests.conformance import questions
 
 
 def _red_pixel() -> bytes:
-    """The smallest PNG there is: one pixel, red."""
+    """The smallest PNG: one red pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -87,7 +87,7 @@ def _embedded(uri: str, text: str, mime_type: str = "text/plain") -> EmbeddedRes
 
 
 def add_content(server: CapsuleServer) -> None:
-    """Tools that return something of each kind, and one that fails."""
+    """Add tools that return each kind of content, and one that fails."""
 
     @server.tool()
     def test_simple_text() -> str:
@@ -101,12 +101,12 @@ def add_content(server: CapsuleServer) -> None:
 
     @server.tool()
     def test_audio_content() -> list[AudioContent]:
-        """Returns a sound."""
+        """Returns audio."""
         return [AUDIO]
 
     @server.tool()
     def test_embedded_resource() -> list[EmbeddedResource]:
-        """Returns a resource, embedded."""
+        """Returns an embedded resource."""
         return [_embedded("test://embedded-resource", "This is an embedded resource content.")]
 
     @server.tool()
@@ -126,7 +126,7 @@ def add_content(server: CapsuleServer) -> None:
 
     @server.tool()
     def json_schema_2020_12_tool() -> str:
-        """Has arguments described with what JSON Schema 2020-12 brought."""
+        """Has arguments described with keywords of JSON Schema 2020-12."""
         return "ok"
 
     # The SDK derives a schema from a signature, and has no public way to give one.
@@ -163,19 +163,19 @@ def add_content(server: CapsuleServer) -> None:
 
 
 def add_asking(server: CapsuleServer) -> None:
-    """Tools that turn to the client while they run."""
+    """Add tools that send messages or questions to the client while they run."""
 
     @server.tool()
     async def test_tool_with_logging(ctx: Context) -> str:
-        """Says three things to the client's log."""
-        for said in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-            await ctx.info(said)
+        """Sends three log messages to the client."""
+        for line in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+            await ctx.info(line)
             await anyio.sleep(0.05)
         return "logged"
 
     @server.tool()
     async def test_tool_with_progress(ctx: Context) -> str:
-        """Tells of its progress three times."""
+        """Reports its progress three times."""
         for done in (0, 50, 100):
             await ctx.report_progress(done, 100, f"{done} of 100")
             await anyio.sleep(0.05)
@@ -183,7 +183,7 @@ def add_asking(server: CapsuleServer) -> None:
 
     @server.tool()
     async def test_sampling(prompt: str, ctx: Context) -> str:
-        """Has the client's model answer."""
+        """Asks the client's model."""
         answer = await ctx.session.create_message(
             messages=[SamplingMessage(role="user", content=_text(prompt))],
             max_tokens=100,
@@ -209,12 +209,12 @@ def add_asking(server: CapsuleServer) -> None:
 
     @server.tool()
     async def test_elicitation_sep1330_enums(ctx: Context) -> str:
-        """Asks for choices of each kind."""
+        """Asks with each kind of choice."""
         return await asked(ctx, "Which ones?", questions.Choices)
 
 
 def add_resources(server: CapsuleServer) -> None:
-    """Resources: two that stay, one to be watched, and a template."""
+    """Add two static resources, one for subscriptions, and a template."""
 
     @server.resource("test://static-text", mime_type="text/plain")
     def static_text() -> str:
@@ -228,17 +228,17 @@ def add_resources(server: CapsuleServer) -> None:
 
     @server.resource("test://watched-resource", mime_type="text/plain")
     def watched_resource() -> str:
-        """What a client subscribes to."""
+        """The resource for subscriptions."""
         return "Watched resource content"
 
     @server.resource("test://template/{id}/data", mime_type="application/json")
     def template_data(id: str) -> str:
-        """What the template makes of an id."""
+        """The resource of the template for an id."""
         return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
 
 def add_prompts(server: CapsuleServer) -> None:
-    """Prompts, of text and of more than text, and what their arguments may be completed to."""
+    """Add prompts of text and other content, and the completion of their arguments."""
 
     @server.completion()
     async def complete(
@@ -274,7 +274,7 @@ def add_prompts(server: CapsuleServer) -> None:
 
 
 def build(stores: Stores, tokens: Tokens) -> CapsuleServer:
-    """Our server class, with what the suite asks for in place of the product's tools."""
+    """Our server class, with the tools of the suite in place of the product's."""
     server = CapsuleServer(stores, version=capsule.__version__, name="capsule-conformance", **http.admitting(tokens))
     for add in (add_content, add_asking, add_resources, add_prompts, questions.add):
         add(server)
@@ -282,7 +282,7 @@ def build(stores: Stores, tokens: Tokens) -> CapsuleServer:
 
 
 def main() -> None:
-    """Serve it as the product is served, and say where."""
+    """Serve it as the product is served, and print its address."""
     place = Path(sys.argv[1])
     store = place / "store"
     Store.init(store)

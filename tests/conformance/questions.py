@@ -1,7 +1,7 @@
-"""What the conformance fixture asks a client: forms for both eras, and the 2026 tools that answer with questions.
+"""The questions of the conformance fixture to a client: forms for both eras, and tools of 2026 that return questions.
 
-A 2026 server keeps no call open while a person thinks: it answers "input required", and the client calls again with the
-answers and the state it was given. The product does this through `Resolve`; the suite names tools that do it by hand.
+A 2026 server keeps no call open while a person thinks: it returns "input required", and the client calls again with the
+answers and the state of that result. The product does this through `Resolve`; the tools of the suite do it by hand.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _form(message: str, field: str, kind: str = "string") -> ElicitRequest:
 
 
 def _sample(prompt: str) -> CreateMessageRequest:
-    said = SamplingMessage(role="user", content=TextContent(type="text", text=prompt))
-    return CreateMessageRequest(params=CreateMessageRequestParams(messages=[said], max_tokens=100))
+    message = SamplingMessage(role="user", content=TextContent(type="text", text=prompt))
+    return CreateMessageRequest(params=CreateMessageRequestParams(messages=[message], max_tokens=100))
 
 
 def _ask(state: Any = None, **requests: InputRequest) -> InputRequiredResult:
@@ -78,20 +78,20 @@ def _answer(ctx: Context, key: str) -> Any:
 
 
 def _filled(ctx: Context, key: str, field: str) -> Any:
-    """What a person put into a field of the form of that key; None when it wasn't filled in."""
+    """The value of a field in the answered form of that key; None when the person left it empty."""
     answer = _answer(ctx, key)
     return (answer.content or {}).get(field) if isinstance(answer, ElicitResult) else None
 
 
 def add(server: CapsuleServer) -> None:
-    """Register what the suite asks of the 2026 era."""
+    """Register the suite's tools and prompt of the 2026 era."""
     _add_single(server)
     _add_stateful(server)
     _add_capable(server)
 
     @server.prompt()
     async def test_input_required_result_prompt(ctx: Context) -> list[UserMessage] | InputRequiredResult:
-        """Asks before it is a prompt."""
+        """A prompt that asks first."""
         if (context := _filled(ctx, "user_context", "context")) is None:
             return _ask(user_context=_form("In what context?", "context"))
         return [UserMessage(f"Mind this: {context}")]
@@ -135,14 +135,14 @@ def _add_single(server: CapsuleServer) -> None:
 def _add_stateful(server: CapsuleServer) -> None:
     @server.tool()
     async def test_input_required_result_request_state(ctx: Context) -> str | InputRequiredResult:
-        """Gives the client a state to bring back."""
+        """Gives the client a state to return."""
         if ctx.request_state == json.dumps("mine") and _filled(ctx, "confirm", "ok") is not None:
             return "state-ok"
         return _ask("mine", confirm=_form("Sure?", "ok", "boolean"))
 
     @server.tool()
     async def test_input_required_result_tampered_state(ctx: Context) -> str | InputRequiredResult:
-        """Gives the client a state that the suite spoils: the SDK refuses it before this is called again."""
+        """Gives the client a state that the suite changes: the SDK refuses it before the second call."""
         if ctx.request_state is None:
             return _ask("whole", confirm=_form("Sure?", "ok", "boolean"))
         return f"state-ok: {ctx.request_state}"
@@ -162,7 +162,7 @@ def _add_stateful(server: CapsuleServer) -> None:
 def _add_capable(server: CapsuleServer) -> None:
     @server.tool()
     async def test_input_required_result_capabilities(ctx: Context) -> InputRequiredResult:
-        """Asks only what the client said that it can answer."""
+        """Asks only the questions that the client declared it can answer."""
         can = ctx.client_capabilities
         requests: dict[str, InputRequest] = {}
         if can is not None and can.sampling is not None:
@@ -181,7 +181,7 @@ def _add_capable(server: CapsuleServer) -> None:
 
     @server.tool()
     async def test_streaming_elicitation(ctx: Context) -> str | InputRequiredResult:
-        """Tells of its progress, and asks a person in its answer, never beside it."""
+        """Reports its progress, and asks a person in its result, never in a separate request."""
         await ctx.report_progress(1, 2)
         if (name := _filled(ctx, "user_name", "name")) is None:
             return _ask(user_name=_form("What is your name?", "name"))
@@ -189,13 +189,13 @@ def _add_capable(server: CapsuleServer) -> None:
 
     @server.tool()
     async def test_logging_tool(ctx: Context) -> str:
-        """Says something to the client's log, which a 2026 client hears only if it asked for it."""
+        """Sends a log message, which a 2026 client gets only if it asked for the log."""
         await ctx.info("said to the log")
         return "logged"
 
     @server.tool()
     async def test_trigger_tool_change(ctx: Context) -> str:
-        """Changes the list of tools, and says so."""
+        """Changes the list of tools, and notifies the client."""
         server.add_tool(lambda: "new", name="test_new_tool")
         server.remove_tool("test_new_tool")
         await ctx.notify_tools_changed()
@@ -203,7 +203,7 @@ def _add_capable(server: CapsuleServer) -> None:
 
     @server.tool()
     async def test_trigger_prompt_change(ctx: Context) -> str:
-        """Changes the list of prompts, and says so."""
+        """Changes the list of prompts, and notifies the client."""
         server.add_prompt(Prompt.from_function(lambda: "new", name="test_new_prompt"))
         server.remove_prompt("test_new_prompt")
         await ctx.notify_prompts_changed()

@@ -1,12 +1,12 @@
-"""Runs the official conformance suite against our server class and against the product, and says what is unexpected.
+"""Runs the official conformance suite against our server class and against the product, and prints unexpected results.
 
-What must stay true: a scenario that isn't excused by name, with a reason, in `expected.toml` must pass; and one that is
-excused must fail. The suite's own exit code is asked too, of the fixture: it must be content. But it isn't enough, as
-it says nothing of a scenario that doesn't count.
+What must stay true: a scenario must pass unless `expected.toml` excuses it by name, with a reason; and an excused
+scenario must fail. On the fixture the suite must also exit with 0. That alone is not enough, as the exit code ignores
+scenarios that do not count.
 
     python tests/conformance/run.py               both servers, all suites (make conformance)
     python tests/conformance/run.py fixture       one server
-    python tests/conformance/run.py --may-skip    exit 0, and say so, where npm or its registry can't be had
+    python tests/conformance/run.py --may-skip    exit 0 with a note where npm or its registry is not available
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.node.serving import capsule, environment, serving  # noqa: E402
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite: the package of tests/node/package.json that holds it, its version, and how it is asked."""
+    """A suite: its package in tests/node/package.json, its version, and its arguments."""
 
     package: str
     version: str
@@ -55,13 +55,13 @@ _RUN = re.compile(r"^=== Running scenario: (\S+) ===$", re.MULTILINE)
 _RESULT = re.compile(r"^server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z$")
 
 
-#: What `expected.toml` holds.
+#: The content of `expected.toml`.
 Expected = dict[str, dict[str, Any]]
 
 
 @dataclass(slots=True)
 class Scenario:
-    """What one scenario found."""
+    """The result of one scenario."""
 
     name: str
     passed: int = 0
@@ -71,7 +71,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a suite found on a server, held against what was expected."""
+    """The result of a suite on a server, compared with the expected one."""
 
     server: str
     suite: str
@@ -93,7 +93,7 @@ def _command(server: str, place: Path) -> list[str]:
 
 
 def run(suite: str, url: str, token: str, node: Installed, results: Path) -> tuple[list[Scenario], int]:
-    """Run a suite against a server: what each scenario found, and the suite's own exit code.
+    """Run a suite against a server. Returns: the result of each scenario, and the exit code of the suite.
 
     Raises:
         RuntimeError: The suite itself did not run.
@@ -122,7 +122,7 @@ def run(suite: str, url: str, token: str, node: Installed, results: Path) -> tup
 
 
 def _said_nothing(results: Path, name: str) -> bool:
-    """Whether the scenario ended without a finding, as those do that don't apply: it wrote its results all the same."""
+    """Whether the scenario wrote results without a finding, as one that does not apply."""
     return any((found / "checks.json").is_file() for found in results.glob(f"server-{name}-*"))
 
 
@@ -135,14 +135,14 @@ def _read(path: Path, scenario: Scenario) -> None:
 
 
 def judge(server: str, suite: str, scenarios: list[Scenario], expected: Expected) -> Verdict:
-    """Hold what a suite found against what is expected of the server."""
+    """Compare the results of a suite with those expected of the server."""
     entries = _entries(expected, server)
     excused, wrong = [], []
     for scenario in scenarios:
         failed = set(scenario.failures)
         checks = {name.partition(":")[2] for name in entries if name.startswith(f"{scenario.name}:")}
         if scenario.name in entries:
-            # All of it: which of its checks fail is not held against it.
+            # The whole scenario is excused, whichever of its checks fail.
             checks = failed or {"all of it"}
         excused += [f"{scenario.name}:{check}" for check in sorted(failed & checks)]
         wrong += [f"{scenario.name}:{check} passes: take it out of expected.toml" for check in sorted(checks - failed)]
@@ -157,7 +157,7 @@ def _entries(expected: Expected, server: str) -> set[str]:
 
 
 def stale(verdicts: list[Verdict], expected: Expected) -> list[str]:
-    """What is excused of a server, and is in none of the suites that ran against it."""
+    """The excused scenarios of a server that no suite ran against it."""
     found = []
     for server in sorted({verdict.server for verdict in verdicts}):
         ran = {scenario.name for verdict in verdicts if verdict.server == server for scenario in verdict.scenarios}
@@ -167,7 +167,7 @@ def stale(verdicts: list[Verdict], expected: Expected) -> list[str]:
 
 
 def report(verdicts: list[Verdict], took_s: float) -> str:
-    """The table, and below it all that is wrong."""
+    """The table of results, and below it everything wrong."""
     row = "{:<8} {:<26} {:>9} {:>7} {:>8} {:>6} {:>10} {:>9}".format
     lines = ["", row("server", "suite", "scenarios", "passed", "excused", "wrong", "checks ok", "warnings")]
     for verdict in verdicts:
@@ -193,7 +193,7 @@ def conformance(servers: Sequence[str]) -> int:
     """Run all suites against these servers.
 
     Raises:
-        Unavailable: npm or its registry can't be had.
+        Unavailable: npm or its registry is not available.
     """
     node = ensure()
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The judgement of the conformance runner: it is what stands between a broken server and a green CI."""
+"""The judgement of the conformance runner, on which a red CI for a broken server depends."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def wrong(found: list[run.Scenario], server: str = "product") -> list[str]:
     return [*verdict.wrong, *run.stale([verdict], EXPECTED)]
 
 
-def test_what_is_excused_may_fail() -> None:
+def test_excused_checks_may_fail() -> None:
     assert wrong(scenarios()) == []
 
 
-def test_what_is_excused_of_one_server_is_not_excused_of_another() -> None:
+def test_an_excuse_of_one_server_does_not_count_for_another() -> None:
     assert wrong(scenarios(), "fixture") == ["tools-call:any fails: no", "stateless:one-check fails: no"]
 
 
-def test_what_is_excused_and_passes_is_wrong() -> None:
+def test_an_excused_check_that_passes_is_wrong() -> None:
     assert wrong(scenarios(tools_call={})) == ["tools-call:all of it passes: take it out of expected.toml"]
     assert wrong(scenarios(stateless={})) == ["stateless:one-check passes: take it out of expected.toml"]
 
 
-def test_another_check_of_a_scenario_that_is_excused_in_part_must_pass() -> None:
+def test_a_check_without_an_excuse_in_an_excused_scenario_must_pass() -> None:
     assert wrong(scenarios(stateless={"one-check": "no", "another": "down"})) == ["stateless:another fails: down"]
 
 
-def test_a_new_scenario_and_one_that_is_gone_are_noticed() -> None:
+def test_a_new_and_a_missing_scenario_are_noticed() -> None:
     assert wrong([*scenarios(), run.Scenario("new", passed=1)]) == [
         "the suite ran 3 scenarios, and expected.toml says 2"
     ]
@@ -54,7 +54,7 @@ def test_a_new_scenario_and_one_that_is_gone_are_noticed() -> None:
     ]
 
 
-def test_all_that_is_excused_has_a_reason() -> None:
+def test_every_excuse_has_a_reason() -> None:
     expected = tomllib.loads((run.HERE / "expected.toml").read_text())
     assert set(expected) == set(EXPECTED)
     assert set(expected["scenarios"]) == set(run.SUITES)

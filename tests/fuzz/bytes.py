@@ -1,4 +1,4 @@
-"""Any bytes as a capsule's file: what must hold of them. Used by the tests, and by the atheris target beside this."""
+"""The promises about any bytes in the file of a capsule. The tests use this, and the atheris target beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["StoreOfBytes"]
 
 
 class StoreOfBytes:
-    """A store with one good conversation, and one whose file is given bytes again and again.
+    """A store with one good conversation, and one whose file gets bytes again and again.
 
     Args:
         root: An empty directory.
@@ -31,7 +31,7 @@ class StoreOfBytes:
         self._store.close()
 
     def try_bytes(self, data: bytes) -> str:
-        """Put `data` in the file's place and use it in every way; what became of it.
+        """Put `data` into the file and use it in every way. Returns: "appended" or "refused".
 
         Raises:
             AssertionError: A promise was broken.
@@ -51,7 +51,7 @@ class StoreOfBytes:
             lambda: store.document("odd"),
             lambda: store.resolve("odd"),
         )
-        said = [self._use(use, data) for use in uses]
+        succeeded = [self._use(use, data) for use in uses]
         heads = {head.id: head for head in store.heads()}
         assert set(heads) == {"odd", self._good} and not heads[self._good].damaged
         before = self.path.read_bytes()
@@ -60,13 +60,13 @@ class StoreOfBytes:
             after = self.path.read_bytes()
             assert codec.encode(store.document("odd")) == after
             assert store.tail("odd", 1)[0].content == "new"
-            assert said[0], "what can be written can be read"
+            assert succeeded[0], "a file that can be appended to can be read"
         self._written += 1
         assert store.append(self._good, content="x").at == self._written - 1
         return "appended" if appended else "refused"
 
     def _use(self, use: object, data: bytes) -> bool:
-        """Whether it went well; whatever went wrong is told as it should, and the file is as it was."""
+        """Whether `use` succeeds. If it fails, assert that the file is unchanged, or mended and kept."""
         assert callable(use)
         try:
             use()
@@ -76,7 +76,7 @@ class StoreOfBytes:
             fine = True
         now = self.path.read_bytes()
         if now != data and not fine:
-            assert self._is_kept(data), "a file that was refused is as it was, or mended and kept"
+            assert self._is_kept(data), "a refused file is unchanged, or mended and kept"
         return fine
 
     def _is_kept(self, data: bytes) -> bool:

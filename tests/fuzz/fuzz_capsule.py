@@ -1,4 +1,4 @@
-"""Fuzzes a capsule's file, guided by coverage: run by hand, with atheris installed (`pip install atheris`).
+"""Fuzzing of a capsule's file, guided by coverage. Run it by hand, with atheris installed (`pip install atheris`).
 
     python -m tests.fuzz.fuzz_capsule [-max_total_time=600] [CORPUS_DIRECTORY]
 

@@ -52,7 +52,7 @@ PLACES = list(places(DOCUMENT))[1:]
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A good file with some of its bytes changed, moved, doubled or gone."""
+    """A good file with some bytes changed, moved, doubled or removed."""
     data = bytearray(BASE)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
@@ -79,7 +79,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def misfilled(draw: st.DrawFn) -> bytes:
-    """A good file with the wrong thing in some of its fields."""
+    """A good file with wrong values in some fields."""
     document = json.loads(BASE)
     for where in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3)):
         inside = document
@@ -97,7 +97,7 @@ def misfilled(draw: st.DrawFn) -> bytes:
 
 
 def filled(where: tuple[Any, ...], value: Any) -> bytes:
-    """The good file with this value in one of its fields."""
+    """The good file with this value in one field."""
     document = json.loads(BASE)
     inside = document
     for step in where[:-1]:
@@ -119,7 +119,7 @@ def bytes_in_a_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store
 @example(b"[" * 100_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"id": "odd", "history": []}')
-def test_arbitrary_bytes_harm_nobody(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
+def test_arbitrary_bytes_harm_no_other_conversation(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
     bytes_in_a_store.try_bytes(data)
 
 
@@ -130,23 +130,23 @@ def test_arbitrary_bytes_harm_nobody(bytes_in_a_store: StoreOfBytes, data: bytes
 @example(BASE.replace(b'"Plan"', b'"Pl\\ud800an"'))
 @example(BASE.replace(b'"tags": [', b'"n": 1e999, "m": -0, "o": 2.50, "tags": ['))
 @example(BASE.replace(b'"tags"', b'"mode": "api", "tags"'))
-def test_mutated_bytes_harm_nobody(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
+def test_mutated_bytes_harm_no_other_conversation(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
     bytes_in_a_store.try_bytes(data)
 
 
 @given(misfilled())
-def test_the_wrong_thing_in_any_field_harms_nobody(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
+def test_wrong_values_in_several_fields_harm_no_other_conversation(bytes_in_a_store: StoreOfBytes, data: bytes) -> None:
     bytes_in_a_store.try_bytes(data)
 
 
-def test_every_field_with_a_wrong_value_is_refused_or_read(bytes_in_a_store: StoreOfBytes, rng: random.Random) -> None:
+def test_a_wrong_value_in_any_field_is_refused_or_read(bytes_in_a_store: StoreOfBytes, rng: random.Random) -> None:
     for where in PLACES:
         for value in rng.sample(WRONG, 2):
             bytes_in_a_store.try_bytes(filled(where, value))
 
 
 @pytest.mark.slow
-def test_every_field_with_every_kind_of_wrong_value_is_refused_or_read(bytes_in_a_store: StoreOfBytes) -> None:
+def test_every_wrong_value_in_any_field_is_refused_or_read(bytes_in_a_store: StoreOfBytes) -> None:
     for where in PLACES:
         for value in WRONG:
             bytes_in_a_store.try_bytes(filled(where, value))

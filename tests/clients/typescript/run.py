@@ -1,10 +1,10 @@
-"""Goes through what an agent does with `capsule mcp`, with both TypeScript SDKs, over stdio and over HTTP with a token.
+"""Uses `capsule mcp` as an agent does, with both TypeScript SDKs, over stdio and over HTTP with a token.
 
-What must stay true: the programs under test are the installed `capsule` and the SDKs as npm has them; each
-combination has a store of its own; and a step that didn't run counts as failed.
+What must stay true: the programs under test are the installed `capsule` and the SDKs from npm; each combination has a
+separate store; and a step that didn't run counts as failed.
 
     python tests/clients/typescript/run.py               all combinations
-    python tests/clients/typescript/run.py --may-skip    exit 0, and say so, where npm or its registry can't be had
+    python tests/clients/typescript/run.py --may-skip    exit 0 with a note where npm or its registry is not available
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ sys.path[:0] = [str(HERE.parents[2])]
 from tests.node.ensure import UNAVAILABLE, Installed, Unavailable, ensure  # noqa: E402
 from tests.node.serving import capsule, environment, serving  # noqa: E402
 
-#: Client, era, transport. The names are those of the modules beside main.mjs.
+#: Client, era, transport. The names of clients are those of the modules beside main.mjs.
 COMBINATIONS = [
     (sdk, era, transport)
     for sdk, eras in (("sdk1", ("2025",)), ("client2", ("2025", "2026")))
     for era in eras
     for transport in ("stdio", "http")
 ]
-#: The steps of main.mjs: so many lines it must say.
+#: The number of steps in main.mjs; it prints a line for each.
 STEPS = 14
 TIMEOUT_S = 120
 
 
 def go_through(sdk: str, era: str, transport: str, node: Installed, place: Path) -> list[dict[str, Any]]:
-    """Run one combination; what each step said."""
+    """Run one combination. Returns: the line of each step."""
     store = place / "store"
     program = capsule(store)
     env = environment(place)
