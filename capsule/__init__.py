@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.files.protocols import Trashed
-    from capsule.engines.index.hits import Found, Hit
     from capsule.engines.index.pages import Listed
+    from capsule.engines.index.search.hits import Found, Hit
     from capsule.engines.index.stats import Stats
     from capsule.errors import (
         CapsuleError,
@@ -52,11 +52,11 @@ _HOMES = {
     "Change": "capsule.engines.changes",
     "Changes": "capsule.engines.changes",
     "Filter": "capsule.store.lists",
-    "Found": "capsule.engines.index.hits",
+    "Found": "capsule.engines.index.search.hits",
     "GitFailed": "capsule.errors",
     "Head": "capsule.format.head",
     "HeldLock": "capsule.locks.holder",
-    "Hit": "capsule.engines.index.hits",
+    "Hit": "capsule.engines.index.search.hits",
     "InvalidDocument": "capsule.errors",
     "InvalidInput": "capsule.errors",
     "Listed": "capsule.engines.index.pages",

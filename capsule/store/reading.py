@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capsule.engines.changes import Change, Changes
-    from capsule.engines.index.hits import Found
     from capsule.engines.index.index import Index
     from capsule.engines.index.pages import Listed
+    from capsule.engines.index.search.hits import Found
     from capsule.engines.index.stats import Stats
     from capsule.engines.interface import Engine
     from capsule.format.models import Capsule, Message
@@ -214,7 +214,7 @@ class Reading:
 
         Cost: as `heads`, and about a microsecond for each match that is ranked.
         """
-        from capsule.engines.index.search import Asked, check
+        from capsule.engines.index.search.search import Asked, check
 
         asked = Asked(
             query=query,

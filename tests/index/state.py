@@ -10,7 +10,7 @@ from typing import Any
 
 from capsule import Store
 from capsule.engines.changes import Change
-from capsule.engines.index.folding import fold
+from capsule.engines.index.search.folding import fold
 
 MESSAGES = """
     SELECT capsules.id, at, messages.id, parent, role, sender, time_ms, messages.words, active, content, tools,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.engines.index import words
-from capsule.engines.index.folding import composed, count, fold, tokens
-from capsule.engines.index.query import MOST_WORDS, Phrase, parse
+from capsule.engines.index.search import words
+from capsule.engines.index.search.folding import composed, count, fold, tokens
+from capsule.engines.index.search.query import MOST_WORDS, Phrase, parse
 
 TEXTS = (
     "a plan for the garden",

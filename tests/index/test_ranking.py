@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from capsule import Store, timestamps
-from capsule.engines.index import search as module
-from capsule.engines.index.ranking import PROFILES, profile_of
+from capsule.engines.index.search import search as module
+from capsule.engines.index.search.ranking import PROFILES, profile_of
 
 NOW_MS = 1_750_000_000_000
 HOUR_MS = 3_600_000

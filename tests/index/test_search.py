@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
-from capsule.engines.index import search as module
-from capsule.engines.index.folding import composed, is_continuous, tokens
+from capsule.engines.index.search import search as module
+from capsule.engines.index.search.folding import composed, is_continuous, tokens
 
 #: Several languages, with and without spaces; what a person looks for in them.
 CORPUS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.engines.index.folding import composed, tokens
-from capsule.engines.index.query import parse
-from capsule.engines.index.snippets import snippet
+from capsule.engines.index.search.folding import composed, tokens
+from capsule.engines.index.search.query import parse
+from capsule.engines.index.search.snippets import snippet
 
 
 def shown(text: str, query: str, width: int = 40) -> str:

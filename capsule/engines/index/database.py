@@ -204,7 +204,7 @@ class Database:
             raise
 
     def _filled(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        from capsule.engines.index import words  # Only where something is written: a list mostly writes nothing.
+        from capsule.engines.index.search import words  # Only where something is written: a list mostly writes nothing.
 
         db.execute("BEGIN")
         schema.create(db)

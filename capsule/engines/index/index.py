@@ -19,9 +19,9 @@ from capsule.format.head import Head
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
-    from capsule.engines.index.hits import Found as FoundHits
     from capsule.engines.index.pages import Listed
-    from capsule.engines.index.search import Asked
+    from capsule.engines.index.search.hits import Found as FoundHits
+    from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Index(Refreshing):
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> FoundHits:
         """The hits of a checked question, asked at a time in milliseconds since 1970."""
-        from capsule.engines.index.search import search
+        from capsule.engines.index.search.search import search
 
         return self.query(lambda db: search(db, asked, now_ms), progress=progress)
 

@@ -14,7 +14,7 @@ from zlib import crc32
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.folding import count as count_words
+from capsule.engines.index.search.folding import count as count_words
 from capsule.format import canonical
 from capsule.format.tree.tree import ROOT
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from capsule.engines.index import words
 from capsule.engines.index.messages import Message, ms_of
 from capsule.engines.index.reading import Found, Row
+from capsule.engines.index.search import words
 from capsule.format.head import Head
 from capsule.format.tree import tree
 from capsule.timestamps import sortable

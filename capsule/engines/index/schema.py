@@ -75,7 +75,7 @@ _INDEXES = (
 
 def create(db: sqlite3.Connection) -> None:
     """Make the tables in an empty database; `finish` makes what is made faster when they are filled."""
-    from capsule.engines.index import words  # Only where something is written: a list mostly writes nothing.
+    from capsule.engines.index.search import words  # Only where something is written: a list mostly writes nothing.
 
     db.executescript(_TABLES)
     words.create(db)

@@ -39,7 +39,7 @@ from capsule.store.lists import Filter
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.changes import Changes as Heard
-    from capsule.engines.index.hits import Hit as FoundHit
+    from capsule.engines.index.search.hits import Hit as FoundHit
     from capsule.store.store import Store
 
 #: What an answer may cost, unless more is asked for.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import orjson
 
-from capsule.engines.index.folding import fold
+from capsule.engines.index.search.folding import fold
 
 #: messages.num, content, tools.
 Row = tuple[int, str, str | None]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
-from capsule.engines.index.folding import composed, tokens
+from capsule.engines.index.search.folding import composed, tokens
 
 #: The first so many words of a query count; one that goes on finds what has these.
 MOST_WORDS = 64

@@ -19,11 +19,11 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.hits import Found, Hit
 from capsule.engines.index.pages import Page
-from capsule.engines.index.query import Query, parse
-from capsule.engines.index.ranking import WINDOW, Profile, profile_of
-from capsule.engines.index.snippets import Snippet, snippet
+from capsule.engines.index.search.hits import Found, Hit
+from capsule.engines.index.search.query import Query, parse
+from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
+from capsule.engines.index.search.snippets import Snippet, snippet
 from capsule.errors import InvalidInput
 
 BRANCHES = ("active", "all")

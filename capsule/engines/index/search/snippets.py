@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from capsule.engines.index.folding import composed, tokens
-from capsule.engines.index.query import Phrase
+from capsule.engines.index.search.folding import composed, tokens
+from capsule.engines.index.search.query import Phrase
 
 #: Characters of a snippet.
 WIDTH = 160

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from capsule.engines.index.snippets import Snippet
+from capsule.engines.index.search.snippets import Snippet
 
 
 @dataclass(frozen=True, slots=True)

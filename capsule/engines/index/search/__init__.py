@@ -1,0 +1,1 @@
+"""Search: the query, the words of the messages, the ranking, the snippets."""
