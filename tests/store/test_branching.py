@@ -15,7 +15,7 @@ from capsule import Removal, Store
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import InvalidInput, Locked, NotFound
+from capsule.errors import InvalidInput, NotFound
 from capsule.format import codec
 from capsule.format.tree.tree import Tree
 from capsule.format.validation import problems_of
@@ -330,25 +330,6 @@ def test_a_doubled_id_means_the_first_message(store: Store) -> None:
     with store.beside() as other:
         assert other.branches.switch(id, twice).leaf == done.id
         assert other.branches.alternatives(id, twice).leaves == (done.id,)
-
-
-def test_branching_is_refused_while_another_instance_holds_the_lock(store: Store) -> None:
-    id = talk(store, "question", "one", type="chat")
-    store.branches.regenerate(id, "two")
-    assert store.head(id).lock is None or store.locks.take(id)
-    store.locks.take(id)
-    with store.beside() as other:
-        for ask in (
-            lambda: other.branches.switch(id, "@1"),
-            lambda: other.branches.revise(id, "@0", "x"),
-            lambda: other.branches.regenerate(id, "x"),
-            lambda: other.branches.remove(id, "@0"),
-            lambda: other.branches.trim(id),
-        ):
-            with pytest.raises(Locked):
-                ask()
-        assert other.branches.trim(id, dry_run=True).roles == {"assistant": 1}
-    assert path(store, id) == ["question", "two"]
 
 
 def test_every_kind_of_branching_locks_a_chat(store: Store) -> None:

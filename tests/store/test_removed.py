@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.errors import Locked, NotFound
+from capsule.errors import NotFound
 from capsule.format.tree.pruning import kept_current, put_back, removed, without
 from capsule.format.tree.tree import Tree
 
@@ -99,13 +99,10 @@ def test_writes_that_change_no_text_put_nothing_into_the_trash(store: Store) -> 
     assert store.trash.removed() == []
 
 
-def test_restoring_messages_is_refused_while_another_instance_holds_the_lock(store: Store) -> None:
+def test_purged_messages_cannot_be_restored(store: Store) -> None:
     id = store.create(messages=[{"role": "user", "content": "one"}]).id
     store.branches.remove(id, "@0")
     (kept,) = store.trash.removed(id)
-    with store.beside() as other, pytest.raises(Locked):
-        other.trash.restore_messages(kept.trashed)
-    assert len(store.trash.removed(id)) == 1
     store.trash.purge()
     with pytest.raises(NotFound):
         store.trash.restore_messages(kept.trashed)

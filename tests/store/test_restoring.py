@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.errors import InvalidDocument, Locked
+from capsule.errors import InvalidDocument
 from capsule.format import codec
 
 ID = "plan-1"
@@ -56,14 +56,6 @@ def test_the_present_lock_stays_and_that_of_the_version_is_dropped(store: Store)
     assert store.head(ID).lock is None
     store.delete(ID)
     assert store.versions.restore(ID, document).head.lock is None
-
-
-def test_a_locked_conversation_is_not_restored(store: Store) -> None:
-    document = earlier(store)
-    with store.beside() as other, other.locks.take(ID), pytest.raises(Locked):
-        store.versions.restore(ID, document)
-    assert contents(store) == ["one", "two"]
-    assert not list(Path(store.root, ".capsule").glob("quarantine/*"))
 
 
 def test_a_deleted_conversation_is_made_again_and_also_stays_in_the_trash(store: Store) -> None:

@@ -65,7 +65,11 @@ def test_a_chat_locked_by_another_process_is_refused_until_that_closes(root: Pat
 
 def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(root: Path, store: Store) -> None:
     with Store.open(root) as other:
-        id = other.create(messages=[{"role": "user", "content": "first"}]).id
+        id = other.create(messages=[{"role": "user", "content": "first"}, {"role": "assistant", "content": "one"}]).id
+        other.branches.regenerate(id, "two")
+        other.branches.remove(id, "@2")
+        other.branches.regenerate(id, "three")
+        (kept,) = other.trash.removed(id)
         before = file_of(root, id).read_bytes()
         for write in (
             lambda: store.append(id, content="x"),
@@ -77,14 +81,25 @@ def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(ro
             lambda: store.archive(id),
             lambda: store.edits.message(id, "@0", "x"),
             lambda: store.edits.rewrite(id, store.read(id), store.read(id)),
+            lambda: store.branches.switch(id, "@1"),
+            lambda: store.branches.revise(id, "@0", "x"),
+            lambda: store.branches.regenerate(id, "x"),
+            lambda: store.branches.remove(id, "@0"),
+            lambda: store.branches.trim(id),
+            lambda: store.context.set(id, {}),
+            lambda: store.servers.toggle(id, "git"),
+            lambda: store.versions.restore(id, store.document(id) | {"title": "x"}),
+            lambda: store.trash.restore_messages(kept.trashed),
             lambda: store.delete(id),
             lambda: store.locks.take(id),
             lambda: store.locks.release(id),
         ):
             with pytest.raises(Locked):
                 write()
-        assert file_of(root, id).read_bytes() == before
+        assert store.branches.trim(id, dry_run=True).roles == {"assistant": 1}
+        assert file_of(root, id).read_bytes() == before and store.trash.removed(id) == [kept]
         assert list((root / "conversations").iterdir()) == [file_of(root, id)]
+        assert not list((root / ".capsule").glob("quarantine/*"))
 
 
 def test_the_lock_of_a_killed_holder_is_taken_over_with_a_warning(
