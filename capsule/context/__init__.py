@@ -1,4 +1,4 @@
-"""Project context: what a conversation is told of the files it is about.
+"""Project context: the files of a project, attached to a conversation.
 
 from capsule.context.capture import capture
 from capsule.context.files import Selection

@@ -1,8 +1,7 @@
-"""Capturing a project: its files read, sorted out, and made into a context.
+"""Capturing a project: reading its files, selecting them, and making a context from them.
 
-What must stay true: the same project and the same selection give the same bytes; each file is read once, and what is
-said of it (digest, size, tokens, secrets) is said of the very bytes that are taken; a secret that was found goes into
-no context unless that is asked for.
+What must stay true: the same project and the same selection give the same bytes. Each file is read once; its digest,
+size, tokens and secrets are those of the bytes in the context. A detected secret goes into a context only on request.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from capsule.format import codec
 
 Progress = Callable[[int, int], None]
 
-#: What the beginning of the document takes, in tokens: no more, as long as the project's name is a name.
+#: The most tokens that the heading of the document takes, with a project name of usual length.
 _HEADING_TOKENS = 40
 _TELL_EVERY = 50
-#: So many files are looked at together for signs of secrets: most have none, and a call costs more than a small file.
+#: The number of files that are searched together for signs of secrets: a call costs more than a small file.
 _AT_ONCE = 20
-#: The document is encoded and written in pieces of this size, in bytes: so large that a call costs nothing, so small
-#: that they stay in the processor's cache.
+#: The size of the pieces in which the document is encoded and written, in bytes: large enough to make calls cheap,
+#: small enough for the processor's cache.
 _PIECE = 128 << 10
 
 
@@ -40,8 +39,8 @@ class Taken(NamedTuple):
 
     Attributes:
         data: Its text, as UTF-8.
-        tokens: Those of the text, estimated.
-        before, behind: What stands around it in the document.
+        tokens: The estimated number of tokens in the text.
+        before, behind: The text before and after it in the document.
     """
 
     path: str
@@ -53,23 +52,23 @@ class Taken(NamedTuple):
 
     @property
     def overhead(self) -> int:
-        """The tokens of what stands around it: mostly a path, of which 3 bytes take one or less."""
+        """The tokens of `before` and `behind`: mostly a path, at most one token for 3 bytes."""
         return (len(self.before) + len(self.behind)) // 3
 
 
 @dataclass(slots=True)
 class Capture:
-    """What was captured of a project; `Store.context.set` takes it.
+    """A captured project, for `Store.context.set`.
 
     Attributes:
         root: The project's directory, absolute.
-        selection: What was asked for.
-        files: What is in the context, sorted by path.
-        left_out: What is not, sorted by path, and why.
-        beyond: The paths of those that would be, were there no limit to the whole.
-        findings: Tokens in `files`.
-        secrets_allowed: Whether the context may be made though there are any.
-        captured_at: When the files began to be read; however often it is encoded, the bytes are the same.
+        selection: The selection.
+        files: The files in the context, sorted by path.
+        left_out: The files that were left out, sorted by path, with the reasons.
+        beyond: The paths left out because of a limit on the whole context.
+        findings: The secrets in `files`.
+        secrets_allowed: Whether the context may contain secrets.
+        captured_at: The time when reading began; encoding again gives the same bytes.
     """
 
     root: str
@@ -83,19 +82,19 @@ class Capture:
 
     @property
     def name(self) -> str:
-        """What the project is called."""
+        """The project's name."""
         return os.path.basename(self.root) or self.root
 
     @property
     def tokens(self) -> int:
-        """What the document takes, estimated."""
+        """The estimated number of tokens in the document."""
         return _HEADING_TOKENS + sum(file.tokens + file.overhead for file in self.files)
 
     def encoded(self) -> Iterator[bytes]:
-        """The context as `Store.context.set` wants it.
+        """The context as a JSON object, in pieces, for `Store.context.set`.
 
         Raises:
-            Refused: There are tokens in it, and they are not allowed.
+            Refused: It contains secrets, and they are not allowed.
         """
         self.ensure_no_secrets()
         digest = hashlib.sha256()
@@ -107,12 +106,12 @@ class Capture:
         yield b'",\n  "metadata": ' + about.replace(b"\n", b"\n  ") + b"\n}"
 
     def document(self) -> bytes:
-        """The document, as UTF-8. Raises as `encoded`."""
+        """The document, as UTF-8. Raises Refused."""
         self.ensure_no_secrets()
         return b"".join(self._pieces())
 
     def ensure_no_secrets(self) -> None:
-        """Raise `Refused` when there are tokens in it, and they are not allowed."""
+        """Raise `Refused` if it contains secrets, and they are not allowed."""
         if self.findings and not self.secrets_allowed:
             shown = [f"  {finding}" for finding in self.findings[:10]]
             more = [f"  ... and {len(self.findings) - 10} more"] if len(self.findings) > 10 else []
@@ -122,7 +121,7 @@ class Capture:
             raise Refused("\n".join([*lines, way_out]), path=self.root)
 
     def _pieces(self) -> Iterator[bytes]:
-        """The document, cut between texts."""
+        """The document in pieces of whole texts."""
         pending = [document.heading(self.name, len(self.files), self.tokens)]
         size = len(pending[0])
         for file in self.files:
@@ -154,14 +153,14 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
 
     Args:
         root: The directory.
-        selection: What to take of it.
-        progress: Told how many files are done, and of how many.
+        selection: The files to take.
+        progress: Called with the number of files read so far, and of all files.
 
     Raises:
         NotFound: There is no such directory.
-        InvalidInput: A pattern can't be understood, or there is nothing to take.
+        InvalidInput: A pattern is invalid, or the selection is empty.
 
-    Cost: reading every file, once; all that are taken are in memory.
+    Cost: reading every file once. The selected files are in memory.
     """
     root = os.path.abspath(root)
     try:
@@ -169,16 +168,16 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
     except UnicodeEncodeError:
         raise InvalidInput(f"{root!a} is no UTF-8 text, which a capsule is; rename the directory") from None
     made, inside = Capture(root, selection), Inside(root)
-    found = candidates(inside, selection)
-    made.left_out, files = found.left_out, []
-    for path, size in found.files:
+    listed = candidates(inside, selection)
+    made.left_out, files = listed.left_out, []
+    for path, size in listed.files:
         if not_secret(selection, path):
             files.append((path, size))
         else:
             made.left_out.append(LeftOut(path, f"looks like it holds secrets; to take it: --include {path}"))
     files, too_much = within(files, selection.total_bytes)
     made.left_out += too_much
-    made.beyond = [one.path for one in too_much]
+    made.beyond = [file.path for file in too_much]
     for done, (path, _) in enumerate(files, 1):
         judged = judge(inside, path, selection)
         if isinstance(judged, Taken):
@@ -199,13 +198,13 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
                 made.findings += secrets.tokens_in(file.path, file.data.decode())
     if progress is not None:
         progress(len(files), len(files))
-    made.left_out.sort(key=lambda one: one.path)
+    made.left_out.sort(key=lambda file: file.path)
     made.beyond.sort()
     return made
 
 
 def judge(inside: Inside, path: str, selection: Selection) -> Taken | LeftOut | None:
-    """Read a file and say what it is; None where there is no file that no symlink leads to."""
+    """Read a file, and take it or leave it out; None: there is no file, or a symlink leads to it."""
     data = inside.read(path, selection.file_bytes)
     if data is None:
         size = inside.size(path)
@@ -219,7 +218,7 @@ def judge(inside: Inside, path: str, selection: Selection) -> Taken | LeftOut | 
 
 
 def _no_text(data: bytes) -> str:
-    """Why a file is no text; empty when it is one."""
+    """The reason why a file is no text; empty: it is text."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16; save it as UTF-8"
     try:
@@ -230,15 +229,14 @@ def _no_text(data: bytes) -> str:
 
 
 def not_secret(selection: Selection, path: str) -> bool:
-    """Whether a file may be taken: it isn't there to hold secrets, or was asked for by its name."""
+    """Whether a file may be taken: its name is no name of a file of secrets, or the selection names it."""
     return path in selection.named or not secrets.holds_secrets(path)
 
 
 def _fit(made: Capture, budget: int) -> None:
-    """Leave out files until the document fits into so many tokens.
+    """Leave out files until the document fits into a budget of tokens.
 
-    What tells most of a project stays: what is called README, then what stands highest, of these the smallest first;
-    one that doesn't fit any more is passed over.
+    The most informative files stay: README files first, then by directory depth, then by size, the smallest first.
     """
     left = budget - _HEADING_TOKENS
     kept = set()
@@ -259,5 +257,5 @@ def _importance(file: Taken) -> tuple[bool, int, int, str]:
 
 
 def _reasons(left_out: list[LeftOut]) -> str:
-    reasons = sorted({one.why for one in left_out})
+    reasons = sorted({file.why for file in left_out})
     return "; ".join(reasons[:3]) + ("; ..." if len(reasons) > 3 else "")

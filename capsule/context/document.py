@@ -1,7 +1,7 @@
-"""The Markdown document of a context: made of files, and taken apart again.
+"""The Markdown document of a context: making it from files, and splitting it into files again.
 
-What must stay true: the same files give the same bytes; no content can close its fence, so that the document can be
-taken apart again exactly; and it reads well in any Markdown viewer.
+What must stay true: the same files give the same bytes. No content can close its fence, so that the document can be
+split exactly. It reads well in any Markdown viewer.
 
     # Context: name
 
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(r"\\u\{([0-9a-f]{1,6})\}")
 _CUT_SHORT = " no-newline-at-end"
 _FENCE = b"```"
 
-#: What a fence says of the language of a file, by its name's ending, which may say the same; viewers colour it so.
+#: The language that a fence names for a file, by the extension; `_SAME` are the languages named like their extension.
 _SAME = "bash c cpp css go html java json jsx php scala sql swift toml tsx xml yaml"
 _LANGUAGES = {name: name for name in _SAME.split()} | {
     "cc": "cpp",
@@ -58,25 +58,24 @@ def heading(name: str, files: int, tokens: int) -> bytes:
     """The beginning of the document.
 
     Args:
-        name: What the project is called.
-        files: How many files follow.
-        tokens: How many tokens they take, estimated.
+        name: The project's name.
+        files: The number of files.
+        tokens: The estimated number of tokens.
     """
     count = f"{files} file" + ("" if files == 1 else "s")
     return f"# Context: {_one_line(name)}\n\n{count}, about {tokens} tokens.\n".encode()
 
 
 def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
-    """What stands before a file's text in the document, and behind it.
+    """The text before a file in the document, and the text after it.
 
     Args:
         path: The file, below the project.
         data: Its text, as UTF-8.
     """
     fence = _FENCE
-    if b"`" in data and _FENCE in data:  # The first is the faster to look for.
-        # Longer than any run of backticks in the text, wherever that stands: what begins a line is not the same for
-        # all viewers.
+    if b"`" in data and _FENCE in data:  # The first search is the faster one.
+        # Longer than any run of backticks in the text, also within a line: viewers differ on what begins a line.
         fence = b"`" * (max(map(len, _RUN.findall(data))) + 1)
     name = path.rpartition("/")[2]
     info = _LANGUAGES.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
@@ -88,7 +87,7 @@ def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
 
 
 def take_apart(document: str) -> list[Part] | None:
-    """The files in a document of a context, in its order; None for any other text."""
+    """The files in the document of a context, in its order; None: the text is no such document."""
     title = _TITLE.match(document)
     if title is None:
         return None
@@ -99,7 +98,7 @@ def take_apart(document: str) -> list[Part] | None:
             return None
         path, fence, info = begin.groups()
         start = begin.end()
-        # One character before: of an empty file the closing fence stands right behind the opening one.
+        # One character earlier: an empty file's closing fence directly follows the opening one.
         end = document.find(f"\n{fence}\n", start - 1)
         if end < 0:
             return None
@@ -110,10 +109,10 @@ def take_apart(document: str) -> list[Part] | None:
 
 
 def _one_line(text: str) -> str:
-    r"""A name in one line: a control character, which a file's name may hold, and a backslash as `\u{1b}`."""
+    r"""A name in one line: control characters and backslashes are escaped as `\u{1b}`."""
     if text.isprintable() and "\\" not in text:
         return text
-    return "".join(one if one.isprintable() and one != "\\" else f"\\u{{{ord(one):x}}}" for one in text)
+    return "".join(char if char.isprintable() and char != "\\" else f"\\u{{{ord(char):x}}}" for char in text)
 
 
 def _unescaped(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Whether a project has moved on since its context was captured, and how.
+"""Comparing a project with its captured context.
 
-What must stay true: what is compared is the content, by its digest; a file counts as new only when the same selection
-would take it now; and a context that some other program wrote, or a person by hand, gets an answer, not a crash.
+What must stay true: files are compared by the digest of their content. A file counts as new only if the same selection
+would take it now. A context written by another program or by hand gets an answer, not a crash.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from capsule.context.reading import Inside
 from capsule.errors import CapsuleError
 
 _TELL_EVERY = 50
-#: Characters of a text that are encoded at once.
+#: The number of characters that are encoded at once.
 _PIECE = 1 << 20
-#: Comparing line by line takes a time that may grow with the square of the lines.
+#: The most lines that are compared: the time may grow with the square of their number.
 _MOST_LINES = 20_000
 _DEV_NULL = "/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How a project differs from a context that was captured of it.
+    """The differences between a project and its captured context.
 
     Attributes:
-        project: Where the project is now; empty when that isn't known.
+        project: The project's directory; empty: it isn't known.
         changed, gone, new: The paths of files, sorted.
-        edited: Whether the context's text is not the one that was captured: somebody edited it.
-        problem: What keeps it from being told, in words; empty when nothing does.
+        edited: Whether the context's text was edited after it was captured.
+        problem: The reason why they can't be compared, in words; empty: there is none.
     """
 
     project: str
@@ -51,29 +51,29 @@ class Drift:
 
     @property
     def is_current(self) -> bool:
-        """Whether it could be told, and nothing differs."""
+        """Whether they could be compared, and nothing differs."""
         return not (self.has_drifted or self.edited or self.problem)
 
     def as_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"projectPath": self.project, "drifted": self.has_drifted, "edited": self.edited}
-        told |= {"changed": list(self.changed), "gone": list(self.gone), "new": list(self.new)}
-        return told | {"problem": self.problem} if self.problem else told
+        fields: dict[str, Any] = {"projectPath": self.project, "drifted": self.has_drifted, "edited": self.edited}
+        fields |= {"changed": list(self.changed), "gone": list(self.gone), "new": list(self.new)}
+        return fields | {"problem": self.problem} if self.problem else fields
 
 
 def is_empty(context: Mapping[str, Any]) -> bool:
-    """Whether there is no context: nothing was captured."""
+    """Whether nothing was captured."""
     return not context.get("fullContext") and not _metadata(context).get("files")
 
 
 def check(context: Mapping[str, Any], project: str | None = None, progress: Progress | None = None) -> Drift:
-    """Compare a context with the project it was captured of.
+    """Compare a context with its project.
 
     Args:
-        context: As it stands in a capsule.
-        project: Where the project is now; None: where it was captured.
-        progress: Told how many files were read, and of how many.
+        context: The context in a capsule.
+        project: The project's directory; None: the one that was captured.
+        progress: Called with the number of files read so far, and of all files.
 
-    Cost: reading every file of the context, and those that are new.
+    Cost: reading every file of the context, and the new files.
     """
     metadata = _metadata(context)
     root = os.path.abspath(project) if project else str(metadata.get("projectPath") or "")
@@ -87,10 +87,10 @@ def check(context: Mapping[str, Any], project: str | None = None, progress: Prog
         return Drift(root, edited=edited, problem=f"{problem}; say where the project is with --project DIR")
     selection, inside = Selection.of(metadata.get("selection")), Inside(root)
     try:
-        found = candidates(inside, selection)
+        listed = candidates(inside, selection)
     except CapsuleError as error:
         return Drift(root, edited=edited, problem=error.message)
-    fresh = _fresh(found.files, files, selection, metadata)
+    fresh = _fresh(listed.files, files, selection, metadata)
     changed, gone = [], []
     total = len(files) + len(fresh)
     for number, (path, digest) in enumerate(files.items()):
@@ -150,7 +150,7 @@ def _metadata(context: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-    """The files with their digests, and how many entries can't be used: without a digest, or leading elsewhere."""
+    """The files with their digests, and the number of unusable entries: without a digest, or outside the project."""
     files, odd = {}, 0
     for entry in metadata.get("files") or ():
         path, digest = entry.get("path"), entry.get("sha256")
@@ -162,28 +162,28 @@ def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:
 
 
 def _is_edited(context: Mapping[str, Any]) -> bool:
-    """Whether the text is not the one of the digest; a digest that was cut short, as in examples, says what it can."""
+    """Whether the text differs from its digest. A truncated digest, as in examples, is compared as far as it goes."""
     algorithm, _, digest = str(_metadata(context).get("contextHash") or "").partition(":")
     digest = digest.rstrip(".").lower()
     if algorithm != "sha256" or not digest:
         return False
-    text, found = str(context.get("fullContext") or ""), hashlib.sha256()
+    text, actual = str(context.get("fullContext") or ""), hashlib.sha256()
     for at in range(0, len(text), _PIECE):
-        found.update(text[at : at + _PIECE].encode())
-    return not found.hexdigest().startswith(digest)
+        actual.update(text[at : at + _PIECE].encode())
+    return not actual.hexdigest().startswith(digest)
 
 
 def _fresh(
-    found: list[tuple[str, int]], files: Mapping[str, str], selection: Selection, metadata: Mapping[str, Any]
+    listed: list[tuple[str, int]], files: Mapping[str, str], selection: Selection, metadata: Mapping[str, Any]
 ) -> list[str]:
-    """The files that would be taken now, and were not there to be taken."""
-    told = metadata.get("selection")
-    left_out = told.get("leftOut") if isinstance(told, dict) else None
-    known = {*files, *(one for one in left_out or () if isinstance(one, str))} if isinstance(left_out, list) else files
-    return [path for path, _ in found if path not in known and not_secret(selection, path)]
+    """The new files that the selection takes."""
+    kept = metadata.get("selection")
+    left_out = kept.get("leftOut") if isinstance(kept, dict) else None
+    known = {*files, *(path for path in left_out if isinstance(path, str))} if isinstance(left_out, list) else files
+    return [path for path, _ in listed if path not in known and not_secret(selection, path)]
 
 
 def _current(inside: Inside, path: str) -> bytes | None:
-    """What is in the file now; None when there is none that no symlink leads to."""
+    """The present content of a file; None: there is no file, or a symlink leads to it."""
     size = inside.size(path)
     return None if size is None else inside.read(path, 2 * size + 1)

@@ -1,8 +1,8 @@
-"""Which files of a project belong into a context: those that git would track.
+"""The files of a project that belong into a context: those that git would track.
 
-Git is asked, and outside a work tree too, by an empty repository beside the project. What must stay true: the same
-project gives the same list, sorted, on every machine; no symlink is followed; a store within the project is not taken;
-and a file that is left out is left out by a rule that can be named. The content of the files is not looked at here.
+Git lists the files; outside a work tree it uses an empty repository beside the project. What must stay true: the same
+project gives the same list, sorted, on every machine. No symlink is followed. A store within the project is not taken.
+A file is left out only by a rule that can be named. This module does not read the content of the files.
 
 The rules of `.gitignore` are those of gitignore(5); pathspec implements them for `include` and `exclude`.
 """
@@ -33,15 +33,15 @@ _OF_OTHERS = ("--exclude=.hg/", "--exclude=.svn/", "--exclude=.jj/")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to take of a project; it is kept with the context, so that it can be taken again.
+    """The choice of files; the context keeps it, so that the project can be captured again.
 
     Attributes:
-        include: Patterns as in `.gitignore`; a file must match one of them. One without a wildcard that is the path
-            of a file names it: it is then taken even when git ignores it or it looks like a secret. Empty: all files.
+        include: Patterns as in `.gitignore`; a file must match one of them. A path without a wildcard names a file,
+            which is then taken even if git ignores it or its name is one of a file of secrets. Empty: all files.
         exclude: Patterns as in `.gitignore`; a file that matches one is left out.
         file_bytes: Files larger than this many bytes are left out.
-        total_bytes: Files are left out, the largest first, until those that stay are no more than this many bytes.
-        budget: The document is to have no more than this many tokens, estimated; None: as many as there are.
+        total_bytes: The largest files are left out, until the rest has at most this many bytes.
+        budget: The largest number of tokens in the document, estimated; None: no limit.
     """
 
     include: tuple[str, ...] = ()
@@ -55,32 +55,30 @@ class Selection:
         """The paths that `include` names without a wildcard.
 
         Raises:
-            InvalidInput: One leads out of the project.
+            InvalidInput: A path leads out of the project.
         """
-        found = set()
-        for one in self.include:
-            if one.startswith("!") or _WILD & set(one) or one.endswith("/"):
+        paths = set()
+        for pattern in self.include:
+            if pattern.startswith("!") or _WILD & set(pattern) or pattern.endswith("/"):
                 continue
-            parts = one.removeprefix("./").lstrip("/").split("/")
+            parts = pattern.removeprefix("./").lstrip("/").split("/")
             if ".." in parts:
-                raise InvalidInput(
-                    f"--include {one}: names what is outside the project; capture that directory instead"
-                )
-            found.add("/".join(parts))
-        return frozenset(found)
+                raise InvalidInput(f"--include {pattern}: is outside the project; capture that directory instead")
+            paths.add("/".join(parts))
+        return frozenset(paths)
 
     def as_json(self) -> dict[str, Any]:
-        """What stands in the capsule."""
-        told: dict[str, Any] = {"include": list(self.include), "exclude": list(self.exclude)}
-        told |= {"fileBytes": self.file_bytes, "totalBytes": self.total_bytes}
-        return told if self.budget is None else told | {"budget": self.budget}
+        """The selection as a capsule has it."""
+        fields: dict[str, Any] = {"include": list(self.include), "exclude": list(self.exclude)}
+        fields |= {"fileBytes": self.file_bytes, "totalBytes": self.total_bytes}
+        return fields if self.budget is None else fields | {"budget": self.budget}
 
     @classmethod
-    def of(cls, told: Any) -> Selection:
-        """The selection that stands in a capsule; what is missing or odd there is as if it weren't given."""
-        get = told.get if isinstance(told, dict) else {}.get
+    def of(cls, fields: Any) -> Selection:
+        """The selection in a capsule; missing and invalid fields have their defaults."""
+        get = fields.get if isinstance(fields, dict) else {}.get
         include, exclude = (
-            tuple(str(one) for one in got if isinstance(one, str)) if isinstance(got := get(name), list) else ()
+            tuple(str(text) for text in got if isinstance(text, str)) if isinstance(got := get(name), list) else ()
             for name in ("include", "exclude")
         )
         sizes = {
@@ -93,7 +91,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not taken, and why, in words."""
+    """A file that is left out, and the reason in words."""
 
     path: str
     why: str
@@ -101,7 +99,7 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Candidates:
-    """What was found: relative POSIX paths, sorted, with their sizes in bytes; and what was left out so far."""
+    """The listed files: relative POSIX paths, sorted, with their sizes in bytes; and the files left out so far."""
 
     files: list[tuple[str, int]] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -112,12 +110,12 @@ def candidates(inside: Inside, selection: Selection) -> Candidates:
 
     Raises:
         NotFound: There is no such directory.
-        InvalidInput: A pattern can't be understood.
-        GitFailed, Refused: Git can't list the files, or is not there.
+        InvalidInput: A pattern is invalid.
+        GitFailed, Refused: Git can't list the files, or is not installed.
 
     Cost: a `git ls-files`; an `lstat` for each file and directory.
     """
-    root, found = inside.root, Candidates()
+    root, listed = inside.root, Candidates()
     if not os.path.isdir(root):
         raise NotFound(f"{root}: there is no such directory to capture", id=root)
     include, exclude = _spec(selection.include), _spec(selection.exclude)
@@ -129,23 +127,23 @@ def candidates(inside: Inside, selection: Selection) -> Candidates:
             continue
         size = inside.size(path)
         if size is None:
-            continue  # Gone meanwhile, a symlink, a submodule: nothing that has a text of its own.
+            continue  # Deleted meanwhile, a symlink or a submodule: no regular file.
         if not _is_utf8(path):
-            found.left_out.append(LeftOut(path, "its name is no UTF-8"))
+            listed.left_out.append(LeftOut(path, "its name is no UTF-8"))
         elif size > selection.file_bytes:
-            found.left_out.append(too_large(path, size, selection))
+            listed.left_out.append(too_large(path, size, selection))
         else:
-            found.files.append((path, size))
-    return found
+            listed.files.append((path, size))
+    return listed
 
 
 def too_large(path: str, size: int, selection: Selection) -> LeftOut:
-    """What is said of a file that is larger than the selection takes any."""
+    """A file left out because of its size."""
     return LeftOut(path, f"{size:,} bytes, more than {selection.file_bytes:,}")
 
 
 def within(files: list[tuple[str, int]], most: int) -> tuple[list[tuple[str, int]], list[LeftOut]]:
-    """The files without the largest, so that all together they have no more than `most` bytes; and the others."""
+    """The files without the largest, so that together they have at most `most` bytes; and the files left out."""
     total = sum(size for _, size in files)
     if total <= most:
         return files, []
@@ -191,10 +189,10 @@ def _listed(root: str) -> list[str]:
     """The files that git tracks or would track below `root`, relative to it."""
     listing = ("ls-files", "-z", "--others", "--exclude-standard")
     try:
-        found = Git(root).run(*listing, "--cached", "--deduplicate", timeout_s=_GIT_TIMEOUT_S)
+        output = Git(root).run(*listing, "--cached", "--deduplicate", timeout_s=_GIT_TIMEOUT_S)
     except GitFailed:
         with tempfile.TemporaryDirectory(prefix="capsule-") as empty:
             Git(empty).run("init", "--quiet", "--bare", "--template=")
             beside = Git(root, variables={"GIT_DIR": empty, "GIT_WORK_TREE": root})
-            found = beside.run(*listing, *_OF_OTHERS, timeout_s=_GIT_TIMEOUT_S)
-    return [path for path in found.fields if not path.endswith("/")]
+            output = beside.run(*listing, *_OF_OTHERS, timeout_s=_GIT_TIMEOUT_S)
+    return [path for path in output.fields if not path.endswith("/")]

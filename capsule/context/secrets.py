@@ -1,13 +1,12 @@
-"""What must not get into a context unasked: files that are there to hold keys, and secrets in the text of others.
+"""Detecting secrets: files whose purpose is to hold keys, and secrets in the text of other files.
 
-A net, not a wall: it knows the shapes that keys of widely used services have, and names like `password` with a value
-beside them. The shapes are this project's own patterns, after those that gitleaks publishes
-(https://github.com/gitleaks/gitleaks, MIT); all else is asked of detect-secrets. What must stay true: of a secret that
-is found, no part is ever shown.
+The detection is not complete: it knows the formats of keys of common services, and names like `password` with a value.
+The formats are this project's own patterns, after those of gitleaks (https://github.com/gitleaks/gitleaks, MIT);
+detect-secrets finds the rest. What must stay true: no part of a detected secret is ever shown.
 
-detect-secrets reads a megabyte a second. So only lines with a sign are given to it: with the name of a secret, or with
-what every token of a kind has in it. Signs are looked for by Rust's `regex`, which comes with pydantic: at gigabytes a
-second, and in a time that does not grow with the square of a text.
+detect-secrets reads a megabyte a second, so it gets only lines with a sign: the name of a secret, or a part that every
+token of a kind has. Rust's `regex`, which comes with pydantic, searches for signs at gigabytes a second, in linear
+time.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detect_secrets.plugins.base import BasePlugin
 
-#: Names of files that are there to hold secrets, in lower case.
+#: Names of files whose purpose is to hold secrets, in lower case.
 _FILE_NAMES = """
     .env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk id_rsa id_dsa id_ecdsa id_ed25519
     .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials credentials.json service-account*.json
     secrets.y*ml secrets.json secrets.toml *.tfstate *.tfvars
 """
 _FILES = tuple(_FILE_NAMES.split())
-#: What looks like one of them and shows only which settings there are.
+#: Endings of files that only show which settings there are.
 _HARMLESS = (".example", ".sample", ".template", ".dist", ".pub")
 _DIRECTORIES = frozenset({".ssh", ".aws", ".gnupg", ".kube"})
 _NAMES = frozenset(name for name in _FILES if "*" not in name)
@@ -37,7 +36,7 @@ _ENDINGS = tuple(name[1:] for name in _FILES if name.startswith("*"))
 _BEGINNINGS = tuple(name.partition("*")[0] for name in _FILES if "*" in name[1:])
 _OTHERS = re.compile("|".join(translate(name) for name in _FILES if "*" in name[1:]))
 
-#: Secrets by their shapes. Some begin with letters that nothing else begins with; they need no more.
+#: The formats of secrets. A prefix that is unique is enough.
 RULES = {
     "Age Key": r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
     "Anthropic Key": r"sk-ant-[a-z0-9]{2,10}-[A-Za-z0-9_-]{20}",
@@ -70,14 +69,14 @@ RULES = {
     "Supabase Token": r"sbp_[a-f0-9]{40}",
     "xAI Key": r"xai-[A-Za-z0-9]{70}",
 }
-#: A value that is given to a name in a file that is no program: there a value stands without quotes, and has a digit.
+#: A value assigned to a name in a file that is no program: without quotes, and with a digit.
 _GIVEN = re.compile(
     r"^\s*(?:export\s+|set\s+)?[\w.-]*(?:passw(?:or)?d|pwd|secret|token|api[_-]?key|access[_-]?key)[\w.-]*\s*="
     r"\s*(?=\S*\d)[^\s'\"`$<>{}()\[\],;]{6,}\s*$",
     re.IGNORECASE,
 )
-#: What lines must have in them to be looked at, besides the shapes above: the names of secrets, as the detector of
-#: keywords has them; and what the other detectors look for.
+#: Signs besides the formats above: the names of secrets, as in the keyword detector, and the patterns of the other
+#: detectors.
 SIGNS = (
     r"(?i:(?:key|token)[a-z0-9_-]{0,40}['\"`\])]{0,3}[ \t]*[:=(])",
     r"(?i:passw|pwd|secret|contrase|db_?pass|key_?pass)",
@@ -90,16 +89,15 @@ SIGNS = (
     r"[0-9]{8}:[0-9A-Za-z_-]{35}",
     r"(?:AC|SK)[a-z0-9]{32}",
 )
-#: Detectors that find mostly what is none, in programs.
+#: Detectors with mostly false positives in programs.
 _NOT_ASKED = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _KEYWORD = "Secret Keyword"
 
-#: So many shapes are looked for at once: of more the engine loses its way of looking for their first letters.
+#: The number of formats in one search: with more, the engine can't search for their first letters.
 _AT_ONCE = 5
-#: A longer line is given to the rules in pieces of so many characters, each half of which is in another piece too.
-#: Some rules take a time that grows with the square of a line's length.
+#: A longer line is searched in overlapping pieces of this many characters: some rules take quadratic time.
 _LINE = 4_096
-#: So many findings of one file are told.
+#: The largest number of findings for one file.
 _MOST = 20
 
 Has = Callable[[str], bool]
@@ -107,7 +105,7 @@ Has = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A secret in the text of a file: its kind, and the line it is in (from 1)."""
+    """A secret in the text of a file: its kind, and its line (from 1)."""
 
     path: str
     line: int
@@ -118,7 +116,7 @@ class Finding:
 
 
 def holds_secrets(path: str) -> bool:
-    """Whether a file (relative, POSIX) is one that is there to hold secrets, by its name."""
+    """Whether a file (relative, POSIX) holds secrets according to its name."""
     directory, _, name = path.lower().rpartition("/")
     if "." in directory and not _DIRECTORIES.isdisjoint(directory.split("/")):
         return True
@@ -127,12 +125,12 @@ def holds_secrets(path: str) -> bool:
 
 
 def may_hold_tokens(text: str) -> bool:
-    """Whether a text has a sign of a secret in it; one that has none holds none. Costs 200 ms for 100 MB."""
+    """Whether a text has a sign of a secret; without a sign it has no secret. Cost: 200 ms for 100 MB."""
     return any(has_sign(text) for has_sign in _signs())
 
 
 def tokens_in(path: str, text: str) -> list[Finding]:
-    """The secrets in a file's text, in the order of its lines; 20 at most."""
+    """The secrets in a file's text, by line; 20 at most."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
     found: dict[Finding, None] = {}
     for number, line in enumerate(text.split("\n") if signs else (), 1):
@@ -145,7 +143,7 @@ def tokens_in(path: str, text: str) -> list[Finding]:
 
 
 def _kinds(path: str, line: str) -> set[str]:
-    """The kinds of the secrets in a line. The detectors are asked about what no shape of ours tells."""
+    """The kinds of the secrets in a line. The detectors search lines that match no format."""
     shapes = {kind for kind, rule in _rules().items() if rule.search(line)}
     if shapes:
         return shapes
@@ -185,7 +183,7 @@ def _detectors() -> tuple[BasePlugin, ...]:
 
 @cache
 def _signs() -> tuple[Has, ...]:
-    """What tells of each sign whether a text has it."""
+    """A function for each sign that says whether a text has it."""
     from pydantic_core import SchemaValidator, core_schema
 
     rules = list(RULES.values())

@@ -1,12 +1,12 @@
-"""How many tokens a text takes, estimated without a tokenizer.
+"""Estimating the number of tokens in a text, without a tokenizer.
 
 A linear model over the UTF-8 bytes: a weight for each kind of byte, and one for each pair of spaces, as indentation
 is cheap. It was fitted to two tokenizers, OpenAI's `o200k_base` and the one that Anthropic published for Claude, on
-source code and prose; docs/context.md has its error. What must stay true: the same text gives the same number, on
-every machine and without a download; and counting costs less than reading the text from a disk.
+source code and prose; docs/context.md has its error. What must stay true: the same text gives the same number on every
+machine, without a download. Counting costs less than reading the text from a disk.
 
-The weights are put in the place of the bytes, and added up by the first half of Adler-32, which is the sum of the
-bytes, modulo 65521: at the speed of the memory, where a loop in Python would take a minute for 100 MB.
+Each byte is replaced by its weight, and the first half of Adler-32, the sum of the bytes modulo 65521, adds them up at
+the speed of the memory. A loop in Python would take a minute for 100 MB.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _PAIR = -69
 
 
 def _weight(byte: int) -> int:
-    one = chr(byte)
+    char = chr(byte)
     if byte >= 128:
         return _FOUR if byte >= 0xF0 else _THREE if byte >= 0xE0 else _TWO if byte >= 0xC2 else 0
-    if one.isalpha():
-        return _LOWER if one.islower() else _UPPER
-    if one.isdecimal():
+    if char.isalpha():
+        return _LOWER if char.islower() else _UPPER
+    if char.isdecimal():
         return _DIGIT
-    return _NEWLINE if one == "\n" else _SPACE if byte <= 32 else _PUNCTUATION
+    return _NEWLINE if char == "\n" else _SPACE if byte <= 32 else _PUNCTUATION
 
 
 _WEIGHTS = bytes(map(_weight, range(256)))
-#: So many bytes of the heaviest text there is, which is newlines, weigh less than 65521.
+#: This many bytes of the heaviest text, newlines, weigh less than 65521.
 _BLOCK = 768
-#: Of a text above this size, in bytes, every fourth to eighth piece is counted, and stands for them; not the first, as
-#: files begin with comments. Many small pieces say more than few large ones: a quarter in pieces of 512 took a third
-#: longer, and was no nearer.
+#: Of a text above this size, in bytes, only every fourth to eighth piece is counted; not the first, as files begin with
+#: comments. Many small pieces are better than few large ones: pieces of 512 bytes took a third longer and were no more
+#: accurate.
 _WHOLE = 4_096
 _PIECE = 128
 _EVERY = 8
 
 
 def estimate(data: bytes) -> int:
-    """The tokens in a text of UTF-8 bytes, estimated; of a larger one, from a part of it, spread evenly."""
+    """The estimated number of tokens in a UTF-8 text; for a large text, from evenly spread samples."""
     size = len(data)
     if size <= _WHOLE:
         return (_hundredths(data) + 50) // 100

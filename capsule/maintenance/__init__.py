@@ -1,1 +1,1 @@
-"""The care of a store: examining it, mending it, and taking in conflict copies."""
+"""The maintenance of a store: examining it, repairing it, and merging conflict copies."""

@@ -1,11 +1,11 @@
-"""Conflict copies: what file synchronizers leave beside a conversation that was written to in two places.
+"""Conflict copies: files that synchronizers leave beside a conversation that was written to in two places.
 
 What must stay true: a copy is merged into its conversation as a version from another clone is, and only then moved to
-the quarantine, where it stays whole; a conversation that somebody holds is left as it is, and so is a copy that
-doesn't parse, or is another conversation's; and without `repair` nothing is changed.
+the quarantine, where it stays whole. A locked conversation stays as it is, and so does a copy that doesn't parse or
+belongs to another conversation. Without `repair` nothing is changed.
 
-This module does not know the version that both began from; a caller may (`capsule/git/history/ancestors.py`). Without
-it, the messages of both sides are kept, and so is what one of them deleted.
+This module does not know the common ancestor; a caller may (`capsule/git/history/ancestors.py`). Without it, the
+messages of both sides are kept, including those that one side deleted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from capsule.locks.policy import describe
 from capsule.store.reading import KIND
 from capsule.store.store import Store
 
-#: Gives the version that two versions of a conversation began from, in the clean form; None where there is none.
-#: Takes the conversation's id and both versions, likewise.
+#: Gives the common ancestor of two versions of a conversation, in the clean form; None: there is none.
+#: Takes the conversation's id and both versions, in the clean form.
 Ancestor = Callable[[str, bytes, bytes], "bytes | None"]
 
 
@@ -38,10 +38,10 @@ class Copy:
 
     Attributes:
         id: The conversation, or the agent, that it is a copy of.
-        what: What it is, in words.
-        line: Where it doesn't parse, from 1; else 0.
-        column: Likewise.
-        repaired: What was done about it, in words; None when nothing was.
+        what: A description, in words.
+        line: The line at which it doesn't parse, from 1; else 0.
+        column: The column, likewise.
+        repaired: The repair, in words; None: it was not repaired.
     """
 
     def __init__(self, kind: str, id: str, what: str, data: bytes, name: str, at: tuple[int, int] | None) -> None:
@@ -56,7 +56,7 @@ class Copy:
         self._is_whole = at is None
 
     def merge(self, store: Store, ancestor: Ancestor | None) -> None:
-        """Merge it into its document, and move it to the quarantine; what hinders that is added to `what`."""
+        """Merge it into its document, and move it to the quarantine; a reason not to is added to `what`."""
         if not self._is_whole:
             return
         try:
@@ -75,7 +75,7 @@ class Copy:
             base = ancestor(self.id, ours, theirs)
         if base is not None and ours not in (base, theirs):
             with files_of(store.engine).mutex(self._kind, self.id) as held:
-                # With an ancestor, what one side deleted goes; whoever misses it finds it there.
+                # With an ancestor, the merge removes messages that one side deleted; they stay in the quarantine.
                 got = held.read()
                 if got is not None:
                     held.quarantine(got[0], "merged")
@@ -84,29 +84,29 @@ class Copy:
             self.what += "; it was written to meanwhile, and stays until the next time"
             return None
         kept = files_of(store.engine).set_aside(self._kind, self._name, self.id, "copy")
-        said = self._said(ours, self._ours(store))
+        outcome = self._outcome(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
-        settle = "; both changed the same, which is to be settled" if brought.conflicts else ""
-        return f"{said}{notes}{settle}; the copy is kept as {kept}"
+        settle = "; both changed the same field, which a person has to settle" if brought.conflicts else ""
+        return f"{outcome}{notes}{settle}; the copy is kept as {kept}"
 
-    def _said(self, before: bytes | None, after: bytes | None) -> str:
-        """What merging did, in words."""
+    def _outcome(self, before: bytes | None, after: bytes | None) -> str:
+        """The outcome of merging, in words."""
         if before is None:
-            return f"is the {self._called} now, which was gone"
+            return f"is the {self._called} now, which was missing"
         if before == after or after is None:
-            return f"held nothing that the {self._called} has not"
+            return f"held nothing new for the {self._called}"
         if self._kind != KIND:
             return f"merged into the {self._called}"
         changes = compare(*(codec.decode(data, f"{self.id}.json") for data in (before, after))).words()
-        return f"merged into the {self._called}: {', '.join(changes) or 'nothing that counts'}"
+        return f"merged into the {self._called}: {', '.join(changes) or 'no visible change'}"
 
     def _ours(self, store: Store) -> bytes | None:
-        """The document in the clean form; None when there is none. Raises InvalidDocument when it does not parse."""
+        """The document in the clean form; None: it does not exist. Raises InvalidDocument."""
         data = store.incoming.version(self._kind, self.id)
         return data and clean(data, store.engine.name(self._kind, self.id), self._kind)
 
     def _holder(self, store: Store) -> str:
-        """Who else holds the conversation, in words; empty when nobody does."""
+        """The other instance that holds the conversation, in words; empty: there is none."""
         if self._kind != KIND:
             return ""
         head = store.head(self.id)
@@ -117,14 +117,14 @@ class Copy:
 
 
 def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
-    """The conflict copy that a file is; None when it is none, or can't be read.
+    """The conflict copy in a file; None: the file is no copy, or can't be read.
 
     Args:
         store: The store.
-        found: The file, as a scan met it.
-        kind: The kind of document it lies among: `conversations` or `agents`.
+        found: The file, as scanned.
+        kind: The kind of the documents in its directory: `conversations` or `agents`.
 
-    Cost: a read and a parse of a file whose name may be a copy's; nothing of any other.
+    Cost: reading and parsing the file, if its name may be a copy's.
     """
     named = original_of(found.id)
     if not found.regular or (named is None and not _may_be(found.id)):
@@ -150,10 +150,10 @@ def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
 
 
 def _id_in(data: bytes, path: str, kind: str) -> str:
-    """The id that stands in a document. Raises InvalidDocument."""
+    """The id in a document. Raises InvalidDocument."""
     return str((decoded(data, path, None) if kind == KIND else codec.decode(data, path)).get("id"))
 
 
 def _may_be(name: str) -> bool:
-    """Whether a name is worth a look inside: one that a computer's name may stand at the end of."""
+    """Whether a file may be a copy by its name: the name may end with a computer's name."""
     return any(may_be_copy_of(name, name[:at]) for at, letter in enumerate(name) if letter == "-" and at)

@@ -1,7 +1,7 @@
-"""The doctor: every document of a store examined, and mended where that is safe.
+"""The doctor: examines every document of a store, and repairs what is safe to repair.
 
-What must stay true: without `repair` nothing is changed; whatever a repair changes, the original is kept (in the
-quarantine or the trash); and a file is only judged under its mutex, so that a write in flight is no finding.
+What must stay true: without `repair` nothing is changed. A repair keeps the original in the quarantine or the trash. A
+file is judged only under its mutex, so that a write in progress is no finding.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not well.
+    """One finding about a file.
 
     Attributes:
-        id: The conversation, or what else it is about.
+        id: The conversation or agent; empty: none.
         path: The file.
-        line: Line in it, from 1; 0 when it is the file as a whole.
+        line: Line in it, from 1; 0 when the finding concerns the whole file.
         column: Column in characters, from 1; 0 likewise.
         kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`, `odd`, `layout`,
             `overwritten`, `lock`, `leftover`, `vanished`, `settings`, `behind` (a summary whose source has moved on;
-            nothing is wrong then).
-        what: What it is, in words.
-        repaired: What was done about it, in words; None when nothing was.
+            this is no error).
+        what: The finding, in words.
+        repaired: The repair, in words; None: it was not repaired.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Finding:
 
     @property
     def is_trouble(self) -> bool:
-        """Whether something is wrong, and not only worth knowing."""
+        """Whether it is an error, and not only information."""
         return self.kind != "behind"
 
     def __str__(self) -> str:
@@ -75,11 +75,11 @@ def examine(
 
     Args:
         store: The store.
-        repair: Mend what can be mended.
-        progress: Told how many files are done, and of how many.
-        ancestor: Gives the version that a conflict copy and its conversation began from.
+        repair: Repair what can be repaired.
+        progress: Called with the number of files examined so far, and of all files.
+        ancestor: Gives the common ancestor of a conflict copy and its conversation.
 
-    Cost: a read and a parse of every file.
+    Cost: reading and parsing every file.
     """
     for problem in store.settings.unknown:
         what = f"{problem.where} {problem.what}"
@@ -111,7 +111,7 @@ def examine(
 
 
 class _Examination:
-    """One file, examined."""
+    """The examination of one file."""
 
     def __init__(self, store: Store, found: Scanned, claimed: dict[str, list[str]], repair: bool) -> None:
         self._store = store
@@ -128,10 +128,10 @@ class _Examination:
         return self._finding(kind, what, problem.line, problem.column)
 
     def findings(self) -> list[Finding]:
-        """What is wrong with the file, after mending, if asked."""
+        """The findings about the file; it is repaired first, if requested."""
         found = self._found
         if not found.regular:
-            return [self._finding("damaged", "is no regular file, and a document is one; move it out of the way")]
+            return [self._finding("damaged", "is no regular file, as a document must be; move it away")]
         if not is_id(found.id):
             what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
             return [self._finding("name", what)]
@@ -139,7 +139,7 @@ class _Examination:
             got = files_of(self._store.engine).read(KIND, found.id)
             if got is None or (not self._wrong(got[0], None) and files_of(self._store.engine).known(KIND, found.id)):
                 return []
-            # Something is wrong, or a writer is at work: only under the mutex can the two be told apart.
+            # Something is wrong, or a writer is at work: only the mutex can distinguish the two.
             with files_of(self._store.engine).mutex(KIND, found.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
@@ -162,7 +162,7 @@ class _Examination:
         ]
 
     def _wrong(self, data: bytes, held: HeldDocument | None) -> list[Finding]:
-        """What is wrong with these bytes; with the mutex held, also what was lost of them."""
+        """The findings about these bytes; with the mutex held, also about lost messages."""
         path = self._found.path
         try:
             document = decoded(data, path, None)
@@ -199,22 +199,22 @@ class _Examination:
         return wrong
 
     def _lock(self) -> str:
-        """The state of the file's lock; empty when it has none."""
+        """The state of the file's lock; empty: it has none."""
         state = self._store.locks.state(self._head) if self._head else None
         return state.state if state else ""
 
     def lock(self) -> Iterator[Finding]:
-        """The lock, when its holder is gone. Asked after `findings`, and not under the mutex."""
+        """A finding about an orphaned lock. Call it after `findings`, without the mutex."""
         if self._head is None or self._head.lock is None or self._lock() != "orphaned":
             return
-        what = f"locked by {describe(self._head.lock)}, who is gone; the next write takes it over"
+        what = f"locked by {describe(self._head.lock)}, whose program has ended; the next write takes it over"
         finding = self._finding("lock", what)
         if self._repair and self._head.id == self._found.id and self._store.locks.release(self._found.id):
             finding = replace(finding, repaired="unlocked")
         yield finding
 
     def source(self) -> Iterator[Finding]:
-        """What became of a summary's source, as far as both can be read. Asked after `findings`."""
+        """A finding about a summary whose source has moved on. Call it after `findings`."""
         head = self._head
         if head is None or not head.is_summary or not head.source_conversation_id:
             return
@@ -225,7 +225,7 @@ class _Examination:
                 yield self._finding("behind", f"a summary of {head.source_conversation_id}; {standing}")
 
     def _document(self, id: str) -> dict[str, Any] | None:
-        """A conversation as its file has it, which is not settled for that."""
+        """A conversation as it is in its file, which is not settled; None: it can't be read."""
         storage = files_of(self._store.engine)
         try:
             got = storage.read(KIND, id)
@@ -234,13 +234,13 @@ class _Examination:
             return None
 
     def _mended(self, held: HeldDocument, kinds: set[str]) -> str:
-        """Mend what can be mended of these kinds; in words what was done."""
+        """Repair what can be repaired of these kinds; the repair in words."""
         if kinds == {"damaged"}:
             return ""
         if "name" in kinds:
             return self._renamed(held)
         if kinds <= {"layout", "odd"} and self._lock() == "held":
-            return ""  # What its holder may be about to write is the holder's; it does as well.
+            return ""  # The holder's next write repairs it.
         settle(held, mend=True)
         got = held.read()
         if got is None:
@@ -259,7 +259,7 @@ class _Examination:
         return "merged back" if "overwritten" in kinds else "cut back; the original is in the quarantine"
 
     def _renamed(self, held: HeldDocument) -> str:
-        """Give a file the name of its id, when that is free."""
+        """Rename a file to its id, if that name is free."""
         got = held.read()
         if got is None:
             return ""
@@ -277,7 +277,7 @@ class _Examination:
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the second and every further use of a message id taken off, so that a new one is made."""
+    """The document without the second and every further use of a message id, so that a new id is made."""
     seen: set[Any] = set()
     history = []
     for message in document["history"]:
