@@ -1,8 +1,8 @@
-"""What the Store asks of an engine: documents, one at a time under a transaction, and answers about all of them.
+"""The interface of an engine: transactions on one document, and queries over all of them.
 
-What must stay true: the Store and what stands above it know documents, places and versions, and never bytes, offsets,
-paths or SQL; a write is all or nothing, and durable when the call returns; and what only some engines can do has a name
-in `capabilities`, so that a door can say plainly what is missing.
+What must stay true: the Store and everything above it know documents, places and versions, and never bytes, offsets,
+paths or SQL. A write is all or nothing, and durable when the call returns. An ability of only some engines has a name
+in `capabilities`, so that a door can name what is missing.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ T = TypeVar("T")
 Document = dict[str, Any]
 #: The kind of document that has entries.
 CONVERSATIONS = "conversations"
-#: Each document is a file that can be named.
+#: Each document is a file with a path.
 PATHS = "paths"
-#: Other programs may change documents: there is a quarantine, and something for the doctor to examine.
+#: Other programs may change documents: there is a quarantine, and the doctor can examine the store.
 OUTSIDE_EDITS = "outside_edits"
 
 
 class Transaction(Protocol):
-    """One document, exclusively, as it stands now.
+    """The exclusive right to one document.
 
-    Each write is all or nothing, and durable when the call returns. A call may raise `Interfered`: something else wrote
-    the document, so begin the transaction again; or `StorageFailed`, `Refused`: then nothing of it was written.
+    Each write is all or nothing, and durable when the call returns. A call may raise `Interfered`: another program
+    wrote the document, so begin the transaction again; or `StorageFailed`, `Refused`: nothing was written.
 
     Attributes:
         id: The document's id.
-        name: What errors call it: its path, or its kind and id.
-        head: Of a conversation: its fields but for context and history, parsed.
+        name: Its name in errors: its path, or its kind and id.
+        head: The fields of a conversation except context and history, parsed.
         updated_at: Its `updatedAt`.
     """
 
@@ -51,15 +51,15 @@ class Transaction(Protocol):
 
     @property
     def tag(self) -> str:
-        """Changes with every write but an append: a key for caches."""
+        """A key for caches, which changes with every write but an append."""
 
     @property
     def count(self) -> int:
-        """How many entries it has."""
+        """The number of entries."""
 
     @property
     def size(self) -> int:
-        """How many bytes it has, as it is stored."""
+        """The size of the stored document, in bytes."""
 
     @property
     def ends_active(self) -> bool:
@@ -67,14 +67,14 @@ class Transaction(Protocol):
 
     @property
     def newest(self) -> str:
-        """The latest `updatedAt` that the document is known to have had."""
+        """The latest known `updatedAt` of the document, present or past."""
 
     @property
     def time(self) -> str:
-        """When an entry was appended last, where that is known; else empty."""
+        """The time of the last append; empty: it isn't known."""
 
     def document(self) -> Document:
-        """The whole document, current and in canonical order; not to be changed in place. Costs a parse, once."""
+        """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
 
     def entries(self) -> list[Document]:
         """The entries, for reading only: a number in an unknown field is read as JSON libraries read it.
@@ -83,22 +83,22 @@ class Transaction(Protocol):
         """
 
     def has(self, id: str) -> bool:
-        """Whether an entry has this id. Costs reading back to it."""
+        """Whether an entry has this id. Cost: reading back to it."""
 
     def find_made(self, id: str) -> tuple[int, Document] | None:
-        """The place of the entry with an id that is a UUIDv5, and the entry; None when there is none.
+        """The place of the entry with an id that is a UUIDv5, and the entry; None: there is none.
 
-        Costs a look at what was appended since it was asked last.
+        Cost: reading the entries appended since the last call.
         """
 
     def appended(self) -> list[Document]:
-        """The entries that were appended lately, as far as that is remembered; also those that were taken out since.
+        """The recently appended entries that the engine has recorded, also those removed since.
 
-        Costs reading what is remembered.
+        Cost: reading the record.
         """
 
     def ensure_durable(self) -> None:
-        """Make the document durable as it is, where an earlier writer may have failed to."""
+        """Make the present document durable, in case an earlier writer failed to."""
 
     def append(
         self,
@@ -114,11 +114,11 @@ class Transaction(Protocol):
 
         Args:
             entries: Complete entries, at least one.
-            encoded: The same, as `codec.encode_entry` gives them.
+            encoded: The entries, as `codec.encode_entry` encodes them.
             stamp: The new `updatedAt`.
-            time: The time at which they are appended; see the attribute.
-            head: The head in the same write, in canonical order; None: as it is but for `updatedAt`.
-            ends_active: Whether the last of them is known to be the end of the active branch.
+            time: The time of the append; see the property `time`.
+            head: A new head, in canonical order, in the same write; None: only `updatedAt` changes.
+            ends_active: Whether the last entry is known to be the end of the active branch.
         """
 
     def set_head(
@@ -128,24 +128,24 @@ class Transaction(Protocol):
 
         Args:
             head: The head, in canonical order.
-            context: Gives a new context too: a JSON object in the canonical layout, in pieces, for it may be large.
+            context: Gives a new context: a JSON object in the canonical layout, in pieces, as it may be large.
             ends_active: As in `append`; None: as it is.
         """
 
     def refresh_lock(self, stamp: str) -> bool:
-        """Overwrite the time of the lock in place; False where the engine can't, and nothing was written."""
+        """Overwrite the time of the lock in place; False: the engine can't, and nothing was written."""
 
     def replace(self, document: Document) -> None:
-        """Write another document in this one's place. Raises `InvalidDocument` when it is none."""
+        """Replace the document by another version. Raises `InvalidDocument`."""
 
     def keep(self, kind: str, document: Document) -> Trashed:
-        """Put a document into the trash under this one's id, as one of another kind."""
+        """Put a document of another kind into the trash, under this document's id."""
 
     def drop_kept(self, kept: Trashed) -> None:
-        """Take a document out of the trash for good."""
+        """Erase a document from the trash."""
 
     def set_aside(self, reason: str) -> str:
-        """Keep a copy of the document as it is now; what names the copy."""
+        """Keep a copy of the present document; the path or name of the copy."""
 
     def delete(self) -> Trashed:
         """Move the document to the trash."""
@@ -155,7 +155,7 @@ class Engine(Protocol):
     """The documents of one store.
 
     Attributes:
-        capabilities: What it can do besides: `PATHS`, `OUTSIDE_EDITS`.
+        capabilities: Its further abilities: `PATHS`, `OUTSIDE_EDITS`.
     """
 
     capabilities: frozenset[str]
@@ -168,19 +168,19 @@ class Engine(Protocol):
         Raises:
             NotFound: There is no such document.
             InvalidDocument: It is damaged.
-            StoreBusy, Refused: It could not be had.
+            StoreBusy, Refused: Another writer has it, or the system did not permit it.
         """
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
-        """Write a new document, durably; how many bytes it has.
+        """Write a new document, durably; its size in bytes.
 
         Args:
             kind: Its kind.
             document: The document, checked, in canonical order.
-            written: Told its tag, before anybody else can begin a transaction on it.
+            written: Called with its tag, before another transaction on it can begin.
 
         Raises:
-            Interfered: There is one of its id.
+            Interfered: A document with this id exists.
         """
 
     def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
@@ -189,78 +189,78 @@ class Engine(Protocol):
         Args:
             kind: Its kind.
             id: Its id.
-            change: Given what is stored, or None; gives what is to be stored, or None to leave it. What it raises is
-                raised, and nothing was written.
+            change: Takes the stored bytes, or None; gives the new bytes, or None to write nothing. If it raises,
+                nothing is written.
 
         Raises:
-            Interfered: Something else wrote it meanwhile: do it again.
+            Interfered: Another program wrote it meanwhile: try again.
         """
 
     def exists(self, kind: str, id: str) -> bool:
-        """Whether there is one of that id."""
+        """Whether a document with this id exists."""
 
     def ids(self, kind: str) -> list[str]:
         """The ids of all documents of a kind, sorted."""
 
     def read(self, kind: str, id: str) -> bytes:
-        """The document as it is stored, checked. Raises `NotFound`, `InvalidDocument`."""
+        """The stored bytes of a document, checked. Raises `NotFound`, `InvalidDocument`."""
 
     def document(self, kind: str, id: str) -> Document:
-        """The document, current and in canonical order. Raises as `read`."""
+        """The document, current and in canonical order. Raises `NotFound`, `InvalidDocument`."""
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        """What `parse` makes of a conversation as it is stored.
+        """The result of `parse` on the stored bytes of a conversation.
 
         Args:
             id: The conversation.
             parse: Takes the bytes, and whether they are current and in the canonical layout. Called again when it
-                fails, as what is stored may just be in the middle of a change.
+                fails, as a write may be in progress.
 
-        Raises as `read`, and what `parse` raises.
+        Raises `NotFound`, `InvalidDocument`, and the errors of `parse`.
         """
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """The last `n` entries as a JSON array, and how many there are. Raises as `read`. Costs what it gives."""
+        """The last `n` entries as a JSON array, and the number of all entries. Raises `NotFound`, `InvalidDocument`."""
 
     def head(self, id: str) -> tuple[Document, int]:
-        """The fields of a conversation but for context and history, and its size in bytes. Raises as `read`."""
+        """A conversation without context and history, and its size in bytes. Raises `NotFound`, `InvalidDocument`."""
 
     def name(self, kind: str, id: str) -> str:
-        """What errors and heads call a document: its path, or its kind and id."""
+        """The name of a document in errors and heads: its path, or its kind and id."""
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
     @property
     def index(self) -> Index:
-        """The index of the conversations: lists, search, and what changed since a cursor."""
+        """The index of the conversations: lists, search, and changes since a cursor."""
 
     def tracker(self) -> Tracker | None:
-        """What tells that conversations were touched, and can be waited for; None where nothing can."""
+        """A tracker that waits for changes of conversations; None: the system gives no notices."""
 
     # -- Trash -----------------------------------------------------------------------------------------------------
 
     def trash(self, kind: str) -> list[Trashed]:
-        """What lies in the trash, newest first."""
+        """The entries of the trash, newest first."""
 
     def trashed(self, token: str) -> bytes:
         """One document in the trash. Raises `NotFound`."""
 
     def restore(self, kind: str, id: str, token: str) -> None:
-        """Move a document back. Raises `Refused` when its id is taken."""
+        """Move a document out of the trash. Raises `Refused` if its id is taken."""
 
     def purge(self, older_than_s: float) -> list[str]:
-        """Drop for good what was deleted or kept aside longer ago; what went."""
+        """Erase the entries of trash and quarantine that are older; the names of those erased."""
 
     # -- Instances -------------------------------------------------------------------------------------------------
 
     def announce(self, instance: str) -> None:
-        """Say that an instance lives, for as long as this process does or until `withdraw`; idempotent."""
+        """Announce that an instance is alive, until this process ends or until `withdraw`; idempotent."""
 
     def withdraw(self, instance: str) -> None:
-        """Say that an instance lives no more."""
+        """Announce that an instance has ended."""
 
     def is_alive(self, instance: str) -> bool:
-        """Whether an instance that was announced lives; True as well when that can't be told."""
+        """Whether an announced instance is alive; True also if that isn't known."""
 
     def close(self) -> None:
-        """Give back everything."""
+        """Release all resources."""

@@ -1,4 +1,4 @@
-"""The engine in memory: documents of one process with the files' index, for tests of whatever stands above an engine.
+"""The engine in memory: documents of one process, with the same index as files, for tests of the layers above.
 
 What must stay true: it keeps every promise that is not about files, and never changes a document that it handed out.
 """
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Stored:
-    """One version of one document; `serial` says which write of the engine it is."""
+    """One version of one document; `serial` is the number of the engine's write."""
 
     def __init__(self, data: bytes, document: Document, serial: int, tag: str, time: str, ends_active: bool) -> None:
         self.document = document
@@ -47,13 +47,13 @@ class _Stored:
 
     @property
     def known(self) -> Known:
-        # Its time is its number: of two changes within one millisecond the later one is told by it.
+        # The serial number stands for the file's time: it orders changes within one millisecond.
         signature = Signature(1, len(self.data), self.serial, 1)
         return Known(signature, None, self.tag, "", BOOT, "")
 
 
 class MemoryTransaction:
-    """A conversation of a `MemoryEngine`, exclusively. See `Transaction`."""
+    """The exclusive right to a conversation of a `MemoryEngine`. See `Transaction`."""
 
     def __init__(self, engine: MemoryEngine, id: str, stored: _Stored) -> None:
         self.id = id
@@ -121,7 +121,7 @@ class MemoryTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """See `Transaction.append`. Costs a copy of the list of entries."""
+        """See `Transaction.append`. Cost: a copy of the list of entries."""
         document = self._now.document if head is None else self._with_head(head)
         document = document | {"updatedAt": stamp, "history": [*document["history"], *entries]}
         self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)
@@ -207,7 +207,7 @@ class MemoryEngine:
             lock = self._locks.setdefault((kind, id), threading.Lock())
         if not lock.acquire(timeout=self._timeout_s):
             raise StoreBusy(
-                f"{self.name(kind, id)} is being written for longer than {self._timeout_s:g} s; try again",
+                f"{self.name(kind, id)} has been locked by a writer for more than {self._timeout_s:g} s; try again",
                 id=id,
                 holder=f"another thread of process {os.getpid()}",
             )
@@ -235,7 +235,7 @@ class MemoryEngine:
         time: str = "",
         ends_active: bool = False,
     ) -> _Stored:
-        """Store a version of a document; whoever calls it has it exclusively."""
+        """Store a version of a document; the caller has the exclusive right to it."""
         with self._guard:
             self._serial += 1
             stored = _Stored(data, document, self._serial, tag or f"{self._serial:016x}", time, ends_active)
@@ -272,14 +272,14 @@ class MemoryEngine:
     def ids(self, kind: str) -> list[str]:
         """See `Engine.ids`."""
         with self._guard:
-            return sorted(id for one, id in self._documents if one == kind)
+            return sorted(id for each, id in self._documents if each == kind)
 
     def name(self, kind: str, id: str) -> str:
         """See `Engine.name`."""
         return f"{kind}/{id}.json"
 
     def stored(self, kind: str, id: str) -> _Stored | None:
-        """The document as it is stored now; None when there is none."""
+        """The present version of a document; None: it does not exist."""
         return self._documents.get((kind, id))
 
     def _stored(self, kind: str, id: str) -> _Stored:
@@ -313,7 +313,7 @@ class MemoryEngine:
 
     @property
     def index(self) -> Index:
-        """The index of the conversations, in memory, made when it is first asked for."""
+        """The index of the conversations, in memory, made on first use."""
         with self._guard:
             if self._index is None:
                 from capsule.engines.index.index import Index
@@ -339,7 +339,7 @@ class MemoryEngine:
             return trashed
 
     def delete(self, kind: str, id: str) -> Trashed:
-        """Move a document to the trash; whoever calls it has it exclusively."""
+        """Move a document to the trash; the caller has the exclusive right to it."""
         with self._guard:
             trashed = self.discard(kind, id, self._stored(kind, id).data)
             del self._documents[kind, id]
@@ -347,20 +347,20 @@ class MemoryEngine:
             return trashed
 
     def drop(self, trashed: Trashed) -> None:
-        """Take a document out of the trash for good."""
+        """Erase a document from the trash."""
         self._trash.pop(trashed.token, None)
 
     def trash(self, kind: str) -> list[Trashed]:
         """See `Engine.trash`."""
         with self._guard:
-            return [trashed for trashed, one, _ in reversed(self._trash.values()) if one == kind]
+            return [trashed for trashed, each, _ in reversed(self._trash.values()) if each == kind]
 
     def trashed(self, token: str) -> bytes:
         """See `Engine.trashed`."""
         try:
             return self._trash[token][2]
         except KeyError:
-            raise NotFound(f"{token} is not in the trash any more", id=token) from None
+            raise NotFound(f"{token} is not in the trash", id=token) from None
 
     def restore(self, kind: str, id: str, token: str) -> None:
         """See `Engine.restore`."""
@@ -375,10 +375,10 @@ class MemoryEngine:
         """See `Engine.purge`."""
         now = timestamps.now()
         with self._guard:
-            ages = {token: timestamps.seconds_between(one.deleted_at, now) for token, (one, *_) in self._trash.items()}
-            gone = [token for token, age_s in ages.items() if age_s >= older_than_s]
-            self._trash = {token: kept for token, kept in self._trash.items() if token not in gone}
-            return gone
+            times = {token: trashed.deleted_at for token, (trashed, *_) in self._trash.items()}
+            erased = [token for token, at in times.items() if timestamps.seconds_between(at, now) >= older_than_s]
+            self._trash = {token: entry for token, entry in self._trash.items() if token not in erased}
+            return erased
 
     def announce(self, instance: str) -> None:
         """See `Engine.announce`."""
@@ -393,7 +393,7 @@ class MemoryEngine:
         return instance in self._instances
 
     def close(self) -> None:
-        """See `Engine.close`. The documents stay, for whoever else has the engine."""
+        """See `Engine.close`. The documents stay, for other users of the engine."""
         with self._guard:
             index, self._index = self._index, None
         if index is not None:

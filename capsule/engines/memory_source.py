@@ -1,4 +1,4 @@
-"""What the index and the watchers hear of documents in memory: versions, their bytes, and which were touched."""
+"""Documents in memory as the index and the watchers see them: versions, their bytes, and notices of changes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from capsule.engines.files.protocols import Known, Scanned, Signature
 if TYPE_CHECKING:
     from capsule.engines.memory import MemoryEngine
 
-#: There is no start of the machine to tell from another.
+#: Stands for the machine's boot id, which means nothing in memory.
 BOOT = "memory"
 
 
 class MemorySource:
-    """What the index asks of files, answered from memory: versions, their bytes, and which were touched."""
+    """The index's view of the documents, as files give it."""
 
     boot = BOOT
     derived = None
@@ -34,8 +34,7 @@ class MemorySource:
         return None if stored is None else Scanned(id, self.path(kind, id), stored.known.signature, True)
 
     def scan(self, kind: str) -> Iterator[Scanned]:
-        found = (self.find(kind, id) for id in self._engine.ids(kind))
-        return (one for one in found if one is not None)
+        return filter(None, (self.find(kind, id) for id in self._engine.ids(kind)))
 
     def noted(self, kind: str, id: str) -> Known | None:
         stored = self._engine.stored(kind, id)
@@ -54,7 +53,7 @@ class MemorySource:
 
 
 class MemoryTracker:
-    """Tells which conversations were touched. See `storage.interface.Tracker`."""
+    """Notices of changed conversations. See `Tracker`."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -65,7 +64,7 @@ class MemoryTracker:
         self.is_open = True
 
     def touch(self, id: str) -> None:
-        """Note that a conversation was touched."""
+        """Note that a conversation changed."""
         with self._guard:
             self._ids.add(id)
             if self.is_open:
