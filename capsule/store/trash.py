@@ -114,8 +114,8 @@ class Trash:
         Returns:
             The ids of the messages that came back or changed.
 
-        Raises the errors of `append`; NotFound if the trash or the store has lost them. Cost: reading and writing the
-        whole file.
+        Raises the errors of `append`; NotFound if they are not in the trash, or the conversation was deleted.
+        Cost: reading and writing the whole file.
         """
         kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
 
