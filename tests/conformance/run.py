@@ -116,12 +116,14 @@ def run(suite: str, url: str, token: str, node: Installed, results: Path) -> tup
         if named and named["scenario"] in begun:
             _read(directory / "checks.json", begun[named["scenario"]])
     for scenario in begun.values():
-        if not (scenario.passed or scenario.warned or scenario.failures or _said_nothing(results, scenario.name)):
+        if not (
+            scenario.passed or scenario.warned or scenario.failures or _is_without_findings(results, scenario.name)
+        ):
             scenario.failures["no-result"] = "the suite wrote no result of it"
     return list(begun.values()), done.returncode
 
 
-def _said_nothing(results: Path, name: str) -> bool:
+def _is_without_findings(results: Path, name: str) -> bool:
     """Whether the scenario wrote results without a finding, as one that does not apply."""
     return any((found / "checks.json").is_file() for found in results.glob(f"server-{name}-*"))
 

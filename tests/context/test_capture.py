@@ -104,11 +104,11 @@ def test_files_that_are_no_text_are_left_out_with_the_reason(tmp_path: Path) -> 
         "a.txt": b"text\r\nof Windows\r\n",
         "bom.txt": "\ufefftext".encode(),
     }
-    told = reasons(made)
-    assert list(told) == sorted(told)
-    assert "no UTF-8" in told["latin.txt"] and told["nul.bin"] == "binary" and "UTF-16" in told["utf16.txt"]
-    assert "binary" in told["png.png"] and "more than 1,000" in told["large.txt"]
-    assert "--include .env" in told[".env"] and "secrets" in told["key.pem"]
+    left_out = reasons(made)
+    assert list(left_out) == sorted(left_out)
+    assert "no UTF-8" in left_out["latin.txt"] and left_out["nul.bin"] == "binary" and "UTF-16" in left_out["utf16.txt"]
+    assert "binary" in left_out["png.png"] and "more than 1,000" in left_out["large.txt"]
+    assert "--include .env" in left_out[".env"] and "secrets" in left_out["key.pem"]
 
 
 def test_the_largest_files_are_left_out_above_the_total_limit(tmp_path: Path) -> None:

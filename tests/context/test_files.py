@@ -51,8 +51,8 @@ def git(root: Path, *words: str) -> bytes:
 
 
 def as_git_says(root: Path) -> set[str]:
-    told = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    return {os.fsdecode(path) for path in told.split(b"\0") if path and not path.endswith(b"/")}
+    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return {os.fsdecode(path) for path in listed.split(b"\0") if path and not path.endswith(b"/")}
 
 
 def taken(root: Path, selection: Selection | None = None) -> list[str]:

@@ -240,12 +240,12 @@ def test_changes_from_cursor_to_cursor_are_complete_and_unique(store: Store) -> 
     id = store.create(type="group").id
     cursor = store.changes().cursor
     made = [store.append(id, content=str(n)).id for n in range(5)]
-    told, at = [], cursor
+    received, at = [], cursor
     for _ in range(10):
         found = store.changes(at, limit=2)
-        told += [message for change in found.changes for message in change.messages]
+        received += [message for change in found.changes for message in change.messages]
         at = found.cursor
-    assert told == made
+    assert received == made
     store.rename(id, "New")
     store.delete(id)
     assert [change.kind for change in store.changes(at).changes][-1] == "deleted"

@@ -30,8 +30,8 @@ def capsule(messages: list[dict[str, object]], title: str = "", locked: bool = F
 def test_a_time_of_another_object_is_not_that_of_the_lock() -> None:
     other = {"timestamp": STAMP}
     for active, more, lock in ((True, {}, {"other": other}), (False, {"z": other, "lock2": other}, {})):
-        told = {"active": active, "instanceId": "i", "timestamp": None, **lock}
-        document = new.new_capsule("plan", f'"timestamp": "{STAMP}"', STAMP, lock=told, messages=[], metadata=more)
+        fields = {"active": active, "instanceId": "i", "timestamp": None, **lock}
+        document = new.new_capsule("plan", f'"timestamp": "{STAMP}"', STAMP, lock=fields, messages=[], metadata=more)
         found = anatomy.survey(codec.encode(document))
         assert found is None or found.lock_at == -1
 

@@ -145,7 +145,7 @@ def test_many_mutexes_keep_few_files_open(storage: FileStorage) -> None:
 
 
 def test_idle_descriptors_are_closed_when_the_system_has_no_more(tmp_path: Path, child: Start) -> None:
-    said = child(
+    process = child(
         """
         import resource
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -158,11 +158,11 @@ def test_idle_descriptors_are_closed_when_the_system_has_no_more(tmp_path: Path,
         """,
         tmp_path / "store",
     )
-    assert said.hear() == 80
+    assert process.hear() == 80
 
 
 def test_a_forked_child_shares_no_mutex_with_its_parent(tmp_path: Path, child: Start) -> None:
-    said = child(
+    process = child(
         """
         from capsule.engines.files.storage import FileStorage
         storage = FileStorage(sys.argv[1])
@@ -187,11 +187,11 @@ def test_a_forked_child_shares_no_mutex_with_its_parent(tmp_path: Path, child: S
         """,
         tmp_path,
     )
-    assert [said.hear() for _ in range(3)] == ["StoreBusy", "StoreBusy", "free"]
+    assert [process.hear() for _ in range(3)] == ["StoreBusy", "StoreBusy", "free"]
 
 
 def test_a_child_forked_while_threads_hold_mutexes_is_not_stuck(tmp_path: Path, child: Start) -> None:
-    said = child(
+    process = child(
         """
         import threading, warnings
         warnings.simplefilter("ignore")
@@ -217,4 +217,4 @@ def test_a_child_forked_while_threads_hold_mutexes_is_not_stuck(tmp_path: Path, 
         """,
         tmp_path,
     )
-    assert [said.hear(), said.hear()] == ["not stuck", "over"]
+    assert [process.hear(), process.hear()] == ["not stuck", "over"]

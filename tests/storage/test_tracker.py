@@ -128,9 +128,9 @@ def test_a_forked_child_takes_no_event_of_its_parent(tmp_path: Path, tracked: In
     (tmp_path / "plan.json").write_bytes(b"x")
     child = os.fork()
     if not child:
-        told = tracked.changed()
+        changed = tracked.changed()
         tracked.close()
-        os._exit(0 if told is None else 1)
+        os._exit(0 if changed is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert tracked.changed() == {"plan"}
 

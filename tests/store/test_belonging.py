@@ -43,7 +43,7 @@ def attributes(path: Path) -> dict[str, bytes]:
     return {name: os.getxattr(path, name) for name in os.listxattr(path) if not name.startswith("security.")}
 
 
-def anew(root: Path, name: str, sys: Syscalls | None = None) -> os.stat_result:
+def stat_after_write(root: Path, name: str, sys: Syscalls | None = None) -> os.stat_result:
     """The status of the file after a write that gave it another inode."""
     path = root / "conversations" / "plan.json"
     before = path.stat().st_ino
@@ -65,7 +65,7 @@ def test_a_new_version_keeps_mode_and_attributes(root: Path, name: str) -> None:
         pytest.skip("the file system has no attributes")
     before = attributes(path)
     assert set(before) == {"user.origin", ACL}
-    assert stat.S_IMODE(anew(root, name).st_mode) == 0o660
+    assert stat.S_IMODE(stat_after_write(root, name).st_mode) == 0o660
     assert attributes(path) == before
 
 
@@ -75,7 +75,7 @@ def test_a_new_version_written_by_root_keeps_its_owner(root: Path) -> None:
     for name in WRITES:
         os.chown(path, 1234, 5678)
         path.chmod(0o600)
-        found = anew(root, name)
+        found = stat_after_write(root, name)
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 5678, 0o600), name
 
 
@@ -91,7 +91,7 @@ def test_another_group_does_not_get_the_rights_of_a_group_that_cannot_be_kept(ro
 
     os.chown(path, 1234, 5678)
     path.chmod(0o664)
-    assert stat.S_IMODE(anew(root, "rename", Bound()).st_mode) == 0o644
+    assert stat.S_IMODE(stat_after_write(root, "rename", Bound()).st_mode) == 0o644
 
 
 def test_a_merged_stale_save_keeps_the_mode_that_the_editor_set(root: Path) -> None:

@@ -374,8 +374,8 @@ def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(root:
         document["metadata"]["currentNode"] = "no one"
 
     by_hand(root, id, change)
-    told = [(problem.where, problem.what.partition(";")[0]) for problem in problems_of(store.read(id), "x")]
-    assert told == [
+    reported = [(problem.where, problem.what.partition(";")[0]) for problem in problems_of(store.read(id), "x")]
+    assert reported == [
         ("metadata.currentNode", "'no one' is the id of no message here"),
         ("history[0].parent", "closes a circle of messages that answer each other"),
         ("history[2].parent", "'nobody' is the id of no message here"),
@@ -423,9 +423,9 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
         tree = Tree(history)
         message = str(tree.ids[(wanted + n) % len(tree)])
         found = tree.siblings_at(tree.places[message])
-        told = store.branches.alternatives(id, message)
-        assert (told.index, list(told.ids)) == (found.index, [tree.ids[at] for at in found.places])
-        assert list(told.leaves) == [tree.ids[at] for at in found.leaves]
+        alternatives = store.branches.alternatives(id, message)
+        assert (alternatives.index, list(alternatives.ids)) == (found.index, [tree.ids[at] for at in found.places])
+        assert list(alternatives.leaves) == [tree.ids[at] for at in found.leaves]
         if 0 <= found.index + step < len(found.places):
             leaf = tree.ids[found.leaves[found.index + step]]
             done = store.branches.switch(id, message, step=step)
@@ -442,9 +442,9 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
                 store.branches.switch(id, step=-1).message
                 == tree.ids[tree.siblings_at(fork).places[tree.siblings_at(fork).index - 1]]
             )
-        said = store.append(id, content="more")
+        appended = store.append(id, content="more")
         history = store.document(id)["history"]
-        assert history[-1]["id"] == said.id and is_canonical(store, id)
+        assert history[-1]["id"] == appended.id and is_canonical(store, id)
     store.delete(id)
 
 

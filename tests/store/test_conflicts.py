@@ -153,8 +153,8 @@ def test_three_stores_merged_in_any_order_are_equal(tmp_path: Path, type: str) -
     (end,) = ends
     (root / "conversations" / f"{id}.json").write_bytes(end)
     with Store.open(root, keep_locks=False) as store:
-        said = {message["content"] for message in store.document(id)["history"]}
-        assert {f"{words} {name}" for words in ("from", "edited by", "another by", "on by") for name in "abc"} <= said
+        texts = {message["content"] for message in store.document(id)["history"]}
+        assert {f"{words} {name}" for words in ("from", "edited by", "another by", "on by") for name in "abc"} <= texts
         assert [value for value, _ in store.conflicts.list(id)[0].values] == ["a title", "b title", "c title"]
         assert store.head(id).title == "c title"
         store.append(id, content="and on")

@@ -125,14 +125,14 @@ def test_a_large_context_whose_end_lies_between_two_reads_is_replaced(store: Sto
 
 
 def test_an_invalid_context_is_refused_and_changes_nothing(store: Store) -> None:
-    for context, said in [
+    for context, expected in [
         ({"fullContext": 1}, "context.fullContext"),
         ({"metadata": {"files": [{"path": 1}]}}, "path"),
         ({"metadata": {"selection": []}}, "selection"),
         ({"fullContext": "\ud800"}, "surrogate"),
     ]:
         before = store.read("plan")
-        with pytest.raises(InvalidInput, match=said):
+        with pytest.raises(InvalidInput, match=expected):
             store.context.set("plan", context)
         assert store.read("plan") == before
 

@@ -30,10 +30,10 @@ def place(store: Store, name: str) -> Path:
     return Path(store.root, "conversations", f"{name}.json")
 
 
-def parted(store: Store, name: str = SYNCTHING) -> None:
+def diverge(store: Store, name: str = SYNCTHING) -> None:
     """Make a conversation of two messages, with one more message here and a different one in a copy."""
-    said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
-    store.create(id=ID, title="Plan", messages=said)
+    messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    store.create(id=ID, title="Plan", messages=messages)
     common = place(store, ID).read_bytes()
     store.append(ID, content="there")
     place(store, name).write_bytes(place(store, ID).read_bytes())
@@ -66,7 +66,7 @@ def quarantined(store: Store, reason: str) -> list[bytes]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_copy_is_reported_and_with_repair_merged_and_kept(store: Store, name: str) -> None:
-    parted(store, name)
+    diverge(store, name)
     before = place(store, ID).read_bytes(), place(store, name).read_bytes()
     (finding,) = copies(store)
     assert (finding.kind, finding.id, finding.repaired) == ("copy", ID, None) and finding.is_trouble
@@ -79,7 +79,7 @@ def test_a_copy_is_reported_and_with_repair_merged_and_kept(store: Store, name: 
 
 
 def test_several_copies_are_merged_one_after_another(store: Store) -> None:
-    parted(store)
+    diverge(store)
     data = place(store, SYNCTHING).read_bytes()
     place(store, f"{ID} 2").write_bytes(data.replace(b'"there"', b'"there, said better"'))
     assert len([finding for finding in copies(store, repair=True) if finding.repaired]) == 2
@@ -97,7 +97,7 @@ def test_a_copy_with_nothing_new_is_moved_to_quarantine(store: Store) -> None:
 
 
 def test_a_copy_whose_conversation_is_gone_becomes_the_conversation(store: Store) -> None:
-    parted(store)
+    diverge(store)
     store.delete(ID)
     (finding,) = copies(store, repair=True)
     assert finding.repaired and finding.repaired.startswith("is the conversation now")
@@ -105,7 +105,7 @@ def test_a_copy_whose_conversation_is_gone_becomes_the_conversation(store: Store
 
 
 def test_a_copy_that_cannot_be_merged_is_reported_with_its_path_and_left(store: Store) -> None:
-    parted(store)
+    diverge(store)
     copy, whole = place(store, SYNCTHING), place(store, ID).read_bytes()
     data = copy.read_bytes()
     for here, there, kind, line in (
@@ -122,7 +122,7 @@ def test_a_copy_that_cannot_be_merged_is_reported_with_its_path_and_left(store: 
 
 
 def test_a_copy_of_a_locked_conversation_is_not_merged(store: Store) -> None:
-    parted(store)
+    diverge(store)
     with store.beside() as other, other.locks.take(ID):
         before = place(store, ID).read_bytes()
         (finding,) = copies(store, repair=True)
@@ -132,7 +132,7 @@ def test_a_copy_of_a_locked_conversation_is_not_merged(store: Store) -> None:
 
 
 def test_a_merge_with_an_ancestor_removes_what_one_side_removed_and_keeps_both_files(store: Store) -> None:
-    parted(store)
+    diverge(store)
     document = codec.decode(place(store, SYNCTHING).read_bytes(), "")
     document["history"] = [document["history"][0], document["history"][2] | {"parent": document["history"][0]["id"]}]
     place(store, SYNCTHING).write_bytes(codec.encode(document))
@@ -147,7 +147,7 @@ def test_a_merge_with_an_ancestor_removes_what_one_side_removed_and_keeps_both_f
 def test_list_and_show_work_beside_copies(store: Store) -> None:
     for name in NAMES:
         place(store, name).parent.mkdir(exist_ok=True)
-    parted(store)
+    diverge(store)
     for name in NAMES[1:]:
         place(store, name).write_bytes(place(store, SYNCTHING).read_bytes())
     damaged = {head.id: head.damaged for head in store.heads() if head.damaged}
@@ -160,7 +160,7 @@ def test_list_and_show_work_beside_copies(store: Store) -> None:
 
 
 def test_a_crash_after_a_merge_doubles_no_message(store: Store) -> None:
-    parted(store)
+    diverge(store)
     data = place(store, SYNCTHING).read_bytes()
     assert copies(store, repair=True)[0].repaired
     merged = place(store, ID).read_bytes()
@@ -169,7 +169,7 @@ def test_a_crash_after_a_merge_doubles_no_message(store: Store) -> None:
     assert place(store, ID).read_bytes() == merged
 
 
-def goes_on(store: Store, data: bytes, rng: random.Random, side: str) -> bytes:
+def continued(store: Store, data: bytes, rng: random.Random, side: str) -> bytes:
     """A later version: the one of a computer that added and edited messages."""
     put(store, data)
     for number in range(rng.randrange(1, 5)):
@@ -186,10 +186,10 @@ def test_random_writes_of_two_computers_all_survive_the_merge(store: Store, rng:
         put(store, None)
         if round:
             store.delete(ID)
-        said = [{"role": "user", "content": f"first {at}"} for at in range(rng.randrange(4))]
-        store.create(id=ID, title="Plan", type=rng.choice(["chat", "group"]), messages=said)
+        messages = [{"role": "user", "content": f"first {at}"} for at in range(rng.randrange(4))]
+        store.create(id=ID, title="Plan", type=rng.choice(["chat", "group"]), messages=messages)
         base = place(store, ID).read_bytes()
-        there, here = goes_on(store, base, rng, "there"), goes_on(store, base, rng, "here")
+        there, here = continued(store, base, rng, "there"), continued(store, base, rng, "here")
         place(store, SYNCTHING).write_bytes(there)
         wanted = {
             (message["id"], message["content"])

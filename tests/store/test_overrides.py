@@ -242,11 +242,11 @@ def test_the_file_of_pending_overrides_has_a_version_and_an_unknown_one_is_refus
     store.servers.set(None, {"git": False})
     path = root / "overrides" / "next.json"
     assert orjson.loads(path.read_bytes()) == {"version": "2.1", "mcpServers": {"git": {"enabled": False}}}
-    for version, said in (('"3.0"', "3.0"), ('"1.0"', "must be 2.1"), ("2", "must be a text"), ('"2.9"', "")):
+    for version, expected in (('"3.0"', "3.0"), ('"1.0"', "must be 2.1"), ("2", "must be a text"), ('"2.9"', "")):
         path.write_text(f'{{"version": {version}, "mcpServers": {{"git": {{"enabled": true}}}}}}')
         before = path.read_bytes()
-        if said:
-            with pytest.raises(InvalidDocument, match=rf"next.json:1:13: version: .*{said}.*correct the file"):
+        if expected:
+            with pytest.raises(InvalidDocument, match=rf"next.json:1:13: version: .*{expected}.*correct the file"):
                 store.servers.set(None, {"web": True})
             assert path.read_bytes() == before
         else:

@@ -18,7 +18,7 @@ def canary(what: str) -> str:
     return f"canary{what}flew"
 
 
-def found(root: Path) -> set[str]:
+def canaries_left(root: Path) -> set[str]:
     """The canaries that occur in any file of `.capsule/`, or in the name of one."""
     all_bytes = b"".join(
         path.name.encode() + (path.read_bytes() if path.is_file() else b"") for path in (root / ".capsule").rglob("*")
@@ -68,17 +68,17 @@ def _saved_by_an_editor(store: Store, id: str) -> None:
 
 
 def test_purged_texts_are_in_no_file(store: Store, root: Path, conversation: str) -> None:
-    assert found(root) >= {"edited", "deleted", "pruned", "titled", "gone", "whole", "restored"}
+    assert canaries_left(root) >= {"edited", "deleted", "pruned", "titled", "gone", "whole", "restored"}
     left = root / "conversations" / f".{conversation}.tmp"  # A leftover of a dead writer.
     left.write_text(canary("gone"))
     store.trash.purge()
-    assert found(root) == set() and not left.exists()
+    assert canaries_left(root) == set() and not left.exists()
     assert {entry["content"] for entry in store.document(conversation)["history"]} == {"one", "two"}
     assert store.trash.list() == [] == store.trash.removed()
     assert not any(store.search(canary(what)).hits for what in CANARIES)
     store.append(conversation, content="three")
     assert [hit.id for hit in store.search("three").hits] == [conversation]
-    assert found(root) == set()
+    assert canaries_left(root) == set()
 
 
 def test_purge_by_age_keeps_later_removals(store: Store, root: Path, conversation: str) -> None:
@@ -99,4 +99,4 @@ def test_another_open_store_works_after_a_purge(store: Store, root: Path, conver
         other.append(conversation, content="after")
         assert other.search("after").hits and store.search("after").hits
         assert not other.search(canary("deleted")).hits
-    assert found(root) == set()
+    assert canaries_left(root) == set()

@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Any:
         yield opened
 
 
-def earlier(store: Store, type: str = "chat") -> dict[str, Any]:
+def earlier_version(store: Store, type: str = "chat") -> dict[str, Any]:
     """Make a conversation, continue it, and return its earlier version."""
     store.create(id=ID, title="Plan", type=type, messages=[{"role": "user", "content": "one"}])
     document = store.document(ID)
@@ -36,7 +36,7 @@ def contents(store: Store) -> list[str]:
 
 @pytest.mark.parametrize("type", ["chat", "group"])
 def test_an_earlier_version_replaces_the_present_one_which_is_kept(store: Store, type: str) -> None:
-    document = earlier(store, type)
+    document = earlier_version(store, type)
     now, here = store.document(ID), Path(store.engine.storage.path("conversations", ID)).read_bytes()
     restored = store.versions.restore(ID, document)
     after = store.document(ID)
@@ -47,7 +47,7 @@ def test_an_earlier_version_replaces_the_present_one_which_is_kept(store: Store,
 
 
 def test_the_present_lock_stays_and_that_of_the_version_is_dropped(store: Store) -> None:
-    document = earlier(store)
+    document = earlier_version(store)
     lock = {"active": True, "instanceId": "x", "timestamp": None, "user": "u", "host": "elsewhere"}
     document = document | {"metadata": document["metadata"] | {"lock": lock}}
     with store.locks.take(ID):
@@ -59,14 +59,14 @@ def test_the_present_lock_stays_and_that_of_the_version_is_dropped(store: Store)
 
 
 def test_a_deleted_conversation_is_made_again_and_also_stays_in_the_trash(store: Store) -> None:
-    document = earlier(store)
+    document = earlier_version(store)
     store.delete(ID)
     restored = store.versions.restore(ID, document)
     assert restored.kept is None and contents(store) == ["one"] and len(store.trash.list()) == 1
 
 
 def test_a_damaged_file_is_replaced_and_kept(store: Store) -> None:
-    document = earlier(store)
+    document = earlier_version(store)
     Path(store.engine.storage.path("conversations", ID)).write_bytes(b'{"id": "plan-1", ')
     restored = store.versions.restore(ID, document)
     assert restored.kept and Path(restored.kept).read_bytes() == b'{"id": "plan-1", '
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_replaced_and_kept(store: Store) -> None:
 
 
 def test_a_document_that_is_no_version_of_the_conversation_is_refused(store: Store) -> None:
-    document = earlier(store)
+    document = earlier_version(store)
     for wrong in (document | {"id": "plan-2"}, document | {"version": "3.0"}, document | {"title": 7}):
         with pytest.raises(InvalidDocument):
             store.versions.restore(ID, wrong)
@@ -83,7 +83,7 @@ def test_a_document_that_is_no_version_of_the_conversation_is_refused(store: Sto
 
 
 def test_a_version_of_format_2_0_is_migrated(store: Store) -> None:
-    earlier(store)
+    earlier_version(store)
     old = codec.decode(
         b'{"id":"plan-1","title":"Old","version":"2.0","createdAt":"2025-01-12T10:00:00Z",'
         b'"updatedAt":"2025-01-12T10:00:00Z","mine":123456789012345678901234567890,'
@@ -96,9 +96,9 @@ def test_a_version_of_format_2_0_is_migrated(store: Store) -> None:
 
 
 def test_watchers_get_a_restored_version_as_a_write_of_the_store(store: Store) -> None:
-    document = earlier(store)
+    document = earlier_version(store)
     cursor = store.changes().cursor
     own = store.versions.restore(ID, document)
-    told = store.changes(cursor).changes
-    assert {change.kind for change in told} == {"edited", "head"}
-    assert all(change.source == "store" for change in told) and own.head.title == "Plan"
+    changes = store.changes(cursor).changes
+    assert {change.kind for change in changes} == {"edited", "head"}
+    assert all(change.source == "store" for change in changes) and own.head.title == "Plan"

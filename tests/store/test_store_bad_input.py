@@ -137,7 +137,7 @@ def test_invalid_settings_are_refused_by_name(root: Path) -> None:
 def test_a_misspelt_setting_is_named_with_its_line_and_the_closest_name(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for text, said in [
+    for text, expected in [
         ("[lock]\nttI = '1h'", r"capsule\.toml:2:1: lock\.ttI: .*lock\.ttl"),
         ("[limit]\nmessage_bytes = 9", r"capsule\.toml:2:1: limit\.message_bytes: .*limits\.message_bytes"),
         ("mutex_timeout = '1s'", r"capsule\.toml:1:1: mutex_timeout: .*storage\.mutex_timeout"),
@@ -145,7 +145,7 @@ def test_a_misspelt_setting_is_named_with_its_line_and_the_closest_name(
     ]:
         (root / "capsule.toml").write_text(text)
         Store.open(root).close()
-        assert re.search(said, caplog.text)
+        assert re.search(expected, caplog.text)
 
 
 def test_a_file_too_large_to_be_read_damages_no_other_conversation(root: Path, store: Store) -> None:
@@ -329,13 +329,13 @@ def test_a_store_without_write_permission_can_be_read(
         for place in [root, *root.rglob("*")]:
             place.chmod(0o555 if place.is_dir() else 0o444)
         try:
-            said = child(DROP + AS_USER, root, id)
-            assert said.hear() == ["Plan"]
-            assert said.hear() == ["hello", "two"]
-            assert said.hear() == ["two"]
-            assert said.hear() == "Plan"
-            assert said.hear() == ["Refused"] * 5
-            assert said.end() == 0
+            process = child(DROP + AS_USER, root, id)
+            assert process.hear() == ["Plan"]
+            assert process.hear() == ["hello", "two"]
+            assert process.hear() == ["two"]
+            assert process.hear() == "Plan"
+            assert process.hear() == ["Refused"] * 5
+            assert process.end() == 0
             assert path.read_bytes() == before
         finally:
             for place in [root, *root.rglob("*")]:
@@ -348,7 +348,7 @@ def test_a_file_without_read_permission_is_refused_and_hides_no_other(child: Cal
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         os.chmod(directory, 0o777)
-        said = child(
+        process = child(
             DROP
             + """
 drop()
@@ -366,13 +366,13 @@ with Store.open(sys.argv[1] + "/store", keep_locks=False) as store:
 """,
             directory,
         )
-        assert said.hear() == [["", True], ["Good", False]]
-        assert [said.hear() for _ in range(3)] == ["Refused"] * 3
-        assert said.end() == 0
+        assert process.hear() == [["", True], ["Good", False]]
+        assert [process.hear() for _ in range(3)] == ["Refused"] * 3
+        assert process.end() == 0
 
 
 def test_init_without_write_permission_is_refused(child: Callable[..., Child]) -> None:
-    said = child(
+    process = child(
         """
         if os.getuid() == 0:
             os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -382,5 +382,5 @@ def test_init_without_write_permission_is_refused(child: Callable[..., Child]) -
             say(type(error).__name__)
         """
     )
-    assert said.hear() in ("Refused", "StorageFailed")
-    assert said.end() == 0
+    assert process.hear() in ("Refused", "StorageFailed")
+    assert process.end() == 0

@@ -215,7 +215,7 @@ def test_new_files_are_private_to_their_owner(root: Path, store: Store) -> None:
 
 def test_a_shared_store_leaves_permissions_to_the_umask(root: Path, child) -> None:  # type: ignore[no-untyped-def]
     (root / "capsule.toml").write_text("shared = true\n")
-    said = child(
+    process = child(
         """
         os.umask(0o027)
         with Store.open(sys.argv[1]) as store:
@@ -226,7 +226,7 @@ def test_a_shared_store_leaves_permissions_to_the_umask(root: Path, child) -> No
         """,
         root,
     )
-    assert said.hear() == "0o640"
+    assert process.hear() == "0o640"
 
 
 @pytest.mark.parametrize("append", ["splice", "replace"])

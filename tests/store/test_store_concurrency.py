@@ -144,9 +144,9 @@ def test_a_killed_writer_loses_nothing_acknowledged_and_blocks_no_other(root: Pa
             ",".join(ids),
         )
         for _ in range(5):
-            said = writer.hear()
+            count = writer.hear()
         writer.kill()
-        acknowledged += [f"{name} {n}" for n in range(said)]
+        acknowledged += [f"{name} {n}" for n in range(count)]
         for id in ids:
             store.append(id, content=f"next {name}")
             texts = [message.content for message in store.load(id).history]
@@ -196,8 +196,8 @@ def test_processes_that_create_one_id_at_once_make_one_conversation(root: Path, 
         maker.hear()
     for maker in makers:
         maker.say()
-    said = sorted(maker.hear() for maker in makers)
-    titles = [one for one in said if one != "usage"]
+    outcomes = sorted(maker.hear() for maker in makers)
+    titles = [one for one in outcomes if one != "usage"]
     assert len(titles) == 1
     with Store.open(root) as store:
         assert [store.head("plan").title] == titles

@@ -309,7 +309,7 @@ def test_reading_announces_no_instance(root: Path, store: Store) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_a_forked_child_is_a_new_instance_without_locks(root: Path, child: Start) -> None:
-    said = child(
+    process = child(
         """
         store = Store.open(sys.argv[1])
         chat, group = store.create().id, store.create(type="group").id
@@ -333,11 +333,11 @@ def test_a_forked_child_is_a_new_instance_without_locks(root: Path, child: Start
         """,
         root,
     )
-    assert said.hear() == "Locked"
-    instance_of_child = said.hear()
-    assert said.hear() != instance_of_child
-    assert said.hear() == [["parent", "parent again"], ["child", "parent"]]
-    assert said.end() == 0
+    assert process.hear() == "Locked"
+    instance_of_child = process.hear()
+    assert process.hear() != instance_of_child
+    assert process.hear() == [["parent", "parent again"], ["child", "parent"]]
+    assert process.end() == 0
 
 
 def test_unknown_fields_of_a_lock_survive_take_and_release(root: Path) -> None:

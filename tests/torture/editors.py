@@ -23,7 +23,7 @@ import orjson
 from tests.torture.writers import PATIENCE_S, PRELUDE
 
 #: A command reports a file that is not whole for longer than this, in seconds.
-_TOLD_S = 0.5
+_REPORTED_S = 0.5
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -112,15 +112,15 @@ def _read(path: str, save_again: Callable[[], None]) -> dict[str, Any]:
             waited = time.monotonic() - began
             if waited > PATIENCE_S:
                 raise
-            if waited > _TOLD_S:
+            if waited > _REPORTED_S:
                 save_again()
-            time.sleep(_TOLD_S / 5 if waited > _TOLD_S else 0.001)
+            time.sleep(_REPORTED_S / 5 if waited > _REPORTED_S else 0.001)
 
 
 def _think(person: Person, stopped: Callable[[], bool], acknowledgements: int) -> None:
     """Wait for about so many acknowledgements, or until none has come for a while."""
     wanted = _noted(person.watched) + acknowledgements * 90  # One has 90 bytes.
-    deadline = time.monotonic() + _TOLD_S
+    deadline = time.monotonic() + _REPORTED_S
     while _noted(person.watched) < wanted and not stopped() and time.monotonic() < deadline:
         time.sleep(0.001)
 

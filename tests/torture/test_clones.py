@@ -85,7 +85,7 @@ def write(work: Work, ended: threading.Event) -> None:
             n += 1
 
 
-def go_on_syncing(work: Work) -> None:
+def sync_repeatedly(work: Work) -> None:
     """Sync until this process and its killed predecessors have finished `rounds` syncs."""
     rng = random.Random(work.seed)
     done = os.open(work.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -109,7 +109,7 @@ def go_on_syncing(work: Work) -> None:
 def _main() -> None:
     what, work = sys.argv[1], Work(**json.loads(sys.argv[2]))
     if what == "sync":
-        go_on_syncing(work)
+        sync_repeatedly(work)
         return
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -127,7 +127,7 @@ def started(what: str, work: Work) -> subprocess.Popen[str]:
     )
 
 
-def sync_through(work: Work, rng: random.Random, deaths: Counter[str], failures: list[str]) -> None:
+def run_syncs(work: Work, rng: random.Random, deaths: Counter[str], failures: list[str]) -> None:
     """Run syncing processes, one after another when they are killed, until all syncs are done."""
     while True:
         work.seed = rng.getrandbits(32)
@@ -153,7 +153,7 @@ def sync_through(work: Work, rng: random.Random, deaths: Counter[str], failures:
         return
 
 
-def settle_down(clones: list[Clone]) -> int:
+def sync_until_stable(clones: list[Clone]) -> int:
     """Sync all clones in turn until nothing changes. Returns: the number of rounds."""
     for round in range(1, 20):
         found = [sync_of(clone) for clone in clones]
@@ -214,7 +214,7 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
         for at, clone in enumerate(clones):
             work = Work(str(clone.top), str(tmp_path / f"syncs {at}"), f"s{at}", 0, rounds, deaths)
             dice = random.Random(rng.getrandbits(32))
-            threads.append(threading.Thread(target=sync_through, args=(work, dice, killed, failures)))
+            threads.append(threading.Thread(target=run_syncs, args=(work, dice, killed, failures)))
             threads[-1].start()
         for thread in threads:
             thread.join()
@@ -224,7 +224,7 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
             if process.returncode:
                 failures.append(output)
     assert failures == []
-    came_to_rest = settle_down(clones)
+    came_to_rest = sync_until_stable(clones)
     count = check(clones, acks)
     for clone in clones:
         assert status(clone) == []

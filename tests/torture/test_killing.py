@@ -19,7 +19,7 @@ from tests.torture.writers import LONG, assert_clean, check, make
 pytestmark = pytest.mark.slow
 
 
-def next_writer_goes_on(root: Path, ids: list[str]) -> None:
+def assert_next_writer_appends(root: Path, ids: list[str]) -> None:
     """Assert that the next writer can append to each conversation at the first try.
 
     A mutex that stayed locked would raise StoreBusy, a lock Locked, a torn file InvalidDocument.
@@ -31,7 +31,7 @@ def next_writer_goes_on(root: Path, ids: list[str]) -> None:
         assert [lock for lock in store.locks.list() if lock.state == "orphaned"] == []
 
 
-def only_leftovers_of_the_dead(root: Path) -> int:
+def assert_only_leftovers(root: Path) -> int:
     """Assert that the doctor finds only what dead processes leave by design, and repair removes it; return its number.
 
     These are instance files, which the next process to take a lock also sweeps, and temporaries of writers that were
@@ -48,7 +48,7 @@ def only_leftovers_of_the_dead(root: Path) -> int:
     return len(found)
 
 
-def only_kept_for_a_reason(root: Path) -> int:
+def assert_quarantine_is_explained(root: Path) -> int:
     """Assert that the quarantine has only torn files and leftover temporaries. Returns: their number."""
     quarantine = root / ".capsule" / "quarantine"
     names = [path.name for path in quarantine.iterdir()] if quarantine.exists() else []
@@ -76,14 +76,14 @@ def test_killed_writers_lose_nothing_acknowledged_and_block_no_other(
     kills = 1000 if LONG else kills
     life_s = 0.02 if how.get("turns") else 0.008
     report = supervise(root, acks, ids, rng.getrandbits(32), kills=kills, writers=4, longest_life_s=life_s, **how)
-    next_writer_goes_on(root, ids)
+    assert_next_writer_appends(root, ids)
     kept = check(root, acks)
     besides = kept.unacknowledged
     assert besides.pop("next") == len(ids)  # It writes no acknowledgements.
     assert kept.kept == kept.acked >= kills // 10
     assert max(besides.values(), default=0) <= 1, besides  # A thread of a killed writer counts as one.
-    leftovers = only_leftovers_of_the_dead(root)
+    leftovers = assert_only_leftovers(root)
     print(
         f"{kills} kills in {report['seconds']:.1f} s: {kept.acked} acknowledged and kept, {besides.total()} kept "
-        f"besides, {only_kept_for_a_reason(root)} in quarantine, {leftovers} leftovers"
+        f"besides, {assert_quarantine_is_explained(root)} in quarantine, {leftovers} leftovers"
     )

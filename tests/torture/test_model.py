@@ -223,14 +223,14 @@ class Stores(RuleBasedStateMachine):
         for id, conversation in self.model.items():
             if conversation.holder == self.instances[which] and id in self.thinks[which]:
                 conversation.holder = None
-        self._anew(which)
+        self._renew_instance(which)
 
     @rule(which=WHICH)
     def crash(self, which: int) -> None:
         self._die(self.stores[which])
-        self._anew(which)
+        self._renew_instance(which)
 
-    def _anew(self, which: int) -> None:
+    def _renew_instance(self, which: int) -> None:
         self.stores[which] = self._open()
         self.instances[which] = self.opened
         self.thinks[which] = set()
@@ -238,7 +238,7 @@ class Stores(RuleBasedStateMachine):
     # -- What must hold ---------------------------------------------------------------------------------------------
 
     @invariant()
-    def both_say_what_the_model_says(self) -> None:
+    def both_stores_equal_the_model(self) -> None:
         for store in getattr(self, "stores", []):
             assert store.ids() == sorted(self.model)
             for id in self.model:
@@ -306,7 +306,7 @@ class StoresOnFiles(Stores):
 
     @precondition(lambda self: any(self.model))
     @rule()
-    def lose_what_is_derived(self) -> None:
+    def lose_derived_files(self) -> None:
         """Both close, `.capsule/` is deleted, both open again."""
         for which in range(2):
             self.reopen(which)
@@ -315,7 +315,7 @@ class StoresOnFiles(Stores):
             self.stores[which].close()
         shutil.rmtree(self.root / ".capsule", ignore_errors=True)
         for which in range(2):
-            self._anew(which)
+            self._renew_instance(which)
 
     # -- A person ---------------------------------------------------------------------------------------------------
 

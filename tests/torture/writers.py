@@ -105,7 +105,7 @@ def _write(plan: Plan, store: Store, acks: Acks, name: str, rng: random.Random) 
             n = _append(plan, store, acks, name, id, n, rng)
             if plan.tag_every and n % plan.tag_every == 0:
                 tag = f"{name}-{n}"
-                _once_whole(lambda id=id, tag=tag: store.tag(id, tag))
+                _retried_until_whole(lambda id=id, tag=tag: store.tag(id, tag))
                 acks.add(id, name, n, "")
             continue
         held = _turn(store, id)
@@ -126,7 +126,7 @@ def _turn(store: Store, id: str) -> object:
             time.sleep(0.001)
 
 
-def _once_whole(act: Callable[[], T]) -> T:
+def _retried_until_whole(act: Callable[[], T]) -> T:
     """The result of `act`, which is repeated until the file is whole: a person who saved half of it saves it again."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -141,7 +141,7 @@ def _once_whole(act: Callable[[], T]) -> T:
 def _append(plan: Plan, store: Store, acks: Acks, name: str, id: str, n: int, rng: random.Random) -> int:
     padding = "é" * rng.choice((0, 10, 80, plan.longest // 2, plan.longest))
     role = rng.choice(_ROLES)
-    message = _once_whole(lambda: store.append(id, role=role, content=f"{name} {n} {padding}"))
+    message = _retried_until_whole(lambda: store.append(id, role=role, content=f"{name} {n} {padding}"))
     acks.add(id, name, n, message.id)
     return n + 1
 

@@ -41,8 +41,8 @@ def test_a_watch_from_a_cursor_yields_missed_changes_first(store: Store, other: 
 
     async def follow(cursor: str) -> str:
         async with store.watch(cursor) as watch:
-            told = messages(await heard(watch, many(3)))
-            assert told == missed
+            received = messages(await heard(watch, many(3)))
+            assert received == missed
             live = str(other.append(id, content="live").id)
             assert messages(await heard(watch, many(1))) == [live]
             return watch.cursor
@@ -61,11 +61,11 @@ def test_the_cursor_of_a_change_continues_behind_it(store: Store, other: Store) 
             assert watch.cursor.split(".")[1] == change.cursor.split(".")[1]
             return change.id, change.cursor
 
-    told = []
+    received = []
     for _ in ids:
         id, cursor = asyncio.run(first_after(cursor))
-        told.append(id)
-    assert sorted(told) == sorted(ids)  # Changes of several conversations noticed at once have no order.
+        received.append(id)
+    assert sorted(received) == sorted(ids)  # Changes of several conversations noticed at once have no order.
 
 
 def test_a_watch_of_ids_yields_changes_of_these_conversations_alone(store: Store, other: Store) -> None:
@@ -111,11 +111,11 @@ def test_dozens_of_loops_in_several_threads_get_every_change(store: Store, other
     cursor = store.changes().cursor
     threads, loops, count = 3, 15, 20
     ready = threading.Barrier(threads + 1)
-    told: list[list[str]] = []
+    received: list[list[str]] = []
 
     async def follow_all() -> None:
         async def follow(watch: Watch) -> None:
-            told.append(messages(await heard(watch, many(count))))
+            received.append(messages(await heard(watch, many(count))))
 
         watches = [store.watch(cursor) for _ in range(loops)]
         ready.wait()
@@ -128,7 +128,7 @@ def test_dozens_of_loops_in_several_threads_get_every_change(store: Store, other
     written = [str(other.append(id, content=str(number)).id) for number in range(count)]
     for thread in running:
         thread.join()
-    assert told == [written] * (threads * loops)
+    assert received == [written] * (threads * loops)
 
 
 def test_a_slow_loop_delays_no_other_and_misses_nothing(store: Store, other: Store) -> None:
@@ -152,7 +152,7 @@ def test_a_cancelled_wait_misses_nothing(store: Store, other: Store) -> None:
     async def follow() -> None:
         watch = store.watch()
         written: list[str] = []
-        told: list[str] = []
+        received: list[str] = []
         for number in range(60):
             waiting = asyncio.ensure_future(anext(watch))
             written.append(str((await asyncio.to_thread(other.append, id, content=str(number))).id))
@@ -160,9 +160,9 @@ def test_a_cancelled_wait_misses_nothing(store: Store, other: Store) -> None:
             if not waiting.done():
                 waiting.cancel()
             with suppress(asyncio.CancelledError):
-                told += messages([await waiting])
-        told += messages(await heard(watch, many(60 - len(told))))
-        assert told == written
+                received += messages([await waiting])
+        received += messages(await heard(watch, many(60 - len(received))))
+        assert received == written
 
     asyncio.run(follow())
 
@@ -255,5 +255,5 @@ def test_the_memory_of_own_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(own_writes, "_MOST", 3)
     remembered = own_writes.Own()
     remembered.appended("c", [{"id": str(number)} for number in range(10)])
-    told = remembered.marked([Change("appended", "c", "", "", messages=(str(number),)) for number in range(10)])
-    assert [change.own for change in told] == [False] * 7 + [True] * 3
+    received = remembered.marked([Change("appended", "c", "", "", messages=(str(number),)) for number in range(10)])
+    assert [change.own for change in received] == [False] * 7 + [True] * 3

@@ -192,8 +192,8 @@ def test_messages_of_two_writers_noticed_at_once_are_not_own() -> None:
     def appended(*messages: str) -> Change:
         return Change("appended", "c", "2025-01-12T10:30:00.000Z", "a.1.1", messages=messages, before="a.0.1")
 
-    told = own.marked([appended("mine", "mine too"), appended("mine", "theirs"), appended("theirs")])
-    assert [(change.own, change.messages) for change in told] == [
+    received = own.marked([appended("mine", "mine too"), appended("mine", "theirs"), appended("theirs")])
+    assert [(change.own, change.messages) for change in received] == [
         (True, ("mine", "mine too")), (True, ("mine",)), (False, ("theirs",)), (False, ("theirs",)),
     ]  # fmt: skip
 
@@ -232,10 +232,10 @@ def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> Non
 def test_changes_of_one_conversation_come_in_their_order(store: Store, follower: Follower) -> None:
     id = store.create(type="group").id
     written = [str(store.append(id, content=str(number)).id) for number in range(50)]
-    told: list[str] = []
-    while len(told) < len(written):
-        told += [message for change in follower.until(bool) for message in change.messages]
-    assert told == written
+    received: list[str] = []
+    while len(received) < len(written):
+        received += [message for change in follower.until(bool) for message in change.messages]
+    assert received == written
 
 
 def test_a_save_to_a_file_with_a_second_hard_link_is_reported(root: Path, store: Store, tmp_path: Path) -> None:

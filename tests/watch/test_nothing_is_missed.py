@@ -67,13 +67,13 @@ def test_watchers_that_come_and_go_get_each_message_once(
         async def come_and_go(cursor: str, all_written: Callable[[], list[str] | None], seed: int) -> Counter[str]:
             """Watch, stop after some changes, and continue from the cursor."""
             dice = random.Random(seed)
-            told: Counter[str] = Counter()
+            received: Counter[str] = Counter()
             deadline = time.monotonic() + PATIENCE_S
             while True:
                 written = all_written()
-                if written is not None and len(told) >= len(written):
-                    return told
-                assert time.monotonic() < deadline, f"{len(told)} of {len(written or [])} heard"
+                if written is not None and len(received) >= len(written):
+                    return received
+                assert time.monotonic() < deadline, f"{len(received)} of {len(written or [])} received"
                 async with store.watch(cursor) as watch:
                     for _ in range(dice.randrange(1, 30)):
                         try:
@@ -81,7 +81,7 @@ def test_watchers_that_come_and_go_get_each_message_once(
                                 change = await anext(watch)
                         except TimeoutError:
                             break
-                        told.update(change.messages)
+                        received.update(change.messages)
                     cursor = watch.cursor
 
         async def follow(all_written: Callable[[], list[str] | None]) -> list[Counter[str]]:
@@ -91,8 +91,8 @@ def test_watchers_that_come_and_go_get_each_message_once(
             chains = asyncio.run(follow(all_written))
             written = all_written()
         assert written is not None
-        for told in chains:
-            assert told == Counter(written)
+        for received in chains:
+            assert received == Counter(written)
 
 
 @pytest.mark.parametrize(
@@ -104,19 +104,19 @@ def test_a_loss_of_the_index_during_a_watch_loses_no_message(
     index = root / ".capsule" / "index.sqlite3"
     with Store.open(root, keep_locks=False) as store:
         cursor = store.changes().cursor
-        told: set[str] = set()
+        received: set[str] = set()
         lost = 0
         deadline = time.monotonic() + PATIENCE_S
         with writers(root, child, rng, many=2, messages=150) as all_written:
             while True:
                 written = all_written()
-                if written is not None and told >= set(written):
+                if written is not None and received >= set(written):
                     break
-                assert time.monotonic() < deadline, f"missed: {set(written or ()) - told}"
+                assert time.monotonic() < deadline, f"missed: {set(written or ()) - received}"
                 found = store.wait_for_changes(cursor, timeout_s=1)
                 cursor = found.cursor
-                told.update(message for change in found.changes for message in change.messages)
-                if lost < 3 and len(told) > 60 * (lost + 1):
+                received.update(message for change in found.changes for message in change.messages)
+                if lost < 3 and len(received) > 60 * (lost + 1):
                     lost += 1
                     if kill == "delete":
                         index.unlink(missing_ok=True)
@@ -143,17 +143,17 @@ def test_messages_arrive_while_their_writer_goes_on(root: Path, child: Callable[
             root,
             id,
         )
-        cursor, told = store.changes().cursor, 0
+        cursor, received = store.changes().cursor, 0
         for _ in range(20):
             found = store.wait_for_changes(cursor, timeout_s=PATIENCE_S)
             cursor = found.cursor
-            told += sum(len(change.messages) for change in found.changes)
+            received += sum(len(change.messages) for change in found.changes)
         writer.say()
         many = writer.hear()
-        assert 0 < told <= many
-        while told < many:
+        assert 0 < received <= many
+        while received < many:
             found = store.wait_for_changes(cursor, timeout_s=PATIENCE_S)
             assert found.changes
             cursor = found.cursor
-            told += sum(len(change.messages) for change in found.changes)
-        assert told == many
+            received += sum(len(change.messages) for change in found.changes)
+        assert received == many

@@ -135,10 +135,10 @@ _WITHOUT_NOTICES = """
     else:
         while libc.inotify_init1(0) >= 0:
             pass
-    said = []
+    warnings = []
     class Kept(logging.Handler):
         def emit(self, record):
-            said.append(record.getMessage())
+            warnings.append(record.getMessage())
     logging.getLogger("capsule").addHandler(Kept(logging.WARNING))
     with Store.open(sys.argv[1], keep_locks=False) as store:
         cursor = store.changes().cursor
@@ -151,7 +151,7 @@ _WITHOUT_NOTICES = """
             return (await anext(store.watch(cursor))).id
         say()
         say([asyncio.run(follow())])
-    say(said)
+    say(warnings)
 """
 
 
@@ -167,8 +167,8 @@ def test_without_an_inotify_instance_the_store_scans_and_warns_once(
     process.hear()
     id = other.create().id
     assert process.hear() == [id]
-    (said,) = process.hear()
-    assert "no notices of changes" in said
+    (warning,) = process.hear()
+    assert "no notices of changes" in warning
 
 
 def test_parent_and_child_watch_separately_after_a_fork(root: Path, child: Callable[..., Any]) -> None:
