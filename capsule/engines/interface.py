@@ -76,12 +76,6 @@ class Transaction(Protocol):
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
 
-    def entries(self) -> list[Document]:
-        """The entries, for reading only: a number in an unknown field is read as JSON libraries read it.
-
-        Cost: a parse that is several times faster than that of `document`.
-        """
-
     def has(self, id: str) -> bool:
         """Whether an entry has this id. Cost: reading back to it."""
 

@@ -92,17 +92,13 @@ class MemoryTransaction:
         """See `Transaction.document`."""
         return self._now.document
 
-    def entries(self) -> list[Document]:
-        """See `Transaction.entries`."""
-        return self.document()["history"]  # type: ignore[no-any-return]
-
     def has(self, id: str) -> bool:
         """See `Transaction.has`."""
         return any(entry.get("id") == id for entry in self._now.document["history"])
 
     def find_made(self, id: str) -> tuple[int, Document] | None:
         """See `Transaction.find_made`."""
-        return next(((at, entry) for at, entry in enumerate(self.entries()) if entry.get("id") == id), None)
+        return next(((at, entry) for at, entry in enumerate(self.document()["history"]) if entry.get("id") == id), None)
 
     def appended(self) -> list[Document]:
         """See `Transaction.appended`."""
@@ -307,7 +303,8 @@ class MemoryEngine:
 
     def head(self, id: str) -> tuple[Document, int]:
         """See `Engine.head`."""
-        return self.document(CONVERSATIONS, id), len(self.read(CONVERSATIONS, id))
+        stored = self._stored(CONVERSATIONS, id)
+        return stored.document, len(stored.data)
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

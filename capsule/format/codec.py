@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from math import isfinite
 from typing import Any, NoReturn
@@ -56,6 +57,8 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
 
     A byte order mark and CRLF line ends are accepted.
 
+    Cost: for bytes as `encode` writes them, about twice what `orjson.loads` takes; else several times that.
+
     Args:
         data: The whole file.
         path: The file's name, for the error.
@@ -64,6 +67,11 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         InvalidDocument: It is no JSON, no object, or holds what could not be written back unchanged; with line
             and column.
     """
+    if data.startswith(b"{\n"):
+        with suppress(ValueError, TypeError):  # What can't be read or written so is left to the exact reader.
+            quick: dict[str, Any] = orjson.loads(data)
+            if orjson.dumps(quick, option=_FILE) == data:
+                return quick
     text = _text(data, path)
     try:
         document = _DECODER.decode(text)

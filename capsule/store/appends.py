@@ -57,7 +57,7 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
         return entries, True
     from capsule.format.tree.tree import Tree, link_of
 
-    links: list[Link] = [link_of(entry) for entry in conversation.transaction.entries()]
+    links: list[Link] = [link_of(entry) for entry in conversation.document()["history"]]
     ids = {id for id, _ in links}
     result: list[Entry] = []
     leaf = Tree.of_links(links).active_leaf(current)

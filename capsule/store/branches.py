@@ -42,8 +42,6 @@ class Branches:
     def tree(self, id: str) -> tuple[list[Entry], Tree, str | None]:
         """Read all messages, the tree of their answers, and `currentNode`; cheaper than `load`.
 
-        The messages are for display: a number in an unknown field is read as JSON libraries read it.
-
         Args:
             id: The conversation.
 
@@ -51,7 +49,7 @@ class Branches:
         """
         from capsule.format.tree.tree import Tree
 
-        document = self._store._shown(id)
+        document = self._store.document(id)
         return document["history"], Tree(document["history"]), document["metadata"].get("currentNode")
 
     def path(self, id: str, message_id: str | None = None) -> list[Message]:
@@ -138,7 +136,7 @@ class Branches:
         from capsule.format.tree.branches import target
 
         def act(conversation: Conversation) -> Switched:
-            history, current = conversation.transaction.entries(), conversation.head.current
+            history, current = conversation.document()["history"], conversation.head.current
             done = target(history, current, message_id, step, id)
             if done.changed:
                 conversation.switch(done.leaf, is_last=done.is_last)

@@ -32,8 +32,7 @@ class Page:
     """Messages of one branch that follow each other.
 
     Attributes:
-        entries: The messages as they stand in the file, oldest first, each with its place there. Where the whole file
-            was read, a number in an unknown field is read as JSON libraries read it.
+        entries: The messages as they stand in the file, oldest first, each with its place there.
         at: The index in `entries` of the requested message: the one around which, at which the cursor stands, or the
             newest; -1: the conversation is empty.
         total: The number of messages in all branches of the conversation.
@@ -69,7 +68,7 @@ def page_of(store: Reading, id: str, limit: int, around: str | None, cursor: str
     """The page that `Store.page` gives."""
     asked = _Asked(limit, around, cursor)
     if store.engine.head(id)[0]["metadata"].get("currentNode") is not None:
-        return asked.page_in(store._shown(id))
+        return asked.page_in(store.document(id))
     first, entries = store.tail_entries(id, max(limit + 1, _LAST if around else 0))
     at = asked.place(first, entries)
     while at is not None and first > max(at - limit, 0):
@@ -77,7 +76,7 @@ def page_of(store: Reading, id: str, limit: int, around: str | None, cursor: str
         at = asked.place(first, entries)
     is_line = not any("parent" in entry for entry in entries)
     if at is None or not is_line:
-        return asked.page_in(store._shown(id))
+        return asked.page_in(store.document(id))
     return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
 
 

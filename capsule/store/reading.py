@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
-
 from capsule import timestamps
 from capsule.errors import NotFound, Remedy
 from capsule.format import codec, migrations
@@ -73,15 +71,6 @@ class Reading:
         Raises NotFound, InvalidDocument. Cost: reading the file.
         """
         return self.engine.document(KIND, id)
-
-    def _shown(self, id: str) -> dict[str, Any]:
-        """As `document`, for display: faster, and a number in an unknown field is read as JSON libraries read it."""
-        name = self.engine.name(KIND, id)
-
-        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
-            return orjson.loads(data) if is_canonical else migrations.current(codec.decode(data, name), name)[0]
-
-        return self.engine.parsed(id, parse)
 
     def load(self, id: str) -> Capsule:
         """Read the whole conversation. Unknown fields are kept.

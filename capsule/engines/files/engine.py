@@ -116,8 +116,8 @@ class FilesEngine:
             return codec.decode(self.read(kind, id), name)
 
         def parse(data: bytes, is_canonical: bool) -> Document:
-            document, _ = migrations.current(codec.decode(data, name), name)
-            return canonical.in_order(document)
+            document = codec.decode(data, name)
+            return document if is_canonical else canonical.in_order(migrations.current(document, name)[0])
 
         return self.parsed(id, parse)
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-
-import orjson
 
 from capsule.engines.files.external_edits import decoded, settle
 from capsule.engines.files.protocols import Interfered, Known, Trashed
@@ -135,17 +132,12 @@ class FileTransaction:
             got = self._held.read()
             if got is None or got[1] != self._known.signature:
                 raise Interfered
-            document, _ = migrations.current(decoded(got[0], self.name, self.id), self.name)
-            self._whole = canonical.in_order(document)
+            if self._known.anatomy is not None:  # The note says so only of a document that is valid and current.
+                self._whole = codec.decode(got[0], self.name)
+            else:
+                document, _ = migrations.current(decoded(got[0], self.name, self.id), self.name)
+                self._whole = canonical.in_order(document)
         return self._whole
-
-    def entries(self) -> list[Document]:
-        """See `Transaction.entries`."""
-        if self._whole is None and (at := self._known.anatomy) is not None:
-            with suppress(orjson.JSONDecodeError):  # The note vouched for what somebody wrote through a mapping.
-                found: list[Document] = orjson.loads(b"[" + self._held.history(self._known, at.history) + b"]")
-                return found
-        return self.document()["history"]  # type: ignore[no-any-return]
 
     def has(self, id: str) -> bool:
         """See `Transaction.has`."""
