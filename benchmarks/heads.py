@@ -134,7 +134,7 @@ def _small(bench: Bench, report: Report) -> None:
     table_rows = []
     for name, one in samples.items():
         what, _, how = name.partition(": ")
-        us = samples[f"{what}: Store.{what}"]
+        us = next(ours for label, ours in samples.items() if label.startswith(f"{what}: Store."))
         table_rows += [(what, how, *row[2:]) for row in sample_rows(what, [one], us)]
     report.tables.append(
         Table(
