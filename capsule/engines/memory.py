@@ -299,7 +299,7 @@ class MemoryEngine:
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
         """See `Engine.tail`."""
         history = self._stored(CONVERSATIONS, id).document["history"]
-        return b"[" + b",".join(map(codec.encode_entry, history[-n:] if n > 0 else [])) + b"]", len(history)
+        return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
 
     def head(self, id: str) -> tuple[Document, int]:
         """See `Engine.head`."""

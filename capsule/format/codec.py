@@ -101,6 +101,12 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     return document
 
 
+def decode_entries(data: bytes, path: str) -> list[dict[str, Any]]:
+    """The entries in `data`, a JSON array as `encode_entries` writes it, exactly. Raises and costs as `decode`."""
+    entries: list[dict[str, Any]] = decode(b'{\n  "history": ' + data[:-1] + b"\n  ]\n}\n", path)["history"]
+    return entries
+
+
 def decode_record(data: bytes) -> dict[str, Any]:
     """As `decode`, of a record of the log, which may be deeper by one. Raises ValueError or RecursionError."""
     found: dict[str, Any] = _DECODER.decode(data.decode())
@@ -140,6 +146,11 @@ def encode_entry(entry: Mapping[str, Any]) -> bytes:
         if type(value) not in _PLAIN:
             _check(plain, (value,), 2)
     return data
+
+
+def encode_entries(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """A JSON array of entries of `history`, laid out as in a file that the store wrote. Raises as `encode_entry`."""
+    return b"[\n" + b",\n".join(map(encode_entry, entries)) + b"]"
 
 
 def _text(data: bytes, path: str) -> str:

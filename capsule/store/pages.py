@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 #: A message's place in the history, and the message as it stands in the file.
 Placed = tuple[int, Entry]
-#: The number of last messages to search for an id before the whole conversation is read.
+#: The number of last messages to search for an id, or for branches, before the whole conversation is read.
 _LAST = 256
 _CURSOR = re.compile("(older|newer):([0-9]{1,12}):(.+)", re.DOTALL)
 
@@ -69,13 +69,12 @@ def page_of(store: Reading, id: str, limit: int, around: str | None, cursor: str
     asked = _Asked(limit, around, cursor)
     if store.engine.head(id)[0]["metadata"].get("currentNode") is not None:
         return asked.page_in(store.document(id))
-    first, entries = store.tail_entries(id, max(limit + 1, _LAST if around else 0))
-    at = asked.place(first, entries)
-    while at is not None and first > max(at - limit, 0):
+    first, entries = store.tail_entries(id, _LAST if around else min(limit + 1, _LAST))
+    while (at := asked.place(first, entries)) is not None and not any("parent" in entry for entry in entries):
+        if first <= max(at - limit, 0):
+            break
         first, entries = store.tail_entries(id, first + len(entries) - at + limit)
-        at = asked.place(first, entries)
-    is_line = not any("parent" in entry for entry in entries)
-    if at is None or not is_line:
+    else:
         return asked.page_in(store.document(id))
     return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
 

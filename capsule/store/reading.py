@@ -121,7 +121,7 @@ class Reading:
         Raises NotFound, InvalidDocument. Cost: reading these messages.
         """
         entries, count = self.engine.tail(id, n)
-        found = codec.decode(b'{"history":' + entries + b"}", self.engine.name(KIND, id))["history"]
+        found = codec.decode_entries(entries, self.engine.name(KIND, id))
         return count - len(found), found
 
     def head(self, id: str) -> Head:

@@ -143,7 +143,7 @@ class FilesEngine:
             if entries is not None and _is_json(entries):
                 return entries, known.anatomy.entries
         history = self.document(CONVERSATIONS, id)["history"]
-        return b"[" + b",".join(map(codec.encode_entry, history[-n:] if n > 0 else [])) + b"]", len(history)
+        return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
 
     def head(self, id: str) -> tuple[Document, int]:
         """See `Engine.head`. Costs reading the beginning of the file."""

@@ -97,13 +97,10 @@ def search(
         if found.having:
             say(f"nothing has all {found.words} words; these have {found.having} of them")
         if asked.json or not in_terminal():
-            rows = (
-                (hit.id, hit.message or "", hit.time, hit.role or "", hit.title, hit.snippet.text) for hit in found.hits
-            )
             told = found.as_json()
             for hit, shown in zip(found.hits, told["hits"], strict=True):
                 shown["open"] = f"capsule show {hit.id}" + (f" --around {hit.message}" if hit.message else "")
-            listing(told, (), rows, "")
+            listing(told, (), map(_row, found.hits), "")
         else:
             _draw(found, list(store.ids()))
 

@@ -215,8 +215,10 @@ def _time(time: str) -> str:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    parts = [shown(str(message.get("content") or ""))]
-    calls = message.get("toolCalls")
+    content, calls = shown(str(message.get("content") or "")), message.get("toolCalls")
+    if not calls:
+        return content
+    parts = [content]
     for call in calls if isinstance(calls, list) else ():
         inner = call.get("function", call) if isinstance(call, dict) else None  # In the two forms that are common.
         name = inner.get("name") if isinstance(inner, dict) else None

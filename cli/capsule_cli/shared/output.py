@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from capsule import timestamps
 from capsule.format.text.shown import one_line as one_line
@@ -48,7 +49,12 @@ class Stopped(Exception):
 
 def in_terminal() -> bool:
     """Whether a person reads stdout."""
-    return sys.stdout.isatty()
+    return _is_terminal(sys.stdout)
+
+
+@lru_cache(maxsize=1)
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()  # A system call; this is asked several times for each message.
 
 
 def say(text: str) -> None:
