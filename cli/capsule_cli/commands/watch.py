@@ -6,23 +6,20 @@ taken; both end at once, whatever they wait for; a text that stands in a file ca
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import Id, argument, flag, option, refuse
 from capsule_cli.shared.output import (
     answer,
     counted,
-    how_it_ended,
     in_terminal,
     one_line,
     out,
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
 
 commands = typer.Typer()
-
-#: Bytes of JSON that are put into a command's environment at most; Linux takes 128 KiB a variable.
-ENVIRONMENT = 100_000
 
 
 @commands.command("watch")
@@ -116,19 +110,9 @@ def _details(change: Change) -> str:
 
 
 def _run(command: str, change: Change, root: str) -> None:
-    """Run a person's command for a change; that it fails is said, and is no reason to miss the next change."""
-    told = change.as_json()
-    # A variable that is too long would keep the command from being run at all.
-    short = told if len(orjson.dumps(told)) <= ENVIRONMENT else told | {"messages": [], "removed": []}
-    variables = {"CAPSULE_CHANGE": orjson.dumps(short).decode(), "CAPSULE_ID": change.id, "CAPSULE_KIND": change.kind}
-    environment = {**os.environ, **variables, "CAPSULE_STORE": root}
-    try:
-        done = subprocess.run(command, shell=True, input=orjson.dumps(told) + b"\n", env=environment, check=False)
-    except OSError as error:
-        say(f"--exec: {one_line(command)} could not be run: {error.strerror}")
-        return
-    if done.returncode:
-        say(f"--exec: {one_line(command)} failed for {change.kind} {change.id}: {how_it_ended(done.returncode)}")
+    """Run a person's command for a change."""
+    variables = {"CAPSULE_ID": change.id, "CAPSULE_KIND": change.kind, "CAPSULE_STORE": root}
+    run_for(change.as_json(), command, "CAPSULE_CHANGE", short={"messages": [], "removed": []}, **variables)
 
 
 @commands.command("tail")

@@ -1,0 +1,41 @@
+"""A person's own command, run for each thing that is heard: `--exec`.
+
+What must stay true: a command that fails is reported, and is no reason to miss what comes next.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import orjson
+
+from capsule_cli.shared.output import how_it_ended, one_line, say
+
+#: Bytes of JSON that are put into a command's environment at most; Linux takes 128 KiB a variable.
+ENVIRONMENT = 100_000
+
+
+def run_for(heard: dict[str, Any], command: str, variable: str, *, short: dict[str, Any], **variables: str) -> None:
+    """Run a command in a shell, with what was heard as JSON on its standard input and in its environment.
+
+    Args:
+        heard: What was heard.
+        command: The command.
+        variable: The name of the variable that holds the JSON.
+        short: What replaces the long fields of `heard` where it is too long for the environment.
+        variables: More variables.
+    """
+    told = orjson.dumps(heard)
+    # A variable that is too long would keep the command from being run at all.
+    fitting = told if len(told) <= ENVIRONMENT else orjson.dumps(heard | short)
+    environment = {**os.environ, variable: fitting.decode(), **variables}
+    try:
+        done = subprocess.run(command, shell=True, input=told + b"\n", env=environment, check=False)
+    except OSError as error:
+        say(f"--exec: {one_line(command)} could not be run: {error.strerror}")
+        return
+    if done.returncode:
+        about = " ".join(filter(None, (variables.get("CAPSULE_KIND"), variables["CAPSULE_ID"])))
+        say(f"--exec: {one_line(command)} failed for {about}: {how_it_ended(done.returncode)}")
