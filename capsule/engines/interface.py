@@ -7,7 +7,7 @@ in `capabilities`, so that a door can name what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -247,8 +247,16 @@ class Engine(Protocol):
 
     # -- Instances -------------------------------------------------------------------------------------------------
 
-    def announce(self, instance: str) -> None:
-        """Announce that an instance is alive, until this process ends or until `withdraw`; idempotent."""
+    def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
+        """Announce that an instance is alive, until this process ends or until `withdraw`; idempotent.
+
+        Args:
+            instance: The instance, a UUID.
+            about: What it says about itself, as small JSON; None: what it said before. Announce again to change it.
+        """
+
+    def instances(self) -> dict[str, dict[str, Any]]:
+        """The live instances, and what each says about itself. Costs a look at each instance that was announced."""
 
     def withdraw(self, instance: str) -> None:
         """Announce that an instance has ended."""

@@ -273,6 +273,19 @@ def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
     assert not engine.is_alive(instance)
 
 
+def test_a_live_instance_says_something_about_itself(engine: Engine) -> None:
+    one, other = new_id(), new_id()
+    engine.announce(one, {"agent": "anna", "listening": True})
+    engine.announce(other)
+    engine.announce(one)  # As a lock does; what was said stays.
+    assert engine.instances() == {one: {"agent": "anna", "listening": True}, other: {}}
+    engine.announce(one, {"agent": "anna"})
+    assert engine.instances()[one] == {"agent": "anna"}
+    engine.withdraw(one)
+    engine.announce(one)
+    assert engine.instances() == {one: {}, other: {}}
+
+
 def test_a_lock_excludes_another_instance_until_it_is_released(store: Store) -> None:
     id = store.create(type="chat").id
     other = store.beside()

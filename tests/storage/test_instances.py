@@ -20,7 +20,7 @@ ONE, TWO = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31", "0b9c3f54-2f5d-4f7e-8a53-3f1b
 LIVING = """
 from capsule.engines.files.storage import FileStorage
 storage = FileStorage(sys.argv[1])
-storage.instances.announce(sys.argv[2])
+storage.instances.announce(sys.argv[2], {"agent": "anna", "listening": True})
 say("announced")
 hear()
 storage.close()
@@ -129,6 +129,28 @@ def test_a_dead_instance_is_dead_during_a_check_by_another_and_a_live_one_is_che
     assert on(directory, Counting()).alive(TWO)
     assert asked == 2
     os.close(asking)
+
+
+def test_what_a_live_instance_says_is_read_and_ends_with_its_process(
+    tmp_path: Path, directory: Path, instances: Instances, child: Start
+) -> None:
+    other = child(LIVING, tmp_path, ONE)
+    other.hear()
+    instances.announce(TWO, {"agent": "bob"})
+    (directory / TWO.replace("8", "9")).write_bytes(b'{"about": {"agent": "dead"}}')
+    (directory / "notes.txt").write_bytes(b"")
+    assert instances.live() == {ONE: {"agent": "anna", "listening": True}, TWO: {"agent": "bob"}}
+    other.kill()
+    assert instances.live() == {TWO: {"agent": "bob"}}
+
+
+def test_an_instance_without_readable_words_says_nothing(directory: Path, instances: Instances) -> None:
+    for words in (b"", b"{", b"[]", b'{"pid": 1}', b'{"about": 1}'):
+        instances.announce(ONE)
+        (directory / ONE).write_bytes(words)
+        assert instances.live() == {ONE: {}}
+    instances.announce(ONE, {"agent": "anna"})
+    assert instances.live() == {ONE: {"agent": "anna"}}
 
 
 def test_an_announcement_reads_no_other_instance(directory: Path) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -247,9 +247,13 @@ class FilesEngine:
         self.index.drop()
         return gone
 
-    def announce(self, instance: str) -> None:
+    def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
         """See `Engine.announce`."""
-        self.storage.instances.announce(instance)
+        self.storage.instances.announce(instance, about)
+
+    def instances(self) -> dict[str, dict[str, Any]]:
+        """See `Engine.instances`."""
+        return self.storage.instances.live()
 
     def withdraw(self, instance: str) -> None:
         """See `Engine.withdraw`."""

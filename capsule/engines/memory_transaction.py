@@ -1,0 +1,165 @@
+"""A transaction on a conversation in memory, and one version of a document.
+
+What must stay true: a version that was handed out is never changed; a write makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from capsule.engines.files.protocols import Known, Signature, Trashed
+from capsule.engines.files.transaction import head_in
+from capsule.engines.interface import CONVERSATIONS, Document
+from capsule.engines.memory_source import BOOT
+from capsule.format import canonical, codec, validation
+from capsule.format.head import ParsedHead
+
+if TYPE_CHECKING:
+    from capsule.engines.memory import MemoryEngine
+
+
+class Stored:
+    """One version of one document; `serial` is the number of the engine's write."""
+
+    def __init__(self, data: bytes, document: Document, serial: int, tag: str, time: str, ends_active: bool) -> None:
+        self.document = document
+        self.serial = serial
+        self.tag = tag
+        self.time = time
+        self.ends_active = ends_active
+        self._data = data
+
+    @property
+    def data(self) -> bytes:
+        if not self._data:
+            self._data = codec.encode(self.document)
+        return self._data
+
+    @property
+    def known(self) -> Known:
+        # The serial number stands for the file's time: it orders changes within one millisecond.
+        signature = Signature(1, len(self.data), self.serial, 1)
+        return Known(signature, None, self.tag, "", BOOT, "")
+
+
+class MemoryTransaction:
+    """The exclusive right to a conversation of a `MemoryEngine`. See `Transaction`."""
+
+    def __init__(self, engine: MemoryEngine, id: str, stored: Stored) -> None:
+        self.id = id
+        self.name = engine.name(CONVERSATIONS, id)
+        self._engine = engine
+        self._now = stored
+        self.head = ParsedHead(stored.tag, head_in(stored.document))
+
+    @property
+    def updated_at(self) -> str:
+        return str(self._now.document["updatedAt"])
+
+    newest = updated_at
+
+    @property
+    def tag(self) -> str:
+        return self._now.tag
+
+    @property
+    def count(self) -> int:
+        return len(self._now.document["history"])
+
+    @property
+    def size(self) -> int:
+        return len(self._now.data)
+
+    @property
+    def ends_active(self) -> bool:
+        return self._now.ends_active
+
+    @property
+    def time(self) -> str:
+        return self._now.time
+
+    def document(self) -> Document:
+        """See `Transaction.document`."""
+        return self._now.document
+
+    def has(self, id: str) -> bool:
+        """See `Transaction.has`."""
+        return any(entry.get("id") == id for entry in self._now.document["history"])
+
+    def find_made(self, id: str) -> tuple[int, Document] | None:
+        """See `Transaction.find_made`."""
+        return next(((at, entry) for at, entry in enumerate(self.document()["history"]) if entry.get("id") == id), None)
+
+    def appended(self) -> list[Document]:
+        """See `Transaction.appended`."""
+        return list(self._now.document["history"])
+
+    def ensure_durable(self) -> None:
+        """See `Transaction.ensure_durable`. Nothing here outlives the process."""
+
+    def append(
+        self,
+        entries: list[Document],
+        encoded: list[bytes],
+        stamp: str,
+        *,
+        time: str,
+        head: Document | None,
+        ends_active: bool,
+    ) -> None:
+        """See `Transaction.append`. Cost: a copy of the list of entries."""
+        document = self._now.document if head is None else self._with_head(head)
+        document = document | {"updatedAt": stamp, "history": [*document["history"], *entries]}
+        self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)
+
+    def set_head(
+        self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
+    ) -> None:
+        """See `Transaction.set_head`."""
+        document = self._with_head(head)
+        if context is not None:
+            document["context"] = codec.decode(b"".join(context()), "context")
+        self._write(document, ends_active=self.ends_active if ends_active is None else ends_active)
+
+    def _with_head(self, head: Document) -> Document:
+        kept = head_in(self._now.document)
+        return canonical.in_order(
+            head | {key: value for key, value in self._now.document.items() if key not in kept | head}
+        )
+
+    def refresh_lock(self, stamp: str) -> bool:
+        """See `Transaction.refresh_lock`."""
+        return False
+
+    def replace(self, document: Document) -> None:
+        """See `Transaction.replace`."""
+        data = codec.encode(document)
+        validation.check(document, data, self.name)
+        self._write(document, data=data)
+
+    def _write(
+        self, document: Document, *, new_tag: bool = True, time: str = "", ends_active: bool = False, data: bytes = b""
+    ) -> None:
+        tag = "" if new_tag else self.tag
+        self._now = self._engine.put(
+            CONVERSATIONS, self.id, document, data, tag=tag, time=time or self.time, ends_active=ends_active
+        )
+        if new_tag:
+            self.head = ParsedHead(self._now.tag, head_in(document))
+
+    def keep(self, kind: str, document: Document) -> Trashed:
+        """See `Transaction.keep`."""
+        return self._engine.discard(kind, self.id, codec.encode(document))
+
+    def drop_kept(self, kept: Trashed) -> None:
+        """See `Transaction.drop_kept`."""
+        self._engine.drop(kept)
+
+    def set_aside(self, reason: str) -> str:
+        """See `Transaction.set_aside`."""
+        return self._engine.discard(reason, self.id, self._now.data).token
+
+    def delete(self) -> Trashed:
+        """See `Transaction.delete`."""
+        return self._engine.delete(CONVERSATIONS, self.id)
