@@ -155,7 +155,7 @@ async def test_a_wait_is_at_most_50_seconds_and_goes_on_from_a_cursor(store: Sto
 
 @pytest.mark.both_eras
 async def test_the_client_hears_that_the_wait_goes_on(store: Store, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.mcp_server.tools.reading._TELL_S", 0.01)
+    monkeypatch.setattr("capsule.mcp_server.tools.waiting._TELL_S", 0.01)
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:

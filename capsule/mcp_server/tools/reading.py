@@ -6,16 +6,14 @@ tokens unless it was asked to. The parameters have the names that clients see, h
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import anyio
 import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from capsule.errors import CapsuleError, InvalidInput
+from capsule.errors import InvalidInput
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import pages
 from capsule.mcp_server.tools.fence import Fence, many, quoted, visible, word
@@ -34,13 +32,12 @@ from capsule.mcp_server.tools.results import (
     fitting,
     said_of,
 )
+from capsule.mcp_server.tools.waiting import waited
 from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
-    from capsule.engines.changes import Changes as Heard
     from capsule.engines.index.search.hits import Hit as FoundHit
-    from capsule.store.store import Store
 
 #: What an answer may cost, unless more is asked for.
 BUDGET = 10_000
@@ -48,7 +45,6 @@ BUDGET = 10_000
 _IDS = 20
 #: Characters of the longest cursor.
 _CURSOR = 4000
-_TELL_S = 5
 
 Id = Annotated[str, Field(description="Id, unique prefix or @last")]
 Since = Annotated[str, Field(description="A day, an ISO time, yesterday, or how long ago: 24h, 3d")]
@@ -203,7 +199,11 @@ async def watch_changes(
     """Wait until conversations change; no changes when the time is over."""
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
-    found = await _awaited(ctx, store, cursor or None, ids, seconds)
+    if seconds:
+        wait = store.await_changes(cursor or None, ids=ids, timeout_s=seconds)
+        found = await waited(ctx, seconds, "waiting for changes", wait)
+    else:
+        found = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
     shown = fitting(map(_changed, found.changes), _line, BUDGET - 500, forms_of(ctx.client_capabilities))
     after = found.cursor if len(shown) == len(found.changes) else found.changes[len(shown) - 1].cursor
     lines = list(map(_line, shown)) or [f"Nothing changed within {seconds:g} seconds."]
@@ -230,29 +230,3 @@ def _line(changed: Changed) -> str:
     if changed.fields:
         said += ": " + ", ".join(changed.fields)
     return said + (" (by this server)" if changed.own else "")
-
-
-async def _awaited(ctx: Context, store: Store, cursor: str | None, ids: list[str] | None, seconds: float) -> Heard:
-    """What changed since a cursor, waited for; meanwhile the client hears that the call goes on."""
-    if not seconds:
-        return await anyio.to_thread.run_sync(lambda: store.changes(cursor, ids=ids))
-    found: Heard | None = None
-    failed: CapsuleError | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_tell, ctx, seconds)
-        try:
-            found = await store.await_changes(cursor, ids=ids, timeout_s=seconds)
-        except CapsuleError as error:  # A task group would wrap it.
-            failed = error
-        tasks.cancel_scope.cancel()
-    if found is None:
-        raise failed or RuntimeError("the wait ended without an answer")
-    return found
-
-
-async def _tell(ctx: Context, seconds: float) -> None:
-    begun = time.monotonic()
-    while True:
-        waited = time.monotonic() - begun
-        await ctx.report_progress(round(waited, 1), seconds, "waiting for changes")
-        await anyio.sleep(_TELL_S)

@@ -1,0 +1,56 @@
+"""Waiting in a call: it occupies no thread, and the client is told meanwhile that the call goes on.
+
+What must stay true: the wait ends with the call. A client that cancels or leaves ends it at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from capsule.errors import CapsuleError
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context
+
+T = TypeVar("T")
+_TELL_S = 5
+
+
+async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Awaitable[T]) -> T:
+    """Wait, with a progress notification now and every five seconds.
+
+    Args:
+        seconds: How long it takes at most.
+        what: What is waited for, for the client's user: "waiting for changes".
+        wait: What to wait for.
+
+    Returns:
+        What `wait` answered.
+
+    Raises:
+        CapsuleError: As `wait` raises it.
+    """
+    found: T | None = None
+    failed: CapsuleError | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_tell, ctx, seconds, what)
+        try:
+            found = await wait
+        except CapsuleError as error:  # A task group would wrap it.
+            failed = error
+        tasks.cancel_scope.cancel()
+    if found is None:
+        raise failed or RuntimeError("the wait ended without an answer")
+    return found
+
+
+async def _tell(ctx: Context[Any, Any], seconds: float, what: str) -> None:
+    begun = time.monotonic()
+    while True:
+        waited = time.monotonic() - begun
+        await ctx.report_progress(round(waited, 1), seconds, what)
+        await anyio.sleep(_TELL_S)
