@@ -36,6 +36,11 @@ TEMPLATE = """\
 # message_bytes = 10_000_000
 # The largest file of a conversation, in bytes, that is read; a larger one is reported as damaged.
 # document_bytes = 500_000_000
+
+[notifications]
+# The files in the folder of an agent's project that say how much mail waits while the agent is away. The first is made
+# where it is missing, the others are not. [] means none.
+# files = ["CLAUDE.md", "AGENTS.md"]
 """
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -68,6 +73,7 @@ class Settings:
     lock_ttl_s: float = 1800.0
     message_bytes: int = 10_000_000
     document_bytes: int = 500_000_000
+    notification_files: tuple[str, ...] = ("CLAUDE.md", "AGENTS.md")
     unknown: tuple[Problem, ...] = field(default=())
 
     @property
@@ -101,6 +107,12 @@ def _bytes(value: Any) -> int:
     raise InvalidInput(f"{value!r} is no number of bytes above 0")
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(name, str) and name and "\0" not in name for name in value):
+        return tuple(value)
+    raise InvalidInput(f"{value!r} is no list of file names")
+
+
 _KNOWN = {
     "shared": ("shared", _flag),
     "storage.append": ("append", _append),
@@ -108,6 +120,7 @@ _KNOWN = {
     "lock.ttl": ("lock_ttl_s", _duration),
     "limits.message_bytes": ("message_bytes", _bytes),
     "limits.document_bytes": ("document_bytes", _bytes),
+    "notifications.files": ("notification_files", _names),
 }
 
 
