@@ -16,7 +16,7 @@ LAYERS = (
     ("capsule", "capsule.errors", "capsule.ids", "capsule.timestamps", "capsule.settings", "capsule.git.program"),
     ("capsule.format",),
     ("capsule.engines.files.disk", "capsule.engines.files.protocols", "capsule.engines.changes"),
-    ("capsule.engines", "capsule.locks.policy"),
+    ("capsule.engines", "capsule.locks.policy", "capsule.messaging.policy"),
     ("capsule.locate", "capsule.locks", "capsule.store", "capsule.watch"),
     ("capsule.maintenance",),
     ("capsule.messaging", "capsule.sessions", "capsule.transfer", "capsule.context", "capsule.git"),

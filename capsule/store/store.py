@@ -15,6 +15,7 @@ from capsule import locate
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, NotFound
+from capsule.ids import check_id
 from capsule.locks.holder import Holder
 from capsule.store.attributes import Titles
 from capsule.store.branches import Branches
@@ -48,6 +49,7 @@ class Store(Writing):
     Attributes:
         root: The store's directory.
         settings: The settings in its `capsule.toml`.
+        agent: The agent that it acts for; None: the store's owner.
         locks: Locks on conversations.
         branches: The branches of conversations.
         forks: Conversations that were split off from others.
@@ -71,8 +73,10 @@ class Store(Writing):
         keep_locks: bool = True,
         instance: str | None = None,
         user: str | None = None,
+        agent: str | None = None,
     ) -> None:
         super().__init__(engine)
+        self.agent = None if agent is None else check_id(agent)
         self.root = root
         self.settings = settings
         self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
@@ -116,6 +120,7 @@ class Store(Writing):
         keep_locks: bool = True,
         instance: str | None = None,
         user: str | None = None,
+        agent: str | None = None,
     ) -> Self:
         """Open a store, as an instance of its own.
 
@@ -125,9 +130,12 @@ class Store(Writing):
             keep_locks: Whether the lock that a save to a `chat` takes is kept until `close`.
             instance: The name of a holder whose locks outlive the process.
             user: The user that the locks name. None: the user of this process.
+            agent: The agent that the store acts for: it reads and writes what this agent may, and its messages are
+                from this agent. None: the store's owner.
 
         Raises:
             NotFound: There is no store at `path`.
+            InvalidInput: `agent` is no id.
             InvalidDocument: Its `capsule.toml` can't be accepted.
 
         Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first question that needs it.
@@ -135,37 +143,61 @@ class Store(Writing):
         root = locate.find_store(path)
         settings = locate.load_settings(root)
         storage = FileStorage(root, **settings.of_storage)
-        return cls(root, settings, FilesEngine(storage), keep_locks=keep_locks, instance=instance, user=user)
+        engine = FilesEngine(storage)
+        return cls(root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent)
 
     @classmethod
-    def in_memory(cls, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
+    def in_memory(
+        cls,
+        *,
+        keep_locks: bool = True,
+        instance: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+    ) -> Self:
         """Make a store in the memory of this process, for tests.
 
         `beside` makes other instances on the same documents. Methods that need files raise `Refused`.
 
         Args:
-            keep_locks, instance, user: As `open` takes them.
+            keep_locks, instance, user, agent: As `open` takes them.
 
-        Raises nothing. Cost: none worth mentioning.
+        Raises InvalidInput. Cost: none worth mentioning.
         """
         from capsule.engines.memory import MemoryEngine
         from capsule.settings import Settings
 
         settings = Settings()
         engine = MemoryEngine(settings.mutex_timeout_s)
-        return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user)
+        return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent)
 
-    def beside(self, *, keep_locks: bool = True, instance: str | None = None, user: str | None = None) -> Self:
+    def beside(
+        self,
+        *,
+        keep_locks: bool = True,
+        instance: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+    ) -> Self:
         """Open another instance on this store, for a process that serves several clients.
 
         It has locks and watchers of its own, and uses the files and the index of this store, which must outlive it.
 
         Args:
             keep_locks, instance, user: As `open` takes them.
+            agent: The agent that it acts for. None: the one of this store, if any.
 
-        Raises nothing. Cost: a few objects, and no second index.
+        Raises InvalidInput. Cost: a few objects, and no second index.
         """
-        other = type(self)(self.root, self.settings, self.engine, keep_locks=keep_locks, instance=instance, user=user)
+        other = type(self)(
+            self.root,
+            self.settings,
+            self.engine,
+            keep_locks=keep_locks,
+            instance=instance,
+            user=user,
+            agent=agent or self.agent,
+        )
         other._main_store = self
         return other
 
