@@ -190,6 +190,9 @@ class Engine(Protocol):
             Interfered: Another program wrote it meanwhile: try again.
         """
 
+    def delete(self, kind: str, id: str) -> Trashed:
+        """Move a document of a kind without entries to the trash. Raises `NotFound`."""
+
     def exists(self, kind: str, id: str) -> bool:
         """Whether a document with this id exists."""
 

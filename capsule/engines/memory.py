@@ -114,6 +114,19 @@ class MemoryEngine:
             if after is not None:
                 self.put(kind, id, codec.decode(after, self.name(kind, id)), after)
 
+    def delete(self, kind: str, id: str) -> Trashed:
+        """See `Engine.delete`."""
+        with self._exclusive(kind, id):
+            return self.remove(kind, id)
+
+    def remove(self, kind: str, id: str) -> Trashed:
+        """Move a document to the trash; the caller has the exclusive right to it."""
+        with self._guard:
+            trashed = self.discard(kind, id, self._stored(kind, id).data)
+            del self._documents[kind, id]
+            self._touched(kind, id)
+            return trashed
+
     def exists(self, kind: str, id: str) -> bool:
         """See `Engine.exists`."""
         return (kind, id) in self._documents
@@ -186,14 +199,6 @@ class MemoryEngine:
             self._serial += 1
             trashed = Trashed(id, timestamps.now(), f"{kind}~{id}~{self._serial}", "")
             self._trash[trashed.token] = trashed, kind, data
-            return trashed
-
-    def delete(self, kind: str, id: str) -> Trashed:
-        """Move a document to the trash; the caller has the exclusive right to it."""
-        with self._guard:
-            trashed = self.discard(kind, id, self._stored(kind, id).data)
-            del self._documents[kind, id]
-            self._touched(kind, id)
             return trashed
 
     def drop(self, trashed: Trashed) -> None:

@@ -162,4 +162,4 @@ class MemoryTransaction:
 
     def delete(self) -> Trashed:
         """See `Transaction.delete`."""
-        return self._engine.delete(CONVERSATIONS, self.id)
+        return self._engine.remove(CONVERSATIONS, self.id)

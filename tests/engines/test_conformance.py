@@ -166,19 +166,46 @@ def test_unknown_fields_and_numbers_survive(engine: Engine) -> None:
     assert b"12345678901234567890123" in engine.read(CONVERSATIONS, "odd")
 
 
-def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engine) -> None:
+@pytest.mark.parametrize("kind", ["overrides", "agents", "doorbells"])
+def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engine, kind: str) -> None:
     seen: list[bytes | None] = []
 
     def change(data: bytes | None) -> bytes | None:
         seen.append(data)
         return b'{"n": 1}' if data is None else None
 
+    assert engine.ids(kind) == [] and not engine.exists(kind, "anna")
     for _ in range(2):
-        engine.edit("overrides", "next", change)
-    assert seen == [None, b'{"n": 1}'] and engine.exists("overrides", "next")
+        engine.edit(kind, "anna", change)
+    assert seen == [None, b'{"n": 1}'] and engine.exists(kind, "anna") and engine.ids(kind) == ["anna"]
     with pytest.raises(RuntimeError):
-        engine.edit("overrides", "next", lambda data: (_ for _ in ()).throw(RuntimeError))
-    assert engine.read("overrides", "next") == b'{"n": 1}'
+        engine.edit(kind, "anna", lambda data: (_ for _ in ()).throw(RuntimeError))
+    assert engine.read(kind, "anna") == b'{"n": 1}' and engine.document(kind, "anna") == {"n": 1}
+    engine.edit(kind, "anna", lambda data: b'{"n": 2}')
+    assert engine.read(kind, "anna") == b'{"n": 2}'
+
+
+def test_edits_of_one_document_by_threads_lose_nothing(engine: Engine) -> None:
+    def add(name: str) -> None:
+        for n in range(5):
+            mine = {f"{name}{n}": n}
+            engine.edit("agents", "anna", lambda data: codec.encode({**codec.decode(data or b"{}", ""), **mine}))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, "abcd"))
+    assert len(engine.document("agents", "anna")) == 20
+
+
+def test_a_document_without_entries_is_deleted_and_restored(engine: Engine) -> None:
+    with pytest.raises(NotFound):
+        engine.delete("agents", "anna")
+    engine.edit("agents", "anna", lambda data: b'{"n": 1}')
+    trashed = engine.delete("agents", "anna")
+    assert engine.ids("agents") == [] and engine.trash("agents") == [trashed]
+    with pytest.raises(NotFound):
+        engine.read("agents", "anna")
+    engine.restore("agents", "anna", trashed.token)
+    assert engine.read("agents", "anna") == b'{"n": 1}' and engine.trash("agents") == []
 
 
 def test_a_deleted_document_can_be_restored_until_it_is_purged(engine: Engine) -> None:

@@ -88,6 +88,30 @@ def test_a_symlink_in_place_of_a_derived_directory_is_refused(root: Path, elsewh
     assert everything(elsewhere) == before
 
 
+@pytest.mark.parametrize("link", ["", "doorbells"])
+def test_a_symlink_in_place_of_the_directory_of_a_local_kind_is_refused(root: Path, elsewhere: Path, link: str) -> None:
+    (elsewhere / "doorbells").mkdir()
+    for directory in ("", "doorbells"):
+        (elsewhere / directory / "anna.json").write_bytes(b"{}")
+    before = everything(elsewhere)
+    with Store.open(root) as store:
+        engine = store.engine
+        engine.edit("doorbells", "anna", lambda data: b"{}")
+        assert (root / ".capsule" / "doorbells" / "anna.json").is_file()
+        shutil.rmtree(root / ".capsule" / link)
+        (root / ".capsule" / link).symlink_to(elsewhere)
+        for act in (
+            lambda: engine.edit("doorbells", "anna", lambda data: b'{"new": 1}'),
+            lambda: engine.delete("doorbells", "anna"),
+            lambda: engine.read("doorbells", "anna"),
+            lambda: engine.exists("doorbells", "anna"),
+            lambda: engine.ids("doorbells"),
+        ):
+            with pytest.raises(Refused):
+                act()
+    assert everything(elsewhere) == before
+
+
 def test_a_symlink_in_place_of_a_directory_of_documents_is_refused(root: Path, tmp_path: Path) -> None:
     """It most likely leads to another store, which guards its documents with mutexes of its own."""
     (root / "conversations").rename(tmp_path / "moved")

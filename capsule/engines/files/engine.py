@@ -83,6 +83,13 @@ class FilesEngine:
             if after is not None:
                 held.replace(got[1] if got else None, after, None, [])
 
+    def delete(self, kind: str, id: str) -> Trashed:
+        """See `Engine.delete`."""
+        with self.storage.mutex(kind, id) as held:
+            if not self.storage.exists(kind, id):
+                raise NotFound(f"there is no {self.name(kind, id)}", id=id)
+            return held.delete()
+
     def exists(self, kind: str, id: str) -> bool:
         """See `Engine.exists`. Costs an lstat."""
         return self.storage.exists(kind, id)

@@ -17,7 +17,7 @@ from capsule.engines.files import note
 from capsule.engines.files.disk import whole_files
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.instances import Instances
-from capsule.engines.files.disk.layout import Directory, Layout, refuse_symlink
+from capsule.engines.files.disk.layout import LOCAL, Directory, Layout, refuse_symlink
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
@@ -90,14 +90,17 @@ class FileStorage:
         return HeldDocument(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
 
     def _check(self, kind: str) -> None:
-        """Raise Refused, at the first use of a kind, when its directory is a symlink.
+        """Raise Refused, at the first use of a kind, when its directory is a symlink; for a local kind at each use.
 
         Behind it may lie another store's documents, which have another mutex there.
         """
         directory = self.layout.documents(kind)
         with whole_files.naming(directory, "look at"):
-            refuse_symlink(self.sys, directory)
-        self._checked.add(kind)
+            if kind in LOCAL:
+                Directory(self.layout, self.sys, kind).check()
+            else:
+                refuse_symlink(self.sys, directory)
+                self._checked.add(kind)
 
     def path(self, kind: str, id: str) -> str:
         """See `Source.path`."""
@@ -157,6 +160,8 @@ class FileStorage:
 
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
         """See `Source.read_from`."""
+        if kind not in self._checked:
+            self._check(kind)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
             size = max(found.st_size - offset, 0)
             data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(found)
@@ -222,6 +227,8 @@ class FileStorage:
         """See `Source.find`."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
+        if kind not in self._checked:
+            self._check(kind)
         path = f"{self.layout.documents(kind)}/{id}{_SUFFIX}"
         with whole_files.naming(path, "look for"):
             try:

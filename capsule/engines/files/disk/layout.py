@@ -18,6 +18,8 @@ from capsule.ids import check_id
 
 SETTINGS_NAME = "capsule.toml"
 DERIVED_NAME = ".capsule"
+#: Kinds of this machine only, such as how to wake an agent here: in `.capsule/`, never committed.
+LOCAL = frozenset({"doorbells"})
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
 
 
@@ -42,14 +44,14 @@ class Layout:
         return 0o777 if self.shared else 0o700
 
     def documents(self, kind: str) -> str:
-        return f"{self.root}/{kind}"
+        return f"{self.root}/{DERIVED_NAME}/{kind}" if kind in LOCAL else f"{self.root}/{kind}"
 
     def document(self, kind: str, id: str) -> str:
-        return f"{self.root}/{kind}/{check_id(id)}.json"
+        return f"{self.documents(kind)}/{check_id(id)}.json"
 
     def temporary(self, kind: str, id: str) -> str:
         """The name a new version is written under; whoever holds the document's mutex owns it."""
-        return f"{self.root}/{kind}/.{id}.tmp"
+        return f"{self.documents(kind)}/.{id}.tmp"
 
     def derived(self, *parts: str) -> str:
         """A path in `.capsule/`, for a message; to reach what is there, ask a `Directory`."""

@@ -1,0 +1,75 @@
+"""The file of an agent: a change of it is whole and durable, and never replaces what an editor saved meanwhile."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsule.engines.files.engine import FilesEngine, again
+from capsule.engines.files.protocols import Interfered
+from capsule.engines.files.storage import FileStorage
+from tests.torture.filesystem import Disk, Recorder
+
+
+def in_place(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def by_rename(path: Path, data: bytes) -> None:
+    path.with_name("anna.json~").write_bytes(data)
+    path.with_name("anna.json~").rename(path)
+
+
+@pytest.mark.parametrize("save", [in_place, by_rename])
+@pytest.mark.parametrize("before", [None, b'{"name": "Anna"}'])
+def test_a_save_of_an_editor_during_a_change_stays(
+    root: Path, storage: FileStorage, save: Callable[[Path, bytes], None], before: bytes | None
+) -> None:
+    engine, path = FilesEngine(storage), root / "agents" / "anna.json"
+    path.parent.mkdir()
+    if before is not None:
+        engine.edit("agents", "anna", lambda data: before)
+    saved: list[bytes] = []
+
+    def change(data: bytes | None) -> bytes:
+        if not saved:
+            saved.append(b'{"name": "Saved by hand"}')
+            save(path, saved[0])
+        return (data or b"") + b"\n"
+
+    with pytest.raises(Interfered):
+        engine.edit("agents", "anna", change)
+    assert path.read_bytes() == saved[0] and [file.name for file in path.parent.iterdir()] == ["anna.json"]
+    again(lambda: engine.edit("agents", "anna", change))
+    assert engine.read("agents", "anna") == saved[0] + b"\n"
+
+
+def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memory: Path, rng: random.Random) -> None:
+    root, place, old, new = memory / "store", memory / "after", b'{"n": 1}\n', b'{"n": 2}\n' * 200
+    (root / "conversations").mkdir(parents=True)
+    (root / "agents").mkdir()
+    FilesEngine(FileStorage(str(root))).edit("agents", "anna", lambda data: old)
+    disk, recorder = Disk(root), Recorder(root)
+    engine = FilesEngine(FileStorage(str(root), sys=recorder))
+    engine.edit("agents", "anna", lambda data: new)
+    engine.edit("agents", "bob", lambda data: new)
+    for number in range(len(recorder.events) + 1):
+        if number:
+            disk.play(recorder.events[number - 1])
+        for tree in disk.trees(rng, long=False):
+            assert tree["agents/anna.json"] in (old, new)
+            if number == len(recorder.events):
+                assert tree["agents/anna.json"] == tree["agents/bob.json"] == new
+            shutil.rmtree(place, ignore_errors=True)
+            for name, data in tree.items():
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                if data is not None:
+                    (place / name).write_bytes(data)
+            left = FilesEngine(FileStorage(str(place)))
+            left.edit("agents", "anna", lambda data: (data or b"") + b"\n")
+            assert left.read("agents", "anna") == tree["agents/anna.json"] + b"\n"
+            left.close()
