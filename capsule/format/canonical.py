@@ -15,11 +15,13 @@ from capsule.format.fields import names
 _CAPSULE = names("")[:-1]
 _METADATA = names("metadata")
 _LOCK = names("metadata.lock")
+_MEMBER = names("metadata.participants")
 _SUMMARY_OF = names("metadata.summaryOf")
 _CONTEXT = names("context")
 _CONTEXT_METADATA = names("context.metadata")
 _FILE = names("context.metadata.files")
 _MESSAGE = names("history")
+_AGENT = names("agent")
 
 
 def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +37,8 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
         ordered["metadata"] = metadata = _ordered(metadata, _METADATA)
         if isinstance(lock := metadata.get("lock"), dict):
             metadata["lock"] = _ordered(lock, _LOCK)
+        if isinstance(members := metadata.get("participants"), list):
+            metadata["participants"] = [_ordered(one, _MEMBER) if isinstance(one, dict) else one for one in members]
         if isinstance(summed_up := metadata.get("summaryOf"), dict):
             metadata["summaryOf"] = _ordered(summed_up, _SUMMARY_OF)
     if isinstance(context := ordered.get("context"), dict):
@@ -53,6 +57,11 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
 def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """The same message with its keys in canonical order, as a new dict."""
     return _ordered(message, _MESSAGE)
+
+
+def order_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
+    """The same document of an agent with its keys in canonical order, as a new dict."""
+    return _ordered(agent, _AGENT)
 
 
 @lru_cache(maxsize=1024)

@@ -3,7 +3,8 @@
 What must stay true: this table and the models agree (a test says so). It exists beside them because importing
 pydantic costs more than listing a hundred conversations.
 
-The parts of a capsule are named by where they stand: ``""`` is the capsule itself, ``history`` a message.
+The parts of a capsule are named by where they stand: ``""`` is the capsule itself, ``history`` a message. ``agent`` is
+the document of an agent.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "time", "whole", "yes or no", "texts", "object", "objects", "switches", "part", "parts"]
+Kind = Literal[
+    "text", "time", "whole", "yes or no", "texts", "object", "objects", "switches", "part", "parts", "members"
+]
 
 ROLES = ("user", "assistant", "system", "tool")
 MODES = ("api", "toolbox")
 TYPES = ("chat", "direct", "group", "channel")
 TITLE_SETTERS = ("auto", "user")
+HISTORIES = ("joined", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class Field:
     Attributes:
         name: Its key in the file.
         kind: What it holds; ``part`` and ``parts`` are an object and a list of objects with fields of their own,
-            ``switches`` an object of names, each with an object whose ``enabled`` is true or false.
+            ``members`` is such a list whose items may also be texts, and ``switches`` an object of names, each with
+            an object whose ``enabled`` is true or false.
         required: Whether a capsule of version 2.0 and later must have it.
         null: Whether it may be null.
         choices: The values it may have; empty when any value of its kind will do.
@@ -65,7 +70,8 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("type", "text", null=False, choices=TYPES),
         _new("currentNode", "text"),
         _new("currentWanted", "object"),
-        _new("participants", "texts"),
+        _new("participants", "members"),
+        _new("history", "text", choices=HISTORIES),
         _new("createdBy", "text"),
         _new("description", "text"),
         _new("archived", "yes or no", null=False),
@@ -76,6 +82,11 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("mcpServers", "switches"),
         Field("summaryOf", "part", since="2.1"),
         _new("conflicts", "objects"),
+    ),
+    "metadata.participants": (
+        Field("id", "text", required=True, since="2.1"),
+        _new("joinedAt", "time"),
+        _new("leftAt", "time"),
     ),
     "metadata.summaryOf": (
         _new("message", "text"),
@@ -120,6 +131,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("id", "text"),
         _new("parent", "text"),
         _new("from", "text"),
+        _new("replyTo", "text"),
         _new("editedAt", "time"),
         _new("model", "text"),
         _new("toolCalls", "objects"),
@@ -127,6 +139,18 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("reasoning", "text"),
         _new("attachments", "objects"),
         _new("metadata", "object"),
+    ),
+    "agent": (
+        Field("id", "text", required=True, since="2.1"),
+        _new("name", "text"),
+        _new("version", "text", null=False),
+        _new("createdAt", "time"),
+        _new("updatedAt", "time"),
+        _new("projectPath", "text"),
+        _new("lastSeen", "time"),
+        _new("statusMessage", "text"),
+        _new("notifications", "yes or no", null=False),
+        _new("cursors", "object", null=False),
     ),
 }
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from capsule.format.members import Member, are_members, as_json, members_in
 from capsule.format.servers import are_switches, switches_in
 
 
@@ -20,6 +21,8 @@ class Head:
     Attributes:
         conflicts: The fields that await a decision, as two merged versions had changed them differently.
         mcp_servers: The MCP servers that are on (True) or off there, other than by default.
+        participants: The agents that take part, and those that left.
+        history: What the participants read: `joined` or `all`; empty: it does not say.
         lock: The lock as it stands in the capsule, when it is active; else None.
         path: The file.
         bytes: Size of the file.
@@ -43,6 +46,8 @@ class Head:
     forked_from: str | None = None
     mcp_servers: dict[str, bool] = field(default_factory=dict)
     conflicts: tuple[str, ...] = ()
+    participants: tuple[Member, ...] = ()
+    history: str = ""
     lock: dict[str, Any] | None = None
     path: str = ""
     bytes: int = 0
@@ -56,8 +61,9 @@ class Head:
             return None
         texts: list[Any] = [document.get(name) for name in ("id", "title", "version", "createdAt", "updatedAt")]
         texts.append(about.get("mode", "api"))
-        optional = [about.get(name) for name in ("sourceConversationId", "titleSetBy", "forkedFrom")]
+        optional = [about.get(name) for name in ("sourceConversationId", "titleSetBy", "forkedFrom", "history")]
         tags, lock, servers = about.get("tags", []), about.get("lock"), about.get("mcpServers")
+        members = about.get("participants")
         if (
             not all(type(text) is str for text in texts)
             or not texts[2].startswith("2.")
@@ -66,13 +72,16 @@ class Head:
             or not all(type(tag) is str for tag in tags)
             or not (lock is None or type(lock) is dict)
             or not (servers is None or are_switches(servers))
+            or not (members is None or are_members(members))
         ):
             return None
         flags = (about.get(name) is True for name in ("pinned", "archived", "isSummary"))
         holder = lock if lock and lock.get("active") is True else None
-        more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *optional]
+        *named, history = optional
+        more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *named]
         on = switches_in(servers) if servers else {}
-        return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), holder, path, size))
+        whose = members_in(members) if members else (), history or ""
+        return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), *whose, holder, path, size))
 
     @property
     def named(self) -> bool:
@@ -85,8 +94,10 @@ class Head:
             return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
         shown = {camel(name): value for name, value in asdict(self).items() if name != "damaged"}
         shown["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
-        if not self.conflicts:
-            del shown["conflicts"]
+        shown["participants"] = as_json(self.participants)
+        for name in ("conflicts", "participants", "history"):
+            if not shown[name]:
+                del shown[name]
         return shown
 
 
@@ -100,10 +111,12 @@ class ParsedHead:
         type: The conversation's type.
         lock: The lock, when it is active.
         untitled: Whether the first user message gives it its title.
+        participants: The agents that take part, and those that left.
+        joined: When the latest of them joined; empty: all were there from the start.
         current: The `currentNode`; None: the last message is the end of the active branch.
     """
 
-    __slots__ = ("current", "document", "lock", "metadata", "tag", "type", "untitled")
+    __slots__ = ("current", "document", "joined", "lock", "metadata", "participants", "tag", "type", "untitled")
 
     def __init__(self, tag: str, document: dict[str, Any]) -> None:
         self.tag = tag
@@ -114,6 +127,8 @@ class ParsedHead:
         lock = self.metadata.get("lock")
         self.lock: dict[str, Any] | None = lock if isinstance(lock, dict) and lock.get("active") is True else None
         self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
+        self.participants = members_in(self.metadata.get("participants"))
+        self.joined = max((member.joined_at for member in self.participants), default="")
         current = self.metadata.get("currentNode")
         self.current: str | None = current if isinstance(current, str) else None
 

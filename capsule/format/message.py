@@ -17,10 +17,11 @@ from capsule.ids import is_id
 
 _FIELDS = {field.name: field for field in PARTS["history"]}
 #: The names of the attributes of the `Message` model that are not those of the file.
-_SNAKE = {"from_": "from", "edited_at": "editedAt", "tool_calls": "toolCalls", "tool_call_id": "toolCallId"}
+_SNAKE = {"from_": "from", "reply_to": "replyTo", "edited_at": "editedAt", "tool_calls": "toolCalls"}
+_SNAKE["tool_call_id"] = "toolCallId"
 _ROLES = frozenset(ROLES)
 _TIMES = frozenset({"timestamp", "editedAt"})
-_IDS = frozenset({"id", "parent"})
+_IDS = frozenset({"id", "parent", "replyTo"})
 
 
 def check_message(message: Any) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from capsule.format.fields import MODES, ROLES, TITLE_SETTERS, TYPES
+from capsule.format.agents import AGENT_ID, MAX_AGENT_ID
+from capsule.format.fields import HISTORIES, MODES, ROLES, TITLE_SETTERS, TYPES
+from capsule.format.new import CURRENT
 
 #: ISO 8601 in any form when read; written in UTC with milliseconds, 24 characters.
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
@@ -59,6 +61,14 @@ class NextOverrides(_Part):
     )
 
 
+class Member(_Part):
+    """An agent that takes part in a conversation, or did."""
+
+    id: str = Field(description="The agent's id.")
+    joined_at: Time | None = Field(default=None, description="When it joined; absent: it was there from the start.")
+    left_at: Time | None = Field(default=None, description="When it left; absent: it takes part.")
+
+
 class SummaryOf(_Part):
     """How far the source of a summary had got."""
 
@@ -90,7 +100,14 @@ class Metadata(_Part):
         description="A note of a merge: the `message` that one version made active and the other one deleted, and what "
         "`currentNode` is `instead`.",
     )
-    participants: list[str] | None = Field(default=None, description="The agents that take part, by id.")
+    participants: list[str | Member] | None = Field(
+        default=None, description="The agents that take part. A text is the id of one that was there from the start."
+    )
+    history: str | None = Field(
+        default=None,
+        description="What participants read: what was said since they joined (joined, the default), or all.",
+        json_schema_extra={"enum": [*HISTORIES, None]},
+    )
     created_by: str | None = Field(default=None, description="The agent or user that made the conversation.")
     description: str | None = Field(default=None, description="What the conversation is for.")
     archived: bool = Field(default=False, description="Whether it is archived: lists leave it out.")
@@ -172,6 +189,9 @@ class Message(_Part):
     from_: str | None = Field(
         default=None, validation_alias="from", serialization_alias="from", description="The agent that wrote it, by id."
     )
+    reply_to: str | None = Field(
+        default=None, description="The id of the message it is a reply to. It makes no branch, as `parent` does."
+    )
     edited_at: Time | None = Field(default=None, description="When it was last changed.")
     model: str | None = Field(default=None, description="The model that wrote it.")
     tool_calls: list[dict[str, Any]] | None = Field(default=None, description="The tools it calls.")
@@ -211,6 +231,30 @@ class Capsule(_Part):
     metadata: Metadata = Field(default_factory=Metadata, description="Its properties.")
     context: Context = Field(default_factory=Context, description="Its project context.")
     history: list[Message] = Field(description="The messages, oldest first.")
+
+
+class Agent(_Part):
+    """Who can write and be written to: a person or a program. `agents/{id}.json` of a store."""
+
+    id: str = Field(
+        description="The agent's id, and the stem of its file's name.",
+        json_schema_extra={"pattern": f"^{AGENT_ID}$", "maxLength": MAX_AGENT_ID},
+    )
+    name: str | None = Field(default=None, description="What people call it; absent: as its id.")
+    version: str = Field(
+        default=CURRENT, description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"}
+    )
+    created_at: Time | None = Field(default=None, description="When it was registered; ISO 8601, UTC.")
+    updated_at: Time | None = Field(default=None, description="When this document was last changed; ISO 8601, UTC.")
+    project_path: str | None = Field(default=None, description="The folder that it works in.")
+    last_seen: Time | None = Field(default=None, description="When it was last at work; ISO 8601, UTC.")
+    status_message: str | None = Field(default=None, description="What it says it is doing.")
+    notifications: bool = Field(default=True, description="Whether it is told, while away, that messages wait.")
+    cursors: dict[str, Any] = Field(
+        default_factory=dict,
+        description="How far it has read, by conversation: the `message`, `at` which place in the history (from 0), "
+        "and a `trail` of messages before it, by place.",
+    )
 
 
 _MESSAGES = TypeAdapter(list[Message])

@@ -14,13 +14,14 @@ from pydantic_core import CoreSchema
 
 from capsule.errors import NotFound
 from capsule.format.fields import PARTS
-from capsule.format.models import Capsule, NextOverrides
+from capsule.format.models import Agent, Capsule, NextOverrides
 
 _MODELS: dict[str, dict[str, type[BaseModel]]] = {
     "capsule": {"2.0": Capsule, "2.1": Capsule},
+    "agent": {"2.1": Agent},
     "overrides": {"2.1": NextOverrides},
 }
-_TITLES = {"capsule": "Capsule", "overrides": "Overrides for the next conversation"}
+_TITLES = {"capsule": "Capsule", "agent": "Agent", "overrides": "Overrides for the next conversation"}
 
 
 class _Generator(GenerateJsonSchema):

@@ -8,7 +8,7 @@ commands that must start fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from capsule.errors import InvalidDocument, InvalidInput, Problem
 from capsule.format import codec
 from capsule.format.fields import PARTS, Field
 from capsule.format.migrations import KNOWN, parse_version, too_new
+from capsule.format.new import CURRENT
 from capsule.format.text.places import Where, dotted, locate_all
 from capsule.format.values import canonical_time, fault, has_zone, kind_of
 from capsule.ids import check_id
@@ -28,12 +29,19 @@ _RULES: dict[str, dict[str, Field]] = {part: {field.name: field for field in fie
 _REQUIRED = {part: tuple(field.name for field in fields if field.required) for part, fields in PARTS.items()}
 
 
-def check(document: dict[str, Any], data: bytes, path: str) -> None:
+def check(
+    document: dict[str, Any], data: bytes, path: str, kind: str = "", check_id: Callable[[str], object] = check_id
+) -> None:
     """Raise InvalidDocument unless `document` is a capsule: one problem for each wrong field, in the order of the file.
 
-    `data` is the file, which gives line and column, and `path` its name for the error.
+    Args:
+        document: The document.
+        data: The file, which gives line and column.
+        path: Its name, for the error.
+        kind: The part of the format that it has to be; that of a capsule by default.
+        check_id: Raises InvalidInput unless its argument may be the document's id.
     """
-    if found := list(islice(_problems(document), MAX_PROBLEMS)):
+    if found := list(islice(_problems(document, kind, check_id), MAX_PROBLEMS)):
         raise InvalidDocument.of(_placed(found, data, path))
 
 
@@ -65,8 +73,10 @@ def _placed(found: list[_Found], data: bytes, path: str) -> list[Problem]:
     return sorted(problems, key=lambda problem: (problem.line, problem.column))
 
 
-def _problems(document: dict[str, Any]) -> Iterator[_Found]:
-    version = document.get("version", "1.0")
+def _problems(
+    document: dict[str, Any], kind: str = "", check_id: Callable[[str], object] = check_id
+) -> Iterator[_Found]:
+    version = document.get("version", CURRENT if kind else "1.0")
     parsed = parse_version(version)
     if parsed is None:
         said = f"is {version!r}" if isinstance(version, str) else f"is {kind_of(version)}"
@@ -76,8 +86,8 @@ def _problems(document: dict[str, Any]) -> Iterator[_Found]:
         return
     legacy = parsed is not None and parsed < (2, 0)
     any_choice = parsed is not None and parsed > KNOWN
-    required = ("id", "history") if legacy else _REQUIRED[""]
-    for where, what in _part("", document, (), required, any_choice=any_choice):
+    required = ("id", "history") if legacy and not kind else _REQUIRED[kind]
+    for where, what in _part(kind, document, (), required, any_choice=any_choice):
         if where != ("version",) or what == "is missing":
             yield where, what
     if isinstance(document.get("id"), str):
@@ -102,17 +112,19 @@ def _part(
         what = fault(field, item, any_choice=any_choice)
         if what:
             yield (*where, name), what
-        elif field.kind in ("part", "parts"):
+        elif field.kind in ("part", "parts", "members"):
             inside = f"{part}.{name}" if part else name
             required = _REQUIRED[inside]
             if field.kind == "part":
                 yield from _part(inside, item, (*where, name), required, any_choice=any_choice)
                 continue
-            for at, one in enumerate(item):
+            for at, one in enumerate(item or ()):
                 if isinstance(one, dict):
                     yield from _part(inside, one, (*where, name, at), required, any_choice=any_choice)
-                else:
+                elif field.kind == "parts":
                     yield (*where, name, at), f"must be an object, is {kind_of(one)}"
+                elif not isinstance(one, str):
+                    yield (*where, name, at), f"must be a text or an object, is {kind_of(one)}"
 
 
 def _oddities(document: dict[str, Any]) -> Iterator[_Found]:

@@ -94,6 +94,7 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "switches": are_switches,
     "part": _is(dict),
     "parts": _is(list),
+    "members": _is(list),
 }
 _SAID = {
     "text": "a text",
@@ -106,6 +107,7 @@ _SAID = {
     "switches": 'an object of names, each with {"enabled": true} or {"enabled": false}',
     "part": "an object",
     "parts": "a list of objects",
+    "members": "a list of texts and objects",
 }
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 #: The fields of the source's metadata that a fork copies.
-_COPIED = ("mcpServers", "participants", "description")
+_COPIED = ("mcpServers", "participants", "history", "description")
 
 
 class Forks:
@@ -91,7 +91,8 @@ class Forks:
         path = [history[place] for place in tree.path_to(place)]
         first_text = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
         new_ids = ids.message_ids_at([_ms(entry) for entry in path])
-        left_out = {"parent"} if attachments else {"parent", "attachments"}
+        renamed = dict(zip((entry["id"] for entry in path), new_ids, strict=True))
+        left_out = {"parent", "replyTo"} if attachments else {"parent", "replyTo", "attachments"}
         type = str(about.get("type") or "chat")
         document = new.new_capsule(
             new_id,
@@ -103,7 +104,9 @@ class Forks:
             "auto" if title is None else "user",
             self._store._holder.lock_for_new(type),
             [
-                {key: value for key, value in entry.items() if key not in left_out} | {"id": message}
+                {key: value for key, value in entry.items() if key not in left_out}
+                | {"id": message}
+                | ({"replyTo": renamed[entry["replyTo"]]} if entry.get("replyTo") in renamed else {})
                 for entry, message in zip(path, new_ids, strict=True)
             ],
             context=source.get("context"),

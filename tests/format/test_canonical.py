@@ -18,7 +18,11 @@ def full() -> dict[str, Any]:
         for field in PARTS[name]:
             inside = f"{name}.{field.name}" if name else field.name
             made[field.name] = (
-                part(inside) if field.kind == "part" else [part(inside)] if field.kind == "parts" else field.name
+                part(inside)
+                if field.kind == "part"
+                else [part(inside)]
+                if field.kind in ("parts", "members")
+                else field.name
             )
         history = made.pop("history", None) if name == "" else None
         made |= {"zebra": 1, "ape": {"b": 1, "a": 2}}

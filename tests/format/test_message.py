@@ -27,6 +27,7 @@ def test_the_result_is_in_canonical_order_with_the_names_of_the_file() -> None:
         "tool_calls": [{"x": 1}],
         "model": "m",
         "edited_at": "2025-01-12T12:00:00+01:00",
+        "reply_to": "r",
         "from_": "ann",
         "parent": None,
         "id": "i",
@@ -36,7 +37,8 @@ def test_the_result_is_in_canonical_order_with_the_names_of_the_file() -> None:
     }
     checked = check_message(given)
     assert " ".join(checked) == (
-        "role content timestamp id parent from editedAt model toolCalls toolCallId reasoning attachments metadata own"
+        "role content timestamp id parent from replyTo editedAt model toolCalls toolCallId reasoning attachments "
+        "metadata own"
     )
     assert checked["timestamp"] == "2025-01-12T10:00:00.123Z"
     assert checked["editedAt"] == "2025-01-12T11:00:00.000Z"

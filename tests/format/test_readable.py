@@ -50,7 +50,7 @@ def test_a_chat_reads_like_one() -> None:
         said(1, "First.\n\n  Second.", "assistant", model="m-1", **{"from": "anna"}),
         said(2, "", "assistant", toolCalls=[{"id": "call_1", "name": "search", "arguments": {"query": "x"}}]),
         said(3, "nothing", "tool", toolCallId="call_1"),
-        said(4, "Mend it", editedAt="2025-01-13T08:00:00.000Z", attachments=[{"name": "plan.pdf"}]),
+        said(4, "Mend it", replyTo="m1", editedAt="2025-01-13T08:00:00.000Z", attachments=[{"name": "plan.pdf"}]),
         tags=["work", "garden"],
         title_set_by="user",
         context={
@@ -73,7 +73,7 @@ def test_a_chat_reads_like_one() -> None:
         "2025-01-12 10:02:00 assistant:",
         '  calls search {"query":"x"} (call_1)',
         "2025-01-12 10:03:00 tool [result of call_1]: nothing",
-        "2025-01-12 10:04:00 user [edited 2025-01-13 08:00:00]: Mend it",
+        "2025-01-12 10:04:00 user [reply to m1, edited 2025-01-13 08:00:00]: Mend it",
         '  attached {"name":"plan.pdf"}',
     ]
 

@@ -16,6 +16,7 @@ from capsule.engines.index.messages import Message, ms_of
 from capsule.engines.index.reading import Found, Row
 from capsule.engines.index.search import words
 from capsule.format.head import Head
+from capsule.format.members import Member
 from capsule.format.tree import tree
 from capsule.timestamps import sortable
 
@@ -42,9 +43,10 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
     path = f"{prefix}{id}.json"
     if damaged or head is None:
         return Head(id=id, path=path, bytes=size, damaged=damaged)
-    title, version, created_at, mode, type, tags, *more, conflicts = orjson.loads(head)
+    title, version, created_at, mode, type, tags, *more, conflicts, members, history = orjson.loads(head)
     locked = orjson.loads(lock) if lock else None
-    rest = (tuple(tags), *more, tuple(conflicts), locked, path, size)
+    whose = (tuple(Member(**member) for member in members), history)
+    rest = (tuple(tags), *more, tuple(conflicts), *whose, locked, path, size)
     return Head(*(id, title, version, created_at, updated_at, mode, type, *rest))
 
 

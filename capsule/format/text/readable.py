@@ -159,6 +159,7 @@ def _message(entry: Message, branch: str) -> Iterator[str]:
     """A line, and below it what has no place on it."""
     facts = [
         branch,
+        f"reply to {_plain(entry['replyTo'])}" if entry.get("replyTo") else "",
         f"edited {_time(entry['editedAt'])}" if entry.get("editedAt") else "",
         f"result of {_plain(entry['toolCallId'])}" if entry.get("toolCallId") else "",
     ]

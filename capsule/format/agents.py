@@ -1,0 +1,91 @@
+"""The document of an agent: `agents/{id}.json`.
+
+What must stay true: an agent's id holds no underscore, so that `direct_{a}_{b}` names two agents and no others, and is
+so short that this is an id; only the `id` is required, as people write such a file too; unknown fields are kept. What
+the cursors say is for `capsule.messaging` to know. Pure; no pydantic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from capsule.errors import InvalidDocument, InvalidInput, Problem
+from capsule.format import codec, validation
+from capsule.format.canonical import order_agent
+from capsule.format.new import CURRENT
+
+Document = dict[str, Any]
+
+AGENT_ID = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+#: Characters. `direct_{a}_{b}` has at most 128, as every id.
+MAX_AGENT_ID = 60
+_ID = re.compile(AGENT_ID)
+
+
+def is_agent_id(text: str) -> bool:
+    """Whether `text` may be the id of an agent."""
+    return len(text) <= MAX_AGENT_ID and _ID.fullmatch(text) is not None
+
+
+def check_agent_id(text: str) -> str:
+    """`text`, if it may be the id of an agent.
+
+    Raises:
+        InvalidInput: It may not.
+    """
+    if not is_agent_id(text):
+        raise InvalidInput(
+            f"{text[:60]!r} is no agent id: small letters, digits and - between them, at most {MAX_AGENT_ID}"
+        )
+    return text
+
+
+def new_agent(id: str, stamp: str, *, name: str | None = None, project_path: str | None = None) -> Document:
+    """The document of a new agent, in canonical order.
+
+    Args:
+        id: Its id.
+        stamp: When it is made, as the format writes times.
+        name: What people call it; None: as its id.
+        project_path: The folder that it works in, if it works in one.
+    """
+    return {
+        "id": id,
+        "name": id if name is None else name,
+        "version": CURRENT,
+        "createdAt": stamp,
+        "updatedAt": stamp,
+        "projectPath": project_path,
+        "lastSeen": stamp,
+        "statusMessage": None,
+        "notifications": True,
+        "cursors": {},
+    }
+
+
+def check_agent(document: Document, path: str, data: bytes | None = None) -> None:
+    """Raise InvalidDocument unless `document` is an agent's: a problem for each wrong field, in the order of the file.
+
+    Args:
+        document: The document.
+        path: The name of its file, for the error.
+        data: The file, which gives line and column; None: the document as the store would write it.
+    """
+    validation.check(document, codec.encode(document) if data is None else data, path, "agent", check_agent_id)
+
+
+def agent_in(data: bytes, path: str) -> Document:
+    """The document of an agent in a file, in canonical order. Raises InvalidDocument."""
+    document = codec.decode(data, path)
+    check_agent(document, path, data)
+    return order_agent(document)
+
+
+def problems_of(data: bytes, path: str) -> list[Problem]:
+    """Everything wrong about a file of an agent, in the order of the file; none when all is well."""
+    try:
+        agent_in(data, path)
+    except InvalidDocument as error:
+        return list(error.problems)
+    return []

@@ -1,0 +1,114 @@
+"""Who takes part in a conversation: `metadata.participants`.
+
+What must stay true: an item is a text, the id of an agent that was there from the start, or an object with `id`,
+`joinedAt` and `leftAt`; what else stands in an object is kept; and one who left comes back under the same item, so that
+an id stands there once. Pure; no pydantic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from capsule.timestamps import sortable
+
+Item = str | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An agent in a conversation, or one that was.
+
+    Attributes:
+        id: The agent's id.
+        joined_at: When it joined, as the format writes times; empty: it was there from the start.
+        left_at: When it left; empty: it did not.
+    """
+
+    id: str
+    joined_at: str = ""
+    left_at: str = ""
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it takes part now. Of leaving and joining the later counts; at one time, leaving."""
+        return not self.left_at or self.left_at < self.joined_at
+
+
+def are_members(value: Any) -> bool:
+    """Whether `value` is a list of texts, and of objects with an `id` and times."""
+    return type(value) is list and all(_is_member(item) for item in value)
+
+
+def members_in(value: Any) -> tuple[Member, ...]:
+    """The members in a `participants`, in their order; what is none is passed over. Times are in canonical form.
+
+    If an id stands there twice, its items are taken as one, as if two versions with one each were merged.
+    """
+    members: dict[str, Member] = {}
+    for item in value if isinstance(value, list) else ():
+        if _is_member(item):
+            member = _member(item)
+            other = members.get(member.id, member)
+            members[member.id] = Member(
+                member.id, max(member.joined_at, other.joined_at), max(member.left_at, other.left_at)
+            )
+    return tuple(members.values())
+
+
+def as_json(members: Iterable[Member]) -> list[Item]:
+    """Members as the format writes them. To change a list of a file use `joined` and `left`, which keep the rest."""
+    return [_item(member) for member in members]
+
+
+def joined(value: Any, ids: Iterable[str], at: str) -> list[Item]:
+    """A valid `participants` after these agents have joined; who takes part already stays as it is.
+
+    Args:
+        value: The list as it stands in the file; None: there is none. It stays as it is.
+        ids: The agents.
+        at: When, as the format writes times.
+    """
+    return _changed(value, {id: {"id": id, "joinedAt": at} for id in ids}, was_in=False)
+
+
+def left(value: Any, ids: Iterable[str], at: str) -> list[Item]:
+    """As `joined`, after these agents have left."""
+    return _changed(value, {id: {"id": id, "leftAt": at} for id in ids}, was_in=True)
+
+
+def id_of(item: Item) -> str:
+    """The id of the agent that an item is about."""
+    return item if isinstance(item, str) else str(item["id"])
+
+
+def _changed(value: Any, changes: dict[str, dict[str, Any]], *, was_in: bool) -> list[Item]:
+    now = {member.id: member.is_in for member in members_in(value)}
+    waiting = {id: change for id, change in changes.items() if now.get(id, False) is was_in}
+    result: list[Item] = []
+    for item in value or ():
+        if (change := waiting.pop(id_of(item), None)) is not None:
+            item = {**({} if isinstance(item, str) else item), **change}
+            if not was_in:
+                item.pop("leftAt", None)
+        result.append(item)
+    return [*result, *waiting.values()]
+
+
+def _is_member(item: Any) -> bool:
+    if type(item) is dict:
+        times = item.get("joinedAt"), item.get("leftAt")
+        return type(item.get("id")) is str and all(time is None or type(time) is str for time in times)
+    return type(item) is str
+
+
+def _member(item: Item) -> Member:
+    if isinstance(item, str):
+        return Member(item)
+    return Member(item["id"], sortable(item.get("joinedAt") or ""), sortable(item.get("leftAt") or ""))
+
+
+def _item(member: Member) -> Item:
+    times = {name: time for name, time in (("joinedAt", member.joined_at), ("leftAt", member.left_at)) if time}
+    return {"id": member.id, **times} if times else member.id

@@ -1,0 +1,82 @@
+"""Who takes part in a conversation: reading `participants`, joining and leaving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capsule.format import codec, validation
+from capsule.format.head import Head, ParsedHead
+from capsule.format.members import Member, are_members, as_json, joined, left, members_in
+from capsule.format.new import new_capsule
+
+T1, T2, T3 = (f"2026-01-0{day}T00:00:00.000Z" for day in (1, 2, 3))
+
+
+def test_a_text_is_a_member_since_ever_and_an_object_says_when() -> None:
+    value = ["anna", {"id": "bob", "joinedAt": "2026-01-02T01:00:00+01:00"}, {"id": "carl", "leftAt": T3}]
+    assert members_in(value) == (Member("anna"), Member("bob", T2), Member("carl", left_at=T3))
+    assert [member.is_in for member in members_in(value)] == [True, True, False]
+    assert as_json(members_in(value)) == ["anna", {"id": "bob", "joinedAt": T2}, {"id": "carl", "leftAt": T3}]
+
+
+def test_what_is_no_member_is_passed_over() -> None:
+    for value in (None, "anna", [1, None, {"id": 2}, {"id": "x", "leftAt": 5}, {}]):
+        assert members_in(value) == ()
+        assert not are_members(value)
+
+
+def test_of_leaving_and_joining_the_later_counts() -> None:
+    assert Member("a", T2, T1).is_in
+    assert not Member("a", T1, T2).is_in
+    assert not Member("a", T1, T1).is_in
+    assert members_in(["a", {"id": "a", "leftAt": T1}]) == (Member("a", "", T1),)
+
+
+def test_joining_and_leaving_change_one_item_and_keep_the_rest() -> None:
+    value: list[Any] = ["anna", {"id": "bob", "joinedAt": T1, "can": ["read"]}]
+    gone = left(value, ["bob", "nobody"], T2)
+    assert gone == ["anna", {"id": "bob", "joinedAt": T1, "can": ["read"], "leftAt": T2}]
+    assert left(gone, ["bob"], T3) == gone
+    assert joined(gone, ["carl", "bob", "anna"], T3) == [
+        "anna",
+        {"id": "bob", "joinedAt": T3, "can": ["read"]},
+        {"id": "carl", "joinedAt": T3},
+    ]
+    assert left(["anna"], ["anna"], T1) == [{"id": "anna", "leftAt": T1}]
+    assert value == ["anna", {"id": "bob", "joinedAt": T1, "can": ["read"]}]
+    assert joined(None, ["anna"], T1) == [{"id": "anna", "joinedAt": T1}]
+
+
+def test_a_head_has_the_members_and_the_history_and_shows_neither_when_there_is_none() -> None:
+    value = ["anna", {"id": "bob", "joinedAt": T2, "leftAt": T3}, {"id": "carl", "joinedAt": T1}]
+    document = new_capsule("c", "", T1, type="group", metadata={"participants": value, "history": "all"})
+    head = Head.of(document, "c.json", 1)
+    assert head is not None
+    assert head.participants == (Member("anna"), Member("bob", T2, T3), Member("carl", T1))
+    assert (head.as_json()["participants"], head.as_json()["history"]) == (value, "all")
+    parsed = ParsedHead("", document)
+    assert (parsed.participants, parsed.joined) == (head.participants, T2)
+    plain = Head.of(new_capsule("c", "", T1), "c.json", 1)
+    assert plain is not None
+    assert not {"participants", "history"} & set(plain.as_json())
+    assert ParsedHead("", {}).joined == ""
+
+
+@pytest.mark.parametrize(
+    ("item", "where"), [(1, "[1]"), ({"id": "b", "leftAt": "soon"}, "[1].leftAt"), ({"joinedAt": None}, "[1].id")]
+)
+def test_a_wrong_participant_has_its_place(item: Any, where: str) -> None:
+    document = new_capsule("c", "", T1, metadata={"participants": ["anna", item]})
+    (problem,) = validation.problems_of(codec.encode(document), "x")
+    assert problem.where == f"metadata.participants{where}"
+    assert problem.line > 0
+    is_headless = Head.of(document, "x", 1) is None
+    assert is_headless == (where != "[1].leftAt")
+
+
+def test_a_list_of_texts_stays_as_it_is() -> None:
+    document = new_capsule("c", "", T1, metadata={"participants": ["anna", "Bob Smith"]})
+    assert validation.problems_of(codec.encode(document), "x") == []
+    assert joined(document["metadata"]["participants"], ["anna"], T2) == ["anna", "Bob Smith"]
