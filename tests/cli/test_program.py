@@ -44,10 +44,12 @@ def test_the_commands_are_those_that_the_modules_declare() -> None:
     assert sorted(places) == sorted(declared)
 
 
-def test_every_command_takes_json_and_store_and_instance_and_says_so(capsule: Any) -> None:
+def test_every_command_takes_json_store_agent_and_instance_and_says_so(capsule: Any) -> None:
     for name in ALL:
         told = capsule(*name.split(), "--help").stdout
-        assert all(option in told for option in ("--json", "--store DIR", "--instance NAME", "-h, --help"))
+        assert all(
+            option in told for option in ("--json", "--store DIR", "--as AGENT", "--instance NAME", "-h, --help")
+        )
 
 
 def test_options_stand_anywhere_in_the_words(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:

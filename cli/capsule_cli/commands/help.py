@@ -25,7 +25,7 @@ it, make a store there first: capsule init. All commands: capsule help
 """
 
 _FOOT = """\
-Every command takes --json, --store DIR, --instance NAME, --no-pager and --help.
+Every command takes --json, --store, --as, --instance, --no-pager and --help.
 The program takes --version (-V) and --install-completion.
 Read about one command with: capsule help COMMAND
 """

@@ -35,7 +35,7 @@ def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
     logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
     logger.addHandler(handler)
     try:
-        with Store.open(asked.store, keep_locks=keep_locks, instance=holder()) as store:
+        with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=asked.agent) as store:
             yield store
     finally:
         logger.removeHandler(handler)

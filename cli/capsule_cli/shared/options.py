@@ -67,12 +67,14 @@ def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
 _SHARED: dict[str, Any] = {"callback": _ask, "expose_value": False, "is_eager": True}
 _STORE = "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store."
 _INSTANCE = "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE."
+_AGENT = "Act for this agent: read and write what it may. Else: the store's owner, who may do everything."
 
 
 def _everywhere(
     json: bool = flag("--json", "Print JSON, errors too.", **_SHARED),
     store: str | None = option("--store DIR", _STORE, **_SHARED),
     instance: str | None = option("--instance NAME", _INSTANCE, **_SHARED),
+    agent: str | None = option("--as AGENT", _AGENT, **_SHARED),
     no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER.", **_SHARED),
 ) -> None:
     """What every command takes."""

@@ -20,7 +20,7 @@ import typer
 from capsule.errors import CapsuleError
 from capsule.ids import check_id
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.options import DryRun, option, refuse, usage
+from capsule_cli.shared.options import DryRun, refuse, usage
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
@@ -63,9 +63,6 @@ def install(
     user: User = False,
     dry_run: DryRun = False,
     force: Force = False,
-    name: str | None = option(
-        "--as NAME", "Name the agent that the program is. Its messages are then from this agent."
-    ),
 ) -> None:
     """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
@@ -73,12 +70,12 @@ def install(
     TOML, or with comments, stays as it is, and Capsule prints the text to paste into it; the exit code is then 1.
 
     With --store, the server always serves that store. Without it, the server serves the store that `capsule` would use
-    in the directory where the program starts it.
+    in the directory where the program starts it. With --as, the program is that agent, and its messages are from it.
     """
     from capsule.mcp_server.clients import settings
 
     scope, places = _scope(project, user), _places()
-    launch = _launch(name)
+    launch = _launch(asked.agent)
     clients = _clients(names, every, scope, places)
     plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
     _carry_out(plans, places, dry_run, is_there=True)

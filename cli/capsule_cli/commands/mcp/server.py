@@ -27,18 +27,19 @@ def mcp(
         "--http [HOST:]PORT",
         "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any free one.",
     ),
-    name: str | None = option(
-        "--as NAME", "Over stdin and stdout: name the agent that the client is. Its messages are then from this agent."
-    ),
     read_only: bool = flag("--read-only", "Let clients read and do nothing else."),
     allow_host: list[str] | None = option(
         "--allow-host NAME",
         "Over HTTP: let clients call the server by this name too, as that of a proxy before it. Repeatable.",
     ),
 ) -> None:
-    """Serve the store to AI agents by the Model Context Protocol, until the client leaves or SIGTERM comes."""
+    """Serve the store to AI agents by the Model Context Protocol, until the client leaves or SIGTERM comes.
+
+    Over stdin and stdout the client is the agent of --as, and its messages are from this agent.
+    """
+    name = asked.agent
     if ctx.invoked_subcommand is not None:
-        given = http is not None or allow_host or name is not None or read_only
+        given = http is not None or allow_host or read_only
         refuse(given, "these options are for serving, which `mcp` does without a further command", "--http")
         return
     # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some among them takes a
