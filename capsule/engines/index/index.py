@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Progress
@@ -119,11 +120,21 @@ class Index(Refreshing):
 
         return self._doing(read, ids, progress)
 
-    def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> FoundHits:
-        """The hits of a checked question, asked at a time in milliseconds since 1970."""
+    def search(
+        self,
+        asked: Asked,
+        now_ms: int,
+        progress: Progress | None = None,
+        hidden: Mapping[str, int | None] = MappingProxyType({}),
+    ) -> FoundHits:
+        """The hits of a checked question, asked at a time in milliseconds since 1970.
+
+        `hidden` are conversations that are not found; with a number, only their messages before this time are not, in
+        milliseconds since 1970. It costs a look-up for each of them, and for each match.
+        """
         from capsule.engines.index.search.search import search
 
-        return self.query(lambda db: search(db, asked, now_ms), progress=progress)
+        return self.query(lambda db: search(db, asked, now_ms, hidden), progress=progress)
 
     def listed(
         self,

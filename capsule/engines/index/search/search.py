@@ -11,6 +11,7 @@ ones.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 from math import inf
@@ -32,6 +33,7 @@ _TITLE_WEIGHT, _TAG_WEIGHT = 2.0, 1.0
 #: So few conversations are looked for by where their messages lie in the index, too.
 _FEW = 16
 _DIGITS = 6
+_NEVER_MS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,23 @@ _Match = tuple[float, int, int]
 _Scored = tuple[float, int, int, bool]
 
 
-def search(db: sqlite3.Connection, asked: Asked, now_ms: int) -> Found:
+def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[str, int | None]) -> Found:
     """The hits of one search, or the next page of them.
 
     Args:
         db: The index, within a transaction.
         asked: What is looked for.
         now_ms: The time that ages are counted from, unless the cursor says another.
+        hidden: Conversations that are not found; with a number: only their messages before this time are not, in
+            milliseconds since 1970.
 
     Raises:
         InvalidInput: A field of `asked` can't be accepted.
     """
     profile = profile_of(asked.profile)
     query = parse(asked.query)
+    if hidden:
+        _hide(db, hidden)
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
@@ -92,19 +98,30 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int) -> Found:
             "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
         ).fetchone()
         page = Page(now_ms, *top)
-    found = _Search(db, asked, query, profile, page).found(generation)
+    found = _Search(db, asked, query, profile, page, hides=bool(hidden)).found(generation)
     for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
-        found = _Search(db, asked, query, profile, page).found(generation)
+        found = _Search(db, asked, query, profile, page, hides=bool(hidden)).found(generation)
         if found.hits:
             break
     return found
 
 
+def _hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> None:
+    """Have `is_hidden` say of a conversation and a time what is hidden. Costs a look-up for each of `hidden`."""
+    question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
+    found = db.execute(question, (orjson.dumps(list(hidden)).decode(),))
+    until = {num: _NEVER_MS if (time_ms := hidden[id]) is None else time_ms for num, id in found}
+    db.create_function("is_hidden", 2, lambda capsule, time_ms: time_ms < until.get(capsule, -_NEVER_MS))
+
+
 class _Search:
     """One page of one search."""
 
-    def __init__(self, db: sqlite3.Connection, asked: Asked, query: Query, profile: Profile, page: Page) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, asked: Asked, query: Query, profile: Profile, page: Page, *, hides: bool
+    ) -> None:
         self._db = db
+        self._hides = hides
         self._asked = asked
         self._query = query
         self._words = query.having(page.having) if page.having else query.match
@@ -167,6 +184,8 @@ class _Search:
                 conditions.append(f"m.{column} IN ({_marks(wanted)})")
                 values += wanted
         self._narrow(conditions, values, "m.time_ms", "m.capsule")
+        if self._hides:
+            conditions.append("NOT is_hidden(m.capsule, m.time_ms)")
         if asked.mode:
             conditions.append("m.capsule IN (SELECT num FROM capsules WHERE mode = ?)")
             values.append(asked.mode)
@@ -247,6 +266,8 @@ class _Search:
         conditions = ["c.num <= ?", "c.gone = 0", "c.damaged = ''"]
         values: list[Any] = [self._page.top_title]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
+        if self._hides:
+            conditions.append(f"NOT is_hidden(c.num, {_NEVER_MS - 1})")
         if asked.mode:
             conditions.append("c.mode = ?")
             values.append(asked.mode)
