@@ -12,12 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from capsule.errors import Refused
-
-if TYPE_CHECKING:
-    from capsule.format.members import Member
+from capsule.format.members import Member, members_in
 
 Action = Literal[
     "read",
@@ -74,10 +72,10 @@ RULES: dict[str, dict[Action, frozenset[Relation]]] = {
     },
 }
 _PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
-#: What becomes of the participants, and what is no change of its own.
-_MEMBERSHIP = frozenset({"participants", "archived"})
-_PASSED_OVER = frozenset({"lock", "titleSetBy", "titleSetAt"})
-_REWRITTEN = frozenset({"type", "history"})
+#: Fields of the metadata that decide who reads what. Another active branch hides what others said.
+_DECIDING = frozenset({"type", "history", "currentNode"})
+#: Fields that are judged otherwise, or by another rule.
+_PASSED_OVER = frozenset({"archived", "lock", "participants", "titleSetAt", "titleSetBy"}) | _DECIDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,6 @@ class Object:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Object:
         """The object in a document or in its head."""
-        from capsule.format.members import members_in
-
         about = document["metadata"]
         return cls(
             document["id"],
@@ -122,6 +118,11 @@ class Object:
     def is_closed(self) -> bool:
         """Whether only its participants take part."""
         return bool(self.members) and self.type in RULES
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all its participants have left."""
+        return self.is_closed and not self.present
 
     @property
     def present(self) -> frozenset[str]:
@@ -189,3 +190,51 @@ def seen_from(subject: str | None, object: Object) -> str:
     if subject is None or object.type != "group" or object.history == "all":
         return ""
     return max((member.joined_at for member in object.members if member.id == subject and member.is_in), default="")
+
+
+def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
+    """The actions that a write by `subject` consists of.
+
+    Args:
+        subject: An agent's id; None: the store's owner.
+        before, after: The conversation before and after the write, or its heads, which have no `history`.
+    """
+    was, now = Object.of(before), Object.of(after)
+    there, then = before["metadata"], after["metadata"]
+    changed = {name for name in there.keys() | then.keys() if there.get(name) != then.get(name)}
+    actions = _memberships(subject, was, now)
+    if changed & _DECIDING:
+        actions.add("rewrite")
+    if changed - _PASSED_OVER or before.get("context") != after.get("context"):
+        actions.add("change")
+    # A group that the last one leaves is archived by that, and comes back with the first one who is added.
+    if was.archived != now.archived and (was.is_empty, now.is_empty) != (was.archived, now.archived):
+        actions.add("archive")
+    said = _said(subject, before, after)
+    if before["title"] != after["title"] and (not said or then.get("titleSetBy") != "auto"):
+        actions.add("rename")
+    return actions | said
+
+
+def _memberships(subject: str | None, was: Object, now: Object) -> set[Action]:
+    actions: set[Action] = set()
+    before, after = ({member.id: member for member in each.members} for each in (was, now))
+    for id in before.keys() | after.keys():
+        old, new = before.get(id), after.get(id)
+        was_in, is_in = old is not None and old.is_in, new is not None and new.is_in
+        if was_in and not is_in:
+            actions.add("leave" if id == subject else "remove")
+        elif is_in and not was_in:
+            actions.add("add")
+        elif old != new:
+            actions.add("rewrite")
+    return actions
+
+
+def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
+    """What a write does to messages: nothing, "edit", or "rewrite" if it touches one of another author."""
+    old, new = before.get("history"), after.get("history")
+    if old is None or new is None or old == new:
+        return set()
+    others = ([entry for entry in each if entry.get("from") != subject] for each in (old, new))
+    return {"edit"} if next(others) == next(others) else {"rewrite"}

@@ -209,6 +209,7 @@ class Branches:
 
         # The id is made before the first try, so that a second try finds the message that the first has written.
         new = new_message_id() if key is None else keyed_message_id(check_id(id), check_key(key))
+        author = {"from": self._store.agent} if self._store.agent else {}
 
         def act(conversation: Conversation) -> tuple[int, Entry]:
             if key is not None:
@@ -216,7 +217,7 @@ class Branches:
                 if before is not None:
                     return before
             history = conversation.document()["history"]
-            message = check_message({**made(history, Tree(history), conversation.head.current), "id": new})
+            message = check_message({**made(history, Tree(history), conversation.head.current), **author, "id": new})
             at, entries = conversation.append([message], move=True)
             return at, entries[0]
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidDocument, InvalidInput
+from capsule.errors import InvalidDocument, InvalidInput, Refused
 from capsule.format import canonical, codec, migrations
 from capsule.format.fields import names
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.pruning import removed
 from capsule.ids import new_message_id
+from capsule.messaging import policy
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
@@ -40,6 +41,15 @@ def complete(message: Document, stamp: str) -> Document:
     return canonical.order_message({"timestamp": stamp, "id": new_message_id()} | message)
 
 
+def signed(message: Document, agent: str | None) -> Document:
+    """A checked message, from this agent. Raises Refused if it is from another one; None: as it is."""
+    if agent is None:
+        return message
+    if message.get("from", agent) != agent:
+        raise Refused(f"a message from {message['from']} can't be written: the store acts for {agent}", path="")
+    return canonical.order_message(message | {"from": agent})
+
+
 def encoded_within(entry: Document, limit: int) -> bytes:
     """The bytes of an entry. Raises InvalidInput if they are more than `limit`, or JSON can't hold the entry."""
     if len(entry["content"]) <= limit:
@@ -60,6 +70,8 @@ class Conversation:
         admit: Called once, before the first write: raises, or gives the lock to record with it (None: as it is).
         own: Remembers the written messages while the store is watched; else None.
         tries: The number of earlier tries of this write that another writer interrupted.
+        agent: The agent that writes; None: the store's owner.
+        is_ruled: Whether each write must be one that the agent or the owner may make.
     """
 
     def __init__(
@@ -69,6 +81,9 @@ class Conversation:
         admit: Callable[[Conversation], Document | None],
         own: Own | None = None,
         tries: int = 0,
+        agent: str | None = None,
+        *,
+        is_ruled: bool = False,
     ) -> None:
         self.transaction = transaction
         self.id = transaction.id
@@ -79,6 +94,8 @@ class Conversation:
         self._is_admitted = False
         self._lock: Document | None = None
         self._own = own
+        self._agent = agent
+        self._is_ruled = is_ruled
         #: The lock that was recorded.
         self.recorded: Document | None = None
 
@@ -92,6 +109,17 @@ class Conversation:
     def ensure_admitted(self) -> None:
         """Raise `Locked` or `LockLost` now if a write would."""
         self._admitted()
+
+    def ensure_may(self, action: policy.Action) -> None:
+        """Raise `Refused` if the agent or the owner may not do this."""
+        policy.ensure(policy.may(self._agent, action, policy.Object.of(self.head.document)), self.id)
+
+    def _ensure_ruled(self, before: Document, after: Document) -> None:
+        """Raise `Refused` if this write is more than the agent or the owner may do."""
+        object = policy.Object.of(before)
+        if self._is_ruled and object.is_closed:
+            for action in sorted(policy.actions_in(self._agent, before, after)):
+                policy.ensure(policy.may(self._agent, action, object), self.id)
 
     @property
     def head(self) -> ParsedHead:
@@ -136,14 +164,21 @@ class Conversation:
 
         Raises:
             InvalidInput: A message is too large, or its parent does not exist; nothing was written.
+            Refused: The agent may not write here, or a message is from another one.
             Interfered: Another program wrote the document meanwhile.
         """
+        if self._agent is not None:
+            self.ensure_may("append")
+            if move or any("parent" in message for message in messages):
+                self.ensure_may("rewrite")
+            messages[:] = [signed(message, self._agent) for message in messages]
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
         lock, at = self._admitted(), self.transaction
         head_before = at.head
-        # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's.
-        time = timestamps.now(at.time or at.updated_at)
+        # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's,
+        # nor than the last participant joined, who reads from there on.
+        time = timestamps.now(max(at.time or at.updated_at, head_before.joined))
         is_plain = head_before.current is None
         for place, message in enumerate(messages):
             is_plain = is_plain and "parent" not in message
@@ -221,6 +256,7 @@ class Conversation:
         """
         with suppress(_Unchanged):
             head = _stamped(self._before(), self._changed(change, self._stamp()))
+            self._ensure_ruled(self.head.document, head)
             self.transaction.set_head(head, ends_active=ends_active)
             self.recorded = self._lock
         return self._before()
@@ -234,6 +270,7 @@ class Conversation:
         Returns:
             The head as written.
         """
+        self.ensure_may("change")
         self.transaction.set_head(self._changed(lambda head: None, self._stamp()), context=context)
         self.recorded = self._lock
         return self._before()
@@ -269,6 +306,7 @@ class Conversation:
                 after = _stamped(before, after)
             except _Unchanged:
                 return before
+        self._ensure_ruled(before, after)
         if self._own is not None:
             there = {entry.get("id") for entry in before["history"]}
             self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])

@@ -110,7 +110,8 @@ class Forks:
                 for entry, message in zip(path, new_ids, strict=True)
             ],
             context=source.get("context"),
-            metadata={name: about.get(name) for name in _COPIED} | {"forkedFrom": id, "createdBy": created_by},
+            metadata={name: about.get(name) for name in _COPIED}
+            | {"forkedFrom": id, "createdBy": self._store.agent or created_by},
         )
         return write_new(self._store, document)
 

@@ -186,7 +186,7 @@ class Summaries:
         """
         if not text.strip():
             raise InvalidInput("the summary is empty; give its text")
-        message = check_message({"role": role, "content": text, "from": created_by})
+        message = check_message({"role": role, "content": text, "from": self._store.agent or created_by})
 
         def make(made: str) -> Head:
             return write_new(

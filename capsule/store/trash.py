@@ -168,6 +168,7 @@ def discard(store: Store, id: str) -> Trashed:
     """Move a conversation or a damaged file to the trash, without its forks. Raises the errors of `Store.delete`."""
 
     def act(conversation: Conversation) -> Trashed:
+        conversation.ensure_may("delete")
         trashed = store._holder.discard(conversation)
         store._wrote(id, "deleted")
         return trashed

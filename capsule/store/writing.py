@@ -19,7 +19,7 @@ from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
 from capsule.store.appends import appended, keyed_message
 from capsule.store.attributes import changed
-from capsule.store.change import Conversation, complete, unasked
+from capsule.store.change import Conversation, complete, signed, unasked
 from capsule.store.creation import made_once, write_new
 from capsule.store.reading import KIND, Reading
 from capsule.store.servers import with_waiting
@@ -44,6 +44,7 @@ class Writing(Reading):
     """
 
     settings: Settings
+    agent: str | None
     _holder: Holder
 
     def _change(
@@ -59,14 +60,23 @@ class Writing(Reading):
         Args:
             id: The conversation.
             edit: Makes the change. It runs again when another program wrote in between, so new ids are made outside it.
-            admit: Decides who may write, as `Conversation` takes it; None: as for a save.
+            admit: Decides who may write, as `Conversation` takes it; None: as for a save, which also asks what the
+                agent may do.
             is_own: Whether this store's watchers see the change as its own.
         """
         for tries in range(_TRIES):
             try:
                 with self.engine.transaction(KIND, id) as transaction:
                     own = self._own if is_own else None
-                    conversation = Conversation(transaction, self.settings, admit or self._holder.admit, own, tries)
+                    conversation = Conversation(
+                        transaction,
+                        self.settings,
+                        admit or self._holder.admit,
+                        own,
+                        tries,
+                        self.agent,
+                        is_ruled=admit is None,
+                    )
                     with nullcontext() if own is None else own.writing(conversation):
                         result = edit(conversation)
                     if conversation.recorded is not None:
@@ -128,7 +138,7 @@ class Writing(Reading):
         if key is not None and id is not None:
             raise InvalidInput("give id or key, and not both: a key makes the id")
         stamp = timestamps.now()
-        checked = [check_message(message) for message in messages]
+        checked = [signed(check_message(message), self.agent) for message in messages]
         entries = [complete(message, stamp) for message in checked]
         named = title is not None
         title = title_by_rule(entries) if title is None else check_title(title)
@@ -147,7 +157,7 @@ class Writing(Reading):
                     "user" if named else "auto",
                     lock,
                     entries,
-                    metadata={"createdBy": created_by, "mcpServers": overrides},
+                    metadata={"createdBy": self.agent or created_by, "mcpServers": overrides},
                 )
                 return write_new(self, document)
 
@@ -239,7 +249,7 @@ class Writing(Reading):
         Cost: as `append`, and reading the file once for each process and each version of the file's head. A retry
             costs reading the file.
         """
-        message = keyed_message(check_id(id), key, {"role": role, "content": content, **fields})
+        message = signed(keyed_message(check_id(id), key, {"role": role, "content": content, **fields}), self.agent)
 
         def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
             before = appended(conversation, message)

@@ -1,0 +1,130 @@
+"""What an agent may write: checked in the transaction of the write, whichever method makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Refused, Store
+from tests.messaging.making import EARLY, LATE, branched, make
+
+
+@pytest.fixture(params=["memory", "files"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    Store.init(tmp_path)
+    with Store.in_memory() if request.param == "memory" else Store.open(tmp_path) as store:
+        yield store
+
+
+WRITES: dict[str, Callable[[Store, str], Any]] = {
+    "append": lambda store, id: store.append(id, content="hello"),
+    "append_many": lambda store, id: store.append_many(id, [{"role": "user", "content": "hello"}]),
+    "append_once": lambda store, id: store.append_once(id, "key", content="hello"),
+    "rename": lambda store, id: store.rename(id, "Other"),
+    "tag": lambda store, id: store.tag(id, "red"),
+    "archive": lambda store, id: store.archive(id),
+    "suggest a title": lambda store, id: store.titles.suggest(id, "Other", instead_of=id.title()),
+    "set a context": lambda store, id: store.context.set(id, {"fullContext": "text", "metadata": {}}),
+    "edit": lambda store, id: store.edits.message(id, f"{id}-first", "other"),
+    "remove": lambda store, id: store.branches.remove(id, f"{id}-first"),
+    "revise": lambda store, id: store.branches.revise(id, f"{id}-first", "other"),
+    "regenerate": lambda store, id: store.branches.regenerate(id, "other"),
+    "switch": lambda store, id: store.branches.switch(id, f"{id}-one"),
+    "delete": lambda store, id: store.delete(id),
+    "delete with forks": lambda store, id: store.forks.delete(id),
+}
+#: What a participant may do with a message of another one there, and what with its own.
+OTHERS = {"append", "append_many", "append_once", "rename", "tag", "suggest a title", "set a context"}
+
+
+def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
+    before = store.beside().engine.document("conversations", id)
+    try:
+        write(store, id)
+    except Refused:
+        assert store.beside().engine.document("conversations", id) == before
+        return "refused"
+    return "done"
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("agent", ["eve", "carl"])
+def test_an_agent_that_is_not_in_a_group_writes_nothing_to_it(store: Store, write: str, agent: str) -> None:
+    branched(store, "team", "anna", "bob", {"id": "carl", "joinedAt": EARLY, "leftAt": LATE})
+    assert outcome(store.beside(agent=agent), WRITES[write], "team") == "refused"
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_participant_of_a_group_writes_what_the_rule_says(store: Store, write: str) -> None:
+    branched(store, "team", "anna", "bob")
+    assert outcome(store.beside(agent="bob"), WRITES[write], "team") == ("done" if write in OTHERS else "refused")
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_one_of_a_direct_never_renames_it_and_a_third_agent_writes_nothing(store: Store, write: str) -> None:
+    branched(store, "direct_anna_bob", "anna", "bob", type="direct")
+    done = OTHERS - {"rename", "suggest a title"}
+    assert outcome(store.beside(agent="eve"), WRITES[write], "direct_anna_bob") == "refused"
+    found = outcome(store.beside(agent="bob"), WRITES[write], "direct_anna_bob")
+    assert found == ("done" if write in done else "refused")
+
+
+@pytest.mark.parametrize("write", ["rename", "archive"])
+def test_not_even_the_owner_renames_or_archives_a_direct(store: Store, write: str) -> None:
+    branched(store, "direct_anna_bob", "anna", "bob", type="direct")
+    assert outcome(store, WRITES[write], "direct_anna_bob") == "refused"
+
+
+@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"rename", "archive", "suggest a title"}))
+def test_the_owner_may_do_the_rest(store: Store, write: str) -> None:
+    branched(store, "direct_anna_bob", "anna", "bob", type="direct")
+    assert outcome(store, WRITES[write], "direct_anna_bob") == "done"
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("type", ["chat", "group", "direct", "channel"])
+def test_a_conversation_without_participants_is_written_by_every_agent(store: Store, write: str, type: str) -> None:
+    branched(store, "plan", type=type)
+    assert outcome(store.beside(agent="eve"), WRITES[write], "plan") == "done"
+
+
+@pytest.mark.parametrize("write", ["edit", "remove"])
+def test_an_agent_changes_and_removes_its_own_messages(store: Store, write: str) -> None:
+    branched(store, "team", "anna", "bob")
+    assert outcome(store.beside(agent="anna"), WRITES[write], "team") == "done"
+
+
+def test_a_message_is_from_the_agent_that_the_store_acts_for(store: Store) -> None:
+    anna = store.beside(agent="anna")
+    assert (anna.agent, anna.beside().agent, store.agent) == ("anna", "anna", None)
+    id = anna.create(type="group", messages=[{"role": "user", "content": "one"}]).id
+    anna.append(id, content="two")
+    anna.append_once(id, "key", content="three")
+    anna.append_once(id, "key", content="three")
+    anna.append(id, content="four", **{"from": "anna"})
+    anna.branches.revise(id, "@0", "five")
+    assert [message.from_ for message in store.load(id).history] == ["anna"] * 5
+    for write in (anna.append, lambda id, **fields: anna.append_once(id, "other", **fields)):
+        with pytest.raises(Refused):
+            write(id, content="six", **{"from": "bob"})
+    with pytest.raises(Refused):
+        anna.create(messages=[{"role": "user", "content": "one", "from": "bob"}])
+    assert len(store.load(id).history) == 5
+
+
+def test_an_agent_makes_no_closed_conversation_without_itself(store: Store) -> None:
+    make(store.beside(agent="anna"), "ours", "anna", "bob")
+    make(store.beside(agent="anna"), "direct_anna_bob", "anna", "bob", type="direct")
+    for id, type in (("theirs", "group"), ("direct_bob_carl", "direct")):
+        with pytest.raises(Refused):
+            make(store.beside(agent="anna"), id, "bob", "carl", type=type)
+    assert store.ids() == ["direct_anna_bob", "ours"]
+
+
+def test_a_message_in_a_group_is_never_earlier_than_the_last_one_joined(store: Store) -> None:
+    ahead = "2999-01-01T00:00:00.000Z"
+    make(store, "team", "anna", {"id": "bob", "joinedAt": ahead})
+    assert store.append("team", content="hello").timestamp == ahead
