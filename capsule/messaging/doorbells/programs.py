@@ -1,0 +1,45 @@
+"""Starting a program, and sending a request, for a doorbell.
+
+What must stay true: nothing takes longer than `LIMIT_S`, no shell reads what is run, and a failure is an OSError.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+#: Seconds that a doorbell may take.
+LIMIT_S = 10.0
+
+
+def run(words: Sequence[str], text: str = "") -> bool:
+    """Run a program with a text on its standard input; whether its exit code is 0. Raises OSError."""
+    try:
+        done = subprocess.run(
+            words,
+            input=text.encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{words[0]} did not end within {LIMIT_S:g} s") from error
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
+        raise OSError(f"{words[0]}: exit code {done.returncode}: {said}")
+    return True
+
+
+def post(url: str, body: dict[str, Any]) -> bool:
+    """Send JSON to an http or https address; whether the answer is 2xx. Raises OSError, as URLError is one."""
+    from urllib.request import Request, urlopen
+
+    import orjson
+
+    if not url.startswith(("http://", "https://")):
+        raise OSError(f"{url} is neither http nor https")
+    request = Request(url, orjson.dumps(body), {"content-type": "application/json"}, method="POST")
+    with urlopen(request, timeout=LIMIT_S) as answer:
+        return bool(200 <= answer.status < 300)

@@ -1,0 +1,300 @@
+"""Who can be rung, and when they were: kept for each agent beside the index, never committed.
+
+What must stay true: at most one ring is outstanding for a target (`rings`), whoever rings, and whichever process waits
+there; it is recorded before it is made, so that two writers never ring twice and a bell that fails delays few writes.
+A target whose process is known to have ended is not rung. A bell that fails is a warning in the log, and no more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from capsule import timestamps
+from capsule.engines.files.engine import again
+from capsule.errors import CapsuleError, NotFound
+from capsule.messaging.doorbells.interface import Doorbell, Target, bell_text
+from capsule.messaging.doorbells.rings import due, outstanding
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
+
+#: The kind of document that holds an agent's targets.
+KIND = "doorbells"
+#: The modules of the doorbells that come with Capsule, by their clients' names.
+BUILT_IN = {
+    "claude-code": "capsule.messaging.doorbells.claude",
+    "codex": "capsule.messaging.doorbells.codex",
+    "opencode": "capsule.messaging.doorbells.opencode",
+    "command": "capsule.messaging.doorbells.command",
+    "webhook": "capsule.messaging.doorbells.webhook",
+}
+#: The group of the entry points of other packages.
+GROUP = "capsule.doorbells"
+#: As many targets of an agent are kept: the last ones.
+_MOST = 16
+#: As many rings of a target are kept.
+_RINGS = 8
+_TRIES = 50
+
+_log = logging.getLogger("capsule")
+
+
+@dataclass(frozen=True, slots=True)
+class Bell:
+    """A target and its rings.
+
+    Attributes:
+        rung: When it was rung, the oldest first.
+        failed: Why the last ring failed; empty: it did not.
+        asked: Whether a test asked the process that waits there to ring.
+    """
+
+    target: Target
+    rung: tuple[str, ...] = ()
+    failed: str = ""
+    asked: bool = False
+
+    def is_at(self, target: Target) -> bool:
+        """Whether it is at the place of a target, whichever process waits there."""
+        return self.target.client == target.client and self.target.address == target.address
+
+    def as_json(self) -> dict[str, Any]:
+        """The bell as JSON."""
+        return {**self.target.as_json(), "rung": list(self.rung), "failed": self.failed, "asked": self.asked}
+
+
+@dataclass(frozen=True, slots=True)
+class Bells:
+    """The targets of an agent, the longest registered first.
+
+    Attributes:
+        read: When the agent read something for the last time, as far as that is known.
+    """
+
+    bells: tuple[Bell, ...] = ()
+    read: str = ""
+
+    def at(self, target: Target) -> Bell | None:
+        """The bell at the place of a target."""
+        return next((bell for bell in self.bells if bell.is_at(target)), None)
+
+    def without(self, target: Target) -> Bells:
+        """The others."""
+        return replace(self, bells=tuple(bell for bell in self.bells if not bell.is_at(target)))
+
+    def plus(self, *changed: Bell) -> Bells:
+        """With bells in the place of those at the same targets; the last `_MOST` are kept."""
+        others = tuple(bell for bell in self.bells if not any(bell.is_at(it.target) for it in changed))
+        return replace(self, bells=(*others, *changed)[-_MOST:])
+
+
+@cache
+def doorbell(client: str) -> Doorbell | None:
+    """The doorbell of this name: Capsule's own, or one that an installed package offers; None: there is none."""
+    if module := BUILT_IN.get(client):
+        built_in: Doorbell = import_module(module).DOORBELL
+        return built_in
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=GROUP, name=client):
+        offered: Doorbell = entry.load()
+        return offered
+    return None
+
+
+def bells(store: Store, agent: str) -> Bells:
+    """The targets of an agent. Cost: reading one small file."""
+    try:
+        return _decoded(store.engine.read(KIND, agent))
+    except NotFound:
+        return Bells()
+
+
+def is_there(store: Store, bell: Bell) -> bool:
+    """Whether a target is there, as far as that can be known. Cost: a try at a lock."""
+    return not bell.target.instance or store.engine.is_alive(bell.target.instance)
+
+
+def register(store: Store, agent: str, target: Target) -> None:
+    """Ring a target from now on. It takes the place of those of its client that no process keeps alive.
+
+    Raises Refused, StorageFailed. Cost: reading a small file, and writing it unless it is registered.
+    """
+
+    def change(found: Bells) -> Bells:
+        kept = (bell for bell in found.bells if bell.target.client != target.client or bell.target.instance)
+        return replace(found, bells=tuple(kept)).plus(Bell(target))
+
+    if bells(store, agent).at(target) is None:
+        _edit(store, agent, change)
+
+
+def forget(store: Store, agent: str, target: Target) -> None:
+    """Ring a target no more. Raises Refused, StorageFailed. Cost: a small durable write, when it was registered."""
+    _edit(store, agent, lambda found: found.without(target))
+
+
+def claim(store: Store, agent: str, target: Target) -> Target | None:
+    """Register a target that this instance keeps alive, unless another living one keeps it.
+
+    Returns:
+        The target with this instance; None: another has it.
+
+    Raises Refused, StorageFailed. Cost: a small durable write.
+    """
+    mine = replace(target, instance=store.instance_id)
+
+    def change(found: Bells) -> Bells:
+        bell = found.at(target)
+        if bell is not None and is_there(store, bell):
+            return found
+        store.engine.announce(mine.instance, {"agent": agent, "listening": False})
+        return found.plus(replace(bell or Bell(mine), target=mine, asked=False))
+
+    bell = _edit(store, agent, change).at(mine)
+    return mine if bell is not None and bell.target == mine else None
+
+
+def take(store: Store, agent: str, target: Target) -> bool:
+    """Whether a target that watches the store is to ring now, given that something is unread; if so, it is recorded.
+
+    Raises Refused, StorageFailed. Cost: reading a small file, and writing it when it is.
+    """
+    now, taken = timestamps.now(), False
+
+    def change(found: Bells) -> Bells:
+        nonlocal taken
+        bell = found.at(target)
+        taken = bell is not None and (bell.asked or due(bell.rung, found.read, now))
+        return found.plus(_rung(bell, now)) if taken and bell is not None else found
+
+    _edit(store, agent, change)
+    return taken
+
+
+def ring(store: Store, agent: str, pointer: str) -> bool:
+    """Ring every target of an agent where a ring is due.
+
+    Args:
+        store: The store.
+        agent: The agent, who has something unread.
+        pointer: How many messages wait, and from whom.
+
+    Returns:
+        Whether a ring is outstanding that its program took, or is made by the process that waits there.
+
+    Raises nothing. Cost: reading a small file; where a ring is due a durable write, and what the bell costs.
+    """
+    try:
+        return _ring(store, agent, pointer)
+    except CapsuleError as error:
+        _log.warning("no bell was rung for %s: %s", agent, error)
+        return False
+
+
+def _ring(store: Store, agent: str, pointer: str) -> bool:
+    now, chosen = timestamps.now(), list[Bell]()
+
+    def change(found: Bells) -> Bells:
+        chosen[:] = [bell for bell in found.bells if not _watches(bell) and due(bell.rung, found.read, now)]
+        return found.plus(*(_rung(bell, now) for bell in chosen))
+
+    found = bells(store, agent)
+    if change(found) != found:
+        found = _edit(store, agent, change)
+    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, pointer)))]
+    if failed:
+        for bell, why in failed:
+            _log.warning("the doorbell %s of %s: %s", bell.target.client, agent, why)
+        after = tuple(replace(_rung(bell, now), failed=why) for bell, why in failed)
+        found = _edit(store, agent, lambda found: found.plus(*after))
+    return any(
+        is_there(store, bell) if _watches(bell) else not bell.failed and outstanding(bell.rung, found.read)
+        for bell in found.bells
+    )
+
+
+def emptied(store: Store, agent: str) -> None:
+    """Note that an agent has read something, so that the next message rings at once.
+
+    Raises Refused, StorageFailed. Cost: reading a small file, and writing it when a ring was outstanding.
+    """
+    found = bells(store, agent)
+    if any(outstanding(bell.rung, found.read) for bell in found.bells):
+        _edit(store, agent, lambda found: replace(found, read=timestamps.later_than(_last(found))))
+
+
+def was_rung(store: Store, agent: str, since: str) -> bool:
+    """Whether a program took a ring for an agent at this time or later. Cost: reading a small file."""
+    return any(not bell.failed and bell.rung and bell.rung[-1] >= since for bell in bells(store, agent).bells)
+
+
+def ask(store: Store, agent: str) -> None:
+    """Ask the processes that wait at targets to ring, for a test; they do so within some seconds.
+
+    Raises Refused, StorageFailed. Cost: a small durable write.
+    """
+    _edit(store, agent, lambda found: found.plus(*(replace(it, asked=True) for it in found.bells if _watches(it))))
+
+
+def attempt(target: Target, text: str) -> str:
+    """Ring a target, whether it is due or not; why that failed, or an empty text."""
+    bell = doorbell(target.client)
+    if bell is None:
+        return "there is no such doorbell"
+    try:
+        return "" if bell.ring(target, text) else "the program did not take it"
+    except Exception as error:  # A bell of another package may raise anything, and the message is sent already.
+        return str(error) or type(error).__name__
+
+
+def _watches(bell: Bell) -> bool:
+    found = doorbell(bell.target.client)
+    return found is not None and found.watches
+
+
+def _rung(bell: Bell, now: str) -> Bell:
+    return replace(bell, rung=(*bell.rung, now)[-_RINGS:], failed="", asked=False)
+
+
+def _last(found: Bells) -> str:
+    return max((time for bell in found.bells for time in bell.rung), default="")
+
+
+def _edit(store: Store, agent: str, change: Callable[[Bells], Bells]) -> Bells:
+    """Change the targets of an agent, exclusively; as they are afterwards."""
+    after = Bells()
+
+    def edit(data: bytes | None) -> bytes | None:
+        nonlocal after
+        before = Bells() if data is None else _decoded(data)
+        after = change(before)
+        return None if after == before else _encoded(after)
+
+    again(lambda: store.engine.edit(KIND, agent, edit), store.engine.name(KIND, agent), agent, _TRIES)
+    return after
+
+
+def _encoded(found: Bells) -> bytes:
+    value = {"read": found.read, "bells": [bell.as_json() for bell in found.bells]}
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _decoded(data: bytes) -> Bells:
+    """What a file says; nothing when it says something else: clients register again with their next session."""
+    try:
+        value = orjson.loads(data)
+        found = (
+            Bell(Target(it["client"], it["address"], it["instance"]), tuple(it["rung"]), it["failed"], it["asked"])
+            for it in value["bells"]
+        )
+        return Bells(tuple(found), value["read"])
+    except (ValueError, LookupError, TypeError):
+        return Bells()
