@@ -79,7 +79,7 @@ def _subjects() -> Iterator[tuple[str, type, str]]:
     with Store.in_memory() as store:
         offered = vars(store)
     for name, part in offered.items():
-        if not name.startswith("_") and type(part).__module__.startswith("capsule.store."):
+        if not name.startswith("_") and type(part).__module__.startswith(("capsule.store.", "capsule.messaging.")):
             yield f"store.{name}", type(part), f"store.{name}."
 
 

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Self
 from capsule import locate
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import CapsuleError, NotFound
+from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
+from capsule.messaging.agents import Agents
+from capsule.messaging.conversations import Groups
+from capsule.messaging.delivery import Messages
 from capsule.store.attributes import Titles
 from capsule.store.branches import Branches
 from capsule.store.conflicts import Conflicts
@@ -62,6 +65,9 @@ class Store(Writing):
         versions: Earlier versions.
         conflicts: Fields that a merge left for a person to decide.
         incoming: Versions from other clones.
+        agents: The agents that exchange messages.
+        groups: Conversations of several agents.
+        messages: Messages between agents.
     """
 
     def __init__(
@@ -94,6 +100,11 @@ class Store(Writing):
         self.versions = Versions(self)
         self.conflicts = Conflicts(self)
         self.incoming = Incoming(self)
+        #: The stores that act for agents, by agent.
+        self._for_agents: dict[str, Store] = {}
+        self.agents = Agents(self)
+        self.groups = Groups(self)
+        self.messages = Messages(self)
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
@@ -201,6 +212,23 @@ class Store(Writing):
         other._main_store = self
         return other
 
+    def _subject(self, agent: str | None) -> str:
+        """The agent that a call is about: the given one, or the one that the store acts for."""
+        agent = self.agent if agent is None else agent
+        if agent is None:
+            raise InvalidInput("say which agent this is for")
+        if self.agent not in (None, agent):
+            raise Refused(f"this store acts for {self.agent}, and not for {agent}", path="")
+        return agent
+
+    def _acting(self, agent: str) -> Store:
+        """The store that acts for an agent: this one, or one beside it, which is kept."""
+        if self.agent == agent:
+            return self
+        if agent not in self._for_agents:
+            self._for_agents.setdefault(agent, self.beside(agent=agent))
+        return self._for_agents[agent]
+
     @property
     def instance_id(self) -> str:
         """The id of this instance."""
@@ -223,6 +251,8 @@ class Store(Writing):
         Raises nothing. Cost: copying each locked file.
         """
         self._listeners.close()
+        for acting in self._for_agents.values():
+            acting.close()
         self._holder.close()
         if self._main_store is not None:
             self.engine.withdraw(self.instance_id)

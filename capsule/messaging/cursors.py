@@ -1,0 +1,57 @@
+"""Read cursors: how far an agent has read a conversation.
+
+What must stay true: a cursor never counts a message as read that the agent was not given. A merge in git may put
+messages in front of the last one that was read; then they are read again rather than lost. The module knows places and
+ids, and neither agents nor conversations. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Cursor = dict[str, Any]
+#: Gives the ids of the messages at these places, as far as there are messages.
+Ids = Callable[[Iterable[int]], Mapping[int, str]]
+
+
+def cursor_at(place: int, ids: Ids) -> Cursor:
+    """The cursor of an agent that has read everything up to a place.
+
+    Its trail names the messages that stand 1, 2, 4, 8 and so on places before.
+
+    Args:
+        place: The place of the last message that was read.
+        ids: The ids of the conversation's messages.
+
+    Raises KeyError if there is no message at the place.
+    """
+    before = [place - (1 << exponent) for exponent in range(place.bit_length())]
+    there = ids([place, *before])
+    return {"message": there[place], "at": place, "trail": {str(at): there[at] for at in before if at in there}}
+
+
+def first_unread(cursor: Any, ids: Ids) -> int:
+    """The place of the first message that was not read.
+
+    It is behind the furthest message of the cursor that still stands at its place; 0 if none does.
+
+    Args:
+        cursor: As it stands in the agent's document, which a person may have edited; None: nothing was read.
+        ids: The ids of the conversation's messages.
+    """
+    marks = marks_of(cursor)
+    there = ids(marks) if marks else {}
+    return max((place + 1 for place, id in marks.items() if there.get(place) == id), default=0)
+
+
+def marks_of(cursor: Any) -> dict[int, str]:
+    """The messages that a cursor names, by their places; those that can't be understood are left out."""
+    if not isinstance(cursor, dict):
+        return {}
+    trail = cursor.get("trail")
+    named: dict[Any, Any] = (
+        {int(at): id for at, id in trail.items() if at.isdecimal()} if isinstance(trail, dict) else {}
+    )
+    named[cursor.get("at")] = cursor.get("message")
+    return {at: id for at, id in named.items() if type(at) is int and at >= 0 and isinstance(id, str)}

@@ -1,0 +1,168 @@
+"""What messaging gives to its callers: messages, and what became of them. Plain values.
+
+What must stay true: the names in `as_json` are part of the plain output, and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A message as its recipient gets it.
+
+    Attributes:
+        conversation: The conversation's id.
+        type: The conversation's type: `direct` or `group`.
+        id: The message's id.
+        at: The message's place in the conversation, from 0.
+        from_: The agent that wrote it; empty: unknown.
+        content: The text.
+        timestamp: The time, as the format writes it.
+        reply_to: The id of the message that it answers; None: none.
+    """
+
+    conversation: str
+    type: str
+    id: str
+    at: int
+    from_: str
+    content: str
+    timestamp: str
+    reply_to: str | None = None
+
+    @classmethod
+    def of(cls, conversation: str, type: str, at: int, entry: Mapping[str, Any]) -> Mail:
+        """The mail for an entry of a history."""
+        get = entry.get
+        who = get("from") or ""
+        return cls(
+            conversation, type, get("id") or "", at, who, entry["content"], get("timestamp") or "", get("replyTo")
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The message as `--json` prints it."""
+        shown = {"conversation": self.conversation, "type": self.type, "id": self.id, "from": self.from_}
+        shown |= {"content": self.content, "timestamp": self.timestamp}
+        return shown if self.reply_to is None else shown | {"replyTo": self.reply_to}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was sent.
+
+    Attributes:
+        conversation: The conversation's id.
+        message: The message's id.
+        recipients: For each recipient `stored`, `rung` (it was woken), or `read`.
+    """
+
+    conversation: str
+    message: str
+    recipients: dict[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer as `--json` prints it."""
+        return {"conversation": self.conversation, "message": self.message, "recipients": self.recipients}
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a call of `listen` heard.
+
+    Attributes:
+        messages: The messages; those of one conversation in its order.
+        cursor: Names these messages for `ack`; empty: there are none.
+        timed_out: Whether the time was up before a message came.
+    """
+
+    messages: list[Mail]
+    cursor: str
+    timed_out: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer as `--json` prints it."""
+        shown: dict[str, Any] = {"messages": [mail.as_json() for mail in self.messages], "cursor": self.cursor}
+        return shown | {"timedOut": True} if self.timed_out else shown
+
+
+@dataclass(frozen=True, slots=True)
+class InboxItem:
+    """A conversation with unread messages.
+
+    Attributes:
+        id: The conversation.
+        type: `direct` or `group`.
+        name: The other agent of a direct, or the title of a group.
+        unread: The number of unread messages.
+        senders: Who wrote them, in the order of their first messages.
+        last: The last of them.
+    """
+
+    id: str
+    type: str
+    name: str
+    unread: int
+    senders: tuple[str, ...]
+    last: Mail
+
+    def as_json(self) -> dict[str, Any]:
+        """The conversation as `--json` prints it."""
+        last = {"from": self.last.from_, "content": self.last.content, "timestamp": self.last.timestamp}
+        return {
+            "id": self.id,
+            "type": self.type,
+            "name": self.name,
+            "unread": self.unread,
+            "senders": list(self.senders),
+            "last": last,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """What an agent has not read.
+
+    Attributes:
+        unread: The number of unread messages in all conversations.
+        conversations: The conversations that have some, the latest first.
+    """
+
+    unread: int = 0
+    conversations: list[InboxItem] = field(default_factory=list)
+
+    @property
+    def senders(self) -> list[str]:
+        """Who wrote the unread messages, each once."""
+        return list(dict.fromkeys(sender for item in self.conversations for sender in item.senders))
+
+    @property
+    def pointer(self) -> str:
+        """The inbox in a few words, without any text of a message: `2 unread from anna, build-bot`; or empty."""
+        return f"{self.unread} unread from {', '.join(self.senders)}" if self.unread else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The inbox as `--json` prints it."""
+        return {"unread": self.unread, "conversations": [item.as_json() for item in self.conversations]}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A page of a conversation.
+
+    Attributes:
+        messages: The messages, oldest first.
+        before: The cursor to the messages before them; None: there are none.
+        after: The cursor to the messages after them; None: there are none.
+    """
+
+    messages: list[Mail]
+    before: str | None
+    after: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The page as `--json` prints it."""
+        return {"messages": [mail.as_json() for mail in self.messages], "before": self.before, "after": self.after}

@@ -1,0 +1,100 @@
+"""Messages between agents, in memory: what is sent, what is heard, and what counts as read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from capsule import InvalidInput, NotFound, Refused, Store
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        for agent in ("anna", "bob"):
+            store.agents.register(agent)
+        yield store
+
+
+def test_a_message_reaches_the_other_agent_and_is_unread_until_it_is_acknowledged(store: Store) -> None:
+    sent = store.messages.send("The build is red", agent="anna", to="bob")
+    assert sent.as_json() == {
+        "conversation": "direct_anna_bob",
+        "message": sent.message,
+        "recipients": {"bob": "stored"},
+    }
+    for _ in range(2):
+        inbox = store.messages.inbox(agent="bob").as_json()
+        assert (inbox["unread"], inbox["conversations"][0]["last"]["content"]) == (1, "The build is red")
+    heard = store.messages.listen(agent="bob")
+    assert [(mail.id, mail.from_, mail.content) for mail in heard.messages] == [
+        (sent.message, "anna", "The build is red")
+    ]
+    store.messages.ack(agent="bob", cursor=heard.cursor)
+    assert store.messages.inbox(agent="bob").unread == 0
+    assert store.messages.status(sent.message).recipients == {"bob": "read"}
+
+
+def test_the_next_listen_of_the_same_instance_acknowledges(store: Store) -> None:
+    store.messages.send("one", agent="anna", to="bob")
+    assert [mail.content for mail in store.messages.listen(agent="bob").messages] == ["one"]
+    assert store.messages.listen(agent="bob").messages == []
+    assert store.messages.inbox(agent="bob").unread == 0
+
+
+def test_another_instance_hears_again_what_nobody_acknowledged(store: Store) -> None:
+    store.messages.send("one", agent="anna", to="bob")
+    other = store.beside()
+    assert len(store.messages.listen(agent="bob").messages) == len(other.messages.listen(agent="bob").messages) == 1
+
+
+def test_ones_own_messages_are_never_unread(store: Store) -> None:
+    store.messages.send("one", agent="anna", to="bob")
+    store.messages.send("two", agent="bob", to="anna")
+    assert store.messages.pointer("anna") == "1 unread from bob"
+    assert store.messages.pointer("bob") == "1 unread from anna"
+
+
+def test_without_a_target_the_message_goes_to_the_only_other_agent(store: Store) -> None:
+    assert store.messages.send("hello", agent="anna").conversation == "direct_anna_bob"
+    store.agents.register("carl")
+    with pytest.raises(InvalidInput, match="bob, carl"):
+        store.messages.send("hello", agent="anna")
+
+
+def test_a_message_that_reaches_nobody_is_an_error(store: Store) -> None:
+    with pytest.raises(NotFound, match="anna, bob"):
+        store.messages.send("hello", agent="anna", to="dora")
+    with pytest.raises(Refused):
+        store.messages.send("hello", agent="anna", to="anna")
+    group = store.groups.create("Alone", agent="anna")
+    with pytest.raises(InvalidInput):
+        store.messages.send("hello", agent="anna", conversation=group.id)
+    assert store.head(group.id).id in store.ids()
+    assert store.messages.inbox(agent="bob").unread == 0
+
+
+def test_a_retry_with_the_same_key_writes_one_message_in_one_direct(store: Store) -> None:
+    sent = [store.messages.send("once", agent="anna", to="bob", idempotency_key="k") for _ in range(3)]
+    assert len({each.message for each in sent}) == 1
+    assert store.ids() == ["direct_anna_bob"]
+    assert [mail.content for mail in store.messages.history("direct_anna_bob").messages] == ["once"]
+
+
+def test_an_answer_names_a_message_of_its_conversation(store: Store) -> None:
+    first = store.messages.send("Lunch?", agent="anna", to="bob")
+    store.messages.send("Yes", agent="bob", to="anna", reply_to=first.message)
+    assert store.messages.listen(agent="anna").messages[0].reply_to == first.message
+    with pytest.raises(InvalidInput):
+        store.messages.send("Yes", agent="bob", to="anna", reply_to="none-of-these")
+
+
+def test_history_is_read_in_pages_and_marks_nothing_as_read(store: Store) -> None:
+    for number in range(5):
+        store.messages.send(str(number), agent="anna", to="bob")
+    page = store.messages.history("direct_anna_bob", agent="bob", limit=2)
+    assert ([mail.content for mail in page.messages], page.after) == (["3", "4"], None)
+    page = store.messages.history("direct_anna_bob", agent="bob", limit=2, before=page.before)
+    assert [mail.content for mail in page.messages] == ["1", "2"]
+    assert store.messages.inbox(agent="bob").unread == 5
