@@ -21,6 +21,10 @@ SOUND = """
     SELECT id, title, created_at, updated_at, updated_ms, mode, tags, archived, lock, current, rest, context, entries,
     words, linear FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY id
 """
+MEMBERS = """
+    SELECT id, agent, damaged != '', gone FROM members LEFT JOIN capsules ON capsules.num = capsule ORDER BY id, agent
+"""
+AGENTS = ("anna", "bob")
 
 
 def state(store: Store) -> dict[str, Any]:
@@ -50,9 +54,14 @@ def state(store: Store) -> dict[str, Any]:
             if title.isalnum()
         ]
         assert all(titles), "a title that is not found"
-        return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found}
+        members = db.execute(MEMBERS).fetchall()
+        assert all(gone == 0 for *_, gone in members), "a member of a conversation that is gone"
+        sound = [row[:2] for row in members if not row[2]]
+        return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, "members": sound}
 
-    return {"heads": heads} | store.index.query(ask)
+    # What the index remembers of the answers before is the same as what it reads.
+    mine = {agent: sorted(store.index.of_agent(agent), key=lambda mine: mine.id) for agent in AGENTS}
+    return {"heads": heads, "mine": mine} | store.index.query(ask)
 
 
 def state_of_the_files(root: Path) -> dict[str, Any]:

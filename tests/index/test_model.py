@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from capsule import Store
 from capsule.errors import Locked
 from capsule.format import codec
-from tests.index.state import Follower, state, state_of_the_files
+from tests.index.state import AGENTS, Follower, state, state_of_the_files
 
 pytestmark = pytest.mark.slow
 
@@ -158,6 +158,15 @@ class Indexed(RuleBasedStateMachine):
         if ids:
             document["metadata"]["currentNode"] = ids[node % len(ids)]
             self._save(path, codec.encode(document), False)
+
+    @rule(which=WHICH, agents=st.sets(st.sampled_from(AGENTS)), left=st.sets(st.sampled_from(AGENTS)))
+    def set_participants(self, which: int, agents: set[str], left: set[str]) -> None:
+        if not (opened := self._opened(which)):
+            return
+        path, document = opened
+        gone = [{"id": agent, "leftAt": "2026-01-01T10:00:00.000Z"} for agent in sorted(left - agents)]
+        document["metadata"]["participants"] = [*sorted(agents), *gone]
+        self._save(path, codec.encode(document), False)
 
     @rule(which=WHICH, at=st.integers(0, 400))
     def break_it(self, which: int, at: int) -> None:

@@ -21,6 +21,7 @@ from capsule.format.head import Head
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.index.pages import Listed
+    from capsule.engines.index.participation import Mine, Said
     from capsule.engines.index.search.hits import Found as FoundHits
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
@@ -66,6 +67,61 @@ class Index(Refreshing):
         """The ids of the conversations that say they were split off from this one, sorted."""
         question = "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id"
         return self.query(lambda db: [row[0] for row in db.execute(question, (id,))])
+
+    def of_agent(self, agent: str) -> list[Mine]:
+        """The sound conversations that an agent takes part in, the latest first.
+
+        As long as a conversation does not change, each answer has the same object for it. Costs a pass over the
+        conversations of the agent; the first question also reads their heads.
+        """
+        from capsule.engines.index.participation import Participations
+
+        def read(db: sqlite3.Connection) -> list[Mine]:
+            if self._participations is None:
+                self._participations = Participations()
+            return self._participations.of_agent(db, agent)
+
+        return self.query(read)
+
+    def message_ids(self, conversation: str, places: Iterable[int]) -> dict[int, str]:
+        """The ids of the messages at these places; a place without a message is left out. Costs a look-up for each."""
+        from capsule.engines.index import participation
+
+        return self.query(lambda db: participation.message_ids(db, conversation, places), (conversation,))
+
+    def place_of(self, conversation: str, message: str) -> int | None:
+        """The place of a message; None: it is not there. Costs reading back to it."""
+        from capsule.engines.index import participation
+
+        return self.query(lambda db: participation.place_of(db, conversation, message), (conversation,))
+
+    def conversation_of(self, message: str) -> tuple[str, int] | None:
+        """The conversation and the place of a message; None: there is none.
+
+        If several conversations have it, it is the one that the index met last. Costs reading back to it, over the
+        messages of all conversations.
+        """
+        from capsule.engines.index import participation
+
+        return self.query(lambda db: participation.conversation_of(db, message))
+
+    def said_after(self, conversation: str, place: int, not_by: str, since_ms: int) -> Said:
+        """The messages of others from a place on.
+
+        Args:
+            conversation: The conversation; one that is not there has none.
+            place: The place of the first message that counts.
+            not_by: The agent whose own messages don't count.
+            since_ms: Messages before this time don't count, in milliseconds since 1970.
+
+        Costs a tenth of a microsecond for each message from `place` on, and reading the last one.
+        """
+        from capsule.engines.index import participation
+
+        def read(db: sqlite3.Connection) -> Said:
+            return participation.said_after(db, conversation, place, not_by, since_ms)
+
+        return self.query(read, (conversation,))
 
     def locks(self) -> dict[str, dict[str, Any]]:
         """The active locks, by conversation."""

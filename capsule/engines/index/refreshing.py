@@ -21,6 +21,7 @@ from capsule.errors import CapsuleError, StoreBusy
 from capsule.format.head import Head
 
 if TYPE_CHECKING:
+    from capsule.engines.index.participation import Participations
     from capsule.engines.index.reading import Found, Row
     from capsule.engines.index.rows import Rows
 
@@ -65,6 +66,7 @@ class Refreshing:
         self._linked: set[str] = set()
         self._heads: dict[str, Head] | None = None
         self._stale: set[str] = set()
+        self._participations: Participations | None = None
         self._tracker: Tracker | None = None
         self._refreshes = 0
         self._scanned_ns = 0
@@ -259,6 +261,8 @@ class Refreshing:
             self._seen[id] = signature
         (self._again.add if again else self._again.discard)(id)
         self._stale.add(id)
+        if self._participations is not None:
+            self._participations.stale.add(id)
 
     def _await_the_missing(self, touched: dict[str, Scanned | None]) -> None:
         """Give documents that vanished a moment to come back: vim moves the old version away first."""

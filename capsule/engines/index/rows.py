@@ -86,6 +86,7 @@ class Rows:
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
         """The file is gone; the row stays, as it may come back."""
         self._remove_messages("capsule", row["num"])
+        self._db.execute("DELETE FROM members WHERE capsule = ?", (row["num"],))
         words.change_title(self._db, row["num"], (row["title"], row["tags"]), words.NO_TITLE)
         self._begin(row["num"], id, {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
@@ -121,6 +122,7 @@ class Rows:
         values = _values(found, sum(message.words for message in messages), linear)
         self._begin(num, id, values)
         words.change_title(self._db, num, words.NO_TITLE, (values.get("title", ""), values.get("tags", "[]")))
+        self._insert_members(num, found.head)
         self._insert_messages(num, 0, messages)
         if not linear:
             self._mark_active(num, found.current)
@@ -133,6 +135,10 @@ class Rows:
         numbered = list(enumerate(messages, first))
         self._db.executemany(_MESSAGE, ((num, capsule, at + num - first, *message) for num, message in numbered))
         words.add(self._db, ((num, message.content, message.tools) for num, message in numbered))
+
+    def _insert_members(self, capsule: int, head: Head | None) -> None:
+        members = [(member.id, capsule) for member in head.participants if member.is_in] if head is not None else []
+        self._db.executemany("INSERT INTO members VALUES(?, ?)", members)
 
     # -- A conversation that changed ------------------------------------------------------------------------------
 
@@ -162,6 +168,9 @@ class Rows:
             self._begin(row["num"], id, values)
             old, new = (row["title"], row["tags"]), (values["title"], values["tags"])
             words.change_title(self._db, row["num"], old, new)
+            if values.get("head") != row["head"]:
+                self._db.execute("DELETE FROM members WHERE capsule = ?", (row["num"],))
+                self._insert_members(row["num"], found.head)
         if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
             self._mark_active(row["num"], current)
         if edited or removed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 9
+VERSION = 10
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -40,6 +40,9 @@ CREATE TABLE capsules(
     gone INTEGER NOT NULL DEFAULT 0
 );
 
+-- Who takes part now, in conversations that are there.
+CREATE TABLE members(agent TEXT NOT NULL, capsule INTEGER NOT NULL, PRIMARY KEY(agent, capsule)) WITHOUT ROWID;
+
 CREATE TABLE messages(
     num INTEGER PRIMARY KEY,
     capsule INTEGER NOT NULL,
@@ -67,7 +70,9 @@ CREATE TABLE changes(
 """
 _INDEXES = (
     "CREATE INDEX forks ON capsules(forked) WHERE forked IS NOT NULL",
-    "CREATE INDEX messages_in_order ON messages(capsule, at)",
+    "CREATE INDEX members_in ON members(capsule)",
+    # With what counts the messages from a place on.
+    "CREATE INDEX messages_in_order ON messages(capsule, at, sender, time_ms)",
     # What a search asks of every match, without the texts that make the rows lie far apart.
     "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words)",
 )

@@ -1,0 +1,149 @@
+"""Who takes part in which conversation, and what was said there from a place on.
+
+What must stay true: these are answers about rows, within the caller's transaction; whether an agent may read what they
+say, and what it has read, is not known here. Places count from 0, on all branches.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from capsule import timestamps
+from capsule.engines.index.rows import HEAD_COLUMNS, head_of
+from capsule.format.members import Member
+
+_MINE = f"SELECT {HEAD_COLUMNS}, updated_ms, mtime_ns, entries FROM capsules"
+_NUM = "(SELECT num FROM capsules WHERE id = ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """A conversation that an agent takes part in.
+
+    Attributes:
+        entries: How many messages it has, in all its branches.
+        members: The agents that take part, and those that left.
+        history: What the participants read: `joined` or `all`; empty: it does not say.
+    """
+
+    id: str
+    type: str
+    title: str
+    entries: int
+    archived: bool
+    updated_at: str
+    members: tuple[Member, ...]
+    history: str
+
+
+class Last(NamedTuple):
+    """A message: its place, who wrote it (empty: it does not say), its text, and when it was written."""
+
+    place: int
+    sender: str
+    content: str
+    time: str
+
+
+class Said(NamedTuple):
+    """Messages from a place on: how many, who wrote them in the order of their first, and the last one."""
+
+    total: int
+    senders: tuple[str, ...] = ()
+    last: Last | None = None
+
+
+#: What conversations are sorted by, the latest last, and the conversation.
+_Entry = tuple[int, int, str, Mine]
+
+
+@dataclass(slots=True)
+class Participations:
+    """The conversations of the agents that were asked about, as far as they are up to date.
+
+    Attributes:
+        stale: The conversations that changed since.
+    """
+
+    stale: set[str] = field(default_factory=set)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+    _of: dict[str, dict[str, _Entry]] = field(default_factory=dict)
+
+    def of_agent(self, db: sqlite3.Connection, agent: str) -> list[Mine]:
+        """See `Index.of_agent`."""
+        self._refresh(db)
+        mine = self._of.get(agent)
+        if mine is None:
+            question = f"{_MINE} WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''"
+            rows = db.execute(f"{question} ORDER BY updated_ms, mtime_ns, id", (agent,))
+            mine = self._of[agent] = {row[0]: self._entries.get(row[0]) or self._entry(row) for row in rows}
+        return [entry[-1] for entry in sorted(mine.values(), key=_order, reverse=True)]
+
+    def _refresh(self, db: sqlite3.Connection) -> None:
+        for id in self.stale if self._of else ():
+            was = self._entries.pop(id, None)
+            for member in was[-1].members if was is not None else ():
+                self._of.get(member.id, {}).pop(id, None)
+            for row in db.execute(f"{_MINE} WHERE id = ? AND gone = 0 AND damaged = ''", (id,)):
+                entry = self._entry(row, was)
+                for member in entry[-1].members:
+                    if member.is_in and member.id in self._of:
+                        self._of[member.id][id] = entry
+        self.stale = set()
+
+    def _entry(self, row: tuple[Any, ...], was: _Entry | None = None) -> _Entry:
+        *columns, updated_ms, mtime_ns, entries = row
+        head = head_of(tuple(columns), "")
+        about = (head.type, head.title, entries, head.archived, head.updated_at, head.participants, head.history)
+        mine = Mine(head.id, *about)
+        if was is not None and was[-1] == mine:
+            mine = was[-1]
+        entry = self._entries[head.id] = (updated_ms, mtime_ns, head.id, mine)
+        return entry
+
+
+def _order(entry: _Entry) -> tuple[int, int, str]:
+    return entry[:3]
+
+
+def message_ids(db: sqlite3.Connection, conversation: str, places: Iterable[int]) -> dict[int, str]:
+    """See `Index.message_ids`."""
+    wanted = ", ".join(str(int(place)) for place in places)
+    question = f"SELECT at, id FROM messages WHERE capsule = {_NUM} AND at IN ({wanted})"
+    return dict(db.execute(question, (conversation,)).fetchall())
+
+
+def place_of(db: sqlite3.Connection, conversation: str, message: str) -> int | None:
+    """See `Index.place_of`."""
+    question = f"SELECT at FROM messages WHERE capsule = {_NUM} AND id = ? ORDER BY at DESC LIMIT 1"
+    return next((at for (at,) in db.execute(question, (conversation, message))), None)
+
+
+def conversation_of(db: sqlite3.Connection, message: str) -> tuple[str, int] | None:
+    """See `Index.conversation_of`."""
+    # The newest have the highest numbers; an index of all ids would be a third of the texts.
+    found = db.execute("SELECT capsule, at FROM messages WHERE id = ? ORDER BY num DESC LIMIT 1", (message,)).fetchone()
+    if found is None:
+        return None
+    id: str = db.execute("SELECT id FROM capsules WHERE num = ?", found[:1]).fetchone()[0]
+    return id, found[1]
+
+
+def said_after(db: sqlite3.Connection, conversation: str, place: int, not_by: str, since_ms: int) -> Said:
+    """See `Index.said_after`."""
+    where = f"capsule = {_NUM} AND at >= ?"
+    found = db.execute(
+        f"SELECT sender, count(*), min(at), max(at) FROM messages INDEXED BY messages_in_order WHERE {where}"
+        " AND time_ms >= ? AND sender IS NOT ? GROUP BY sender ORDER BY 3",
+        (conversation, place, since_ms, not_by),
+    ).fetchall()
+    if not found:
+        return Said(0)
+    at = max(last for *_, last in found)
+    question = f"SELECT at, coalesce(sender, ''), content, time_ms FROM messages WHERE {where} ORDER BY at LIMIT 1"
+    place, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
+    last = Last(place, sender, content, timestamps.from_ms(time_ms))
+    return Said(sum(total for _, total, *_ in found), tuple(sender or "" for sender, *_ in found), last)

@@ -1,0 +1,127 @@
+"""The promises of every engine about participants: whose conversations there are, and what was said from a place on."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from capsule import Store
+from capsule.engines.index.index import Index
+from capsule.engines.index.messages import ms_of
+from capsule.engines.interface import CONVERSATIONS
+from capsule.format.new import new_capsule
+from capsule.ids import new_message_id
+
+EARLY, LATE = "2026-01-01T10:00:00.000Z", "2026-01-02T10:00:00.000Z"
+
+
+def said(sender: str | None, text: str, time: str = EARLY) -> dict[str, Any]:
+    message = {"role": "user", "content": text, "timestamp": time, "id": new_message_id()}
+    return message if sender is None else message | {"from": sender}
+
+
+def make(store: Store, id: str, members: list[Any], messages: list[dict[str, Any]] | None = None, **about: Any) -> None:
+    metadata = {"participants": members, **about}
+    document = new_capsule(id, "Titled", EARLY, type="group", messages=messages or [])
+    document["metadata"] |= metadata
+    store.engine.create(CONVERSATIONS, document)
+
+
+def set_members(store: Store, id: str, members: list[Any], stamp: str = LATE) -> None:
+    with store.engine.transaction(CONVERSATIONS, id) as transaction:
+        head = transaction.head.document
+        transaction.set_head(head | {"updatedAt": stamp, "metadata": head["metadata"] | {"participants": members}})
+
+
+def conversations(index: Index, agent: str) -> list[str]:
+    return [mine.id for mine in index.of_agent(agent)]
+
+
+def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> None:
+    index = store.engine.index
+    make(store, "two", ["anna", {"id": "bob", "joinedAt": LATE}], [said("anna", "one")], history="all")
+    make(store, "one", ["anna"], archived=True)
+    make(store, "none", [{"id": "anna", "joinedAt": EARLY, "leftAt": LATE}, "bob"])
+    store.create(id="open", type="group")
+    assert index.of_agent("nobody") == []
+    assert sorted(conversations(index, "anna")) == ["one", "two"] and sorted(conversations(index, "bob")) == [
+        "none",
+        "two",
+    ]
+    two = next(mine for mine in index.of_agent("bob") if mine.id == "two")
+    assert (two.type, two.title, two.entries, two.archived, two.history) == ("group", "Titled", 1, False, "all")
+    assert [(member.id, member.joined_at) for member in two.members] == [("anna", ""), ("bob", LATE)]
+    assert [mine.archived for mine in index.of_agent("anna") if mine.id == "one"] == [True]
+
+
+def test_the_conversations_of_an_agent_follow_every_change(store: Store) -> None:
+    index = store.engine.index
+    for id in ("a", "b", "c"):
+        make(store, id, ["anna", "bob"])
+    unchanged = next(mine for mine in index.of_agent("anna") if mine.id == "c")
+    assert len(index.of_agent("bob")) == 3
+    store.append("a", content="hello", from_="bob")
+    assert conversations(index, "anna")[0] == "a" and index.of_agent("anna")[0].entries == 1
+    set_members(store, "b", ["anna", {"id": "bob", "leftAt": LATE}])
+    assert set(conversations(index, "anna")) == {"a", "b", "c"} and set(conversations(index, "bob")) == {"a", "c"}
+    set_members(store, "b", ["anna", {"id": "bob", "joinedAt": "2026-01-03T10:00:00.000Z"}])
+    assert set(conversations(index, "bob")) == {"a", "b", "c"}
+    trashed = store.delete("a")
+    assert set(conversations(index, "anna")) == {"b", "c"}
+    store.trash.restore(trashed.id)
+    assert conversations(index, "anna")[0] == "a"
+    assert next(mine for mine in index.of_agent("anna") if mine.id == "c") is unchanged
+    store.reindex()
+    assert set(conversations(index, "bob")) == {"a", "b", "c"}
+
+
+def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
+    store: Store, rng: random.Random
+) -> None:
+    agents, ids = ["anna", "bob", "carl"], [f"group-{n}" for n in range(5)]
+    for number in range(120):
+        id = rng.choice(ids)
+        if not store.engine.exists(CONVERSATIONS, id):
+            make(store, id, rng.sample(agents, rng.randrange(4)))
+        elif rng.random() < 0.2:
+            store.delete(id)
+        elif rng.random() < 0.5:
+            store.append(id, content="x")
+        else:
+            left = [{"id": agent, "leftAt": LATE} for agent in rng.sample(agents, 1)]
+            others = [agent for agent in agents if agent != left[0]["id"] and rng.random() < 0.7]
+            set_members(store, id, [*left, *others], f"2026-02-01T10:{number // 60:02}:{number % 60:02}.000Z")
+        agent = rng.choice(agents)
+        heads = [head for head in store.heads() if any(m.id == agent and m.is_in for m in head.participants)]
+        assert sorted(conversations(store.engine.index, agent)) == sorted(head.id for head in heads)
+        counts = {mine.id: mine.entries for mine in store.engine.index.of_agent(agent)}
+        assert counts == {head.id: len(store.document(head.id)["history"]) for head in heads}
+
+
+def test_messages_are_found_by_place_and_by_id(store: Store) -> None:
+    index, messages = store.engine.index, [said("anna", str(n)) for n in range(9)]
+    make(store, "plan", [], messages)
+    make(store, "other", [], [said("anna", "elsewhere")])
+    ids = [message["id"] for message in messages]
+    assert index.message_ids("plan", [0, 7, 8, 9, 400, -1]) == {0: ids[0], 7: ids[7], 8: ids[8]}
+    assert index.message_ids("plan", []) == {} == index.message_ids("missing", [0])
+    assert [index.place_of("plan", id) for id in ids] == list(range(9))
+    assert index.place_of("plan", "missing") is None and index.place_of("other", ids[0]) is None
+    assert index.conversation_of(ids[3]) == ("plan", 3) and index.conversation_of("missing") is None
+    new = str(store.append("plan", content="new").id)
+    assert index.message_ids("plan", [9]) == {9: new} and index.place_of("plan", new) == 9
+    assert index.conversation_of(new) == ("plan", 9)
+
+
+def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
+    index = store.engine.index
+    messages = [said("bob", "0"), said("anna", "1"), said(None, "2", LATE), said("carl", "3"), said("bob", "4", LATE)]
+    make(store, "plan", [], [*messages, said("anna", "5")])
+    assert index.said_after("plan", 0, "anna", 0) == (4, ("bob", "", "carl"), (4, "bob", "4", LATE))
+    assert index.said_after("plan", 1, "bob", 0) == (4, ("anna", "", "carl"), (5, "anna", "5", EARLY))
+    assert index.said_after("plan", 0, "anna", ms_of(LATE)) == (2, ("", "bob"), (4, "bob", "4", LATE))
+    assert index.said_after("plan", 5, "anna", 0) == (0, (), None) == index.said_after("missing", 0, "anna", 0)
+    store.append("plan", content="6", from_="dora")
+    found = index.said_after("plan", 5, "anna", 0)
+    assert (found.total, found.senders) == (1, ("dora",)) and found.last is not None
+    assert (found.last.place, found.last.content) == (6, "6")
