@@ -29,8 +29,11 @@ that changed last. Where a command takes a message, `@N` is the message at place
 Output on a terminal is for people, and may change. Output for programs is stable: `--json` of every command, and the
 lines with tabs between their columns that a command prints when stdout is not a terminal. These are `list` (id, time of
 the last change, title, mode, tags, state; with `--summaries-of` the state ends in the state of the source: `current`,
-`behind`, `elsewhere`, `gone` or `unknown`), `trash` (id, time of deletion, title), `servers list` (server, on or off)
-and `locks` (id, state, holder, user@host, time, title). A control character in a file is printed as its escape.
+`behind`, `elsewhere`, `gone` or `unknown`), `trash` (id, time of deletion, title), `servers list` (server, on or off),
+`locks` (id, state, holder, user@host, time, title), `inbox` (conversation, unread messages, senders, time, title, last
+text), `listen` and `history` (time, conversation, sender, message, text), `message status` (agent, state),
+`agents list` (id, state, last seen, project, status) and `group list` (id, time of the last change, agents, title). A
+control character in a file is printed as its escape.
 
 Errors and warnings go to stderr, as `capsule: ...`. With `--json` each is one line with a JSON object:
 `{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warning": ...}`.
@@ -42,7 +45,10 @@ An option means the same in every command: `--at` is a version in git, `--since`
 from, `--context` the project's snapshot, `--branch` which branches to look at, `--which` a message to change, `-m` a
 text to write, `-n` the largest number to show, `-F` a file to read.
 
-Completion of commands, options, ids and tags: `capsule --install-completion`, once for each shell.
+`send`, `inbox`, `listen`, `history`, `group` and `agents status` act for an agent: that of `--as`, or else of
+`CAPSULE_AGENT`, or else the one that is registered for the current folder or the nearest folder above it.
+
+Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once for each shell.
 """
 
 

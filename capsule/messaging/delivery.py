@@ -7,7 +7,6 @@ again. The sender reads no index.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from contextlib import suppress
@@ -200,15 +199,17 @@ class Messages:
 
         Raises and costs as `listen`.
         """
-        listener, who = await asyncio.to_thread(self._begin, agent, conversation, limit, timeout_s)
-        mail, until = await asyncio.to_thread(listener.look), time.monotonic() + timeout_s
+        from asyncio import to_thread  # A short command needs no event loop, and asyncio takes long to import.
+
+        listener, who = await to_thread(self._begin, agent, conversation, limit, timeout_s)
+        mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
             with self._store.agents.listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = await self._store.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break
-                    mail = await asyncio.to_thread(self._after, listener, changes)
+                    mail = await to_thread(self._after, listener, changes)
         return self._heard(who, conversation, listener, mail)
 
     def _begin(self, agent: str | None, conversation: str | None, limit: int, timeout_s: float) -> tuple[Listener, str]:

@@ -28,14 +28,13 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("search", "search", "Find messages and titles by their words."),
         ("watch", "tail", "Print the last messages, and follow with -f."),
         ("watch", "watch", "Report changes as they happen."),
-        ("edit", "edit", "Change a conversation or a message in your editor."),
+        ("edit", "edit", "Change a conversation or message in your editor."),
     ),
     "Order and remove": (
-        ("heads", "rename, tag, pin, archive", "Change the title, the tags or the place in lists."),
+        ("heads", "rename, tag, pin, archive", "Change the title, tags or the place in lists."),
         ("heads", "set", "Change several of these at once, or undo them."),
         ("trash", "delete (rm)", "Move conversations or messages to the trash."),
-        ("trash", "trash, restore", "List what is in the trash, or bring it back."),
-        ("trash", "purge", "Empty the trash for good."),
+        ("trash", "trash, restore, purge", "List the trash, bring back from it, or empty it."),
         ("heads", "lock, unlock, locks", "Hold a conversation for yourself, or let it go."),
     ),
     "Branch and carry on": (
@@ -46,6 +45,10 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
         ("context", "context", "Attach a snapshot of a project, and check it."),
         ("servers", "servers", "Switch MCP servers for one conversation."),
+    ),
+    "Talk to each other": (
+        ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
+        ("messaging.agents", "agents, group, message", "See who is there, and meet in groups."),
     ),
     "Work together": (
         ("git.clone", "git", "Commit, sync, compare and restore with git."),
@@ -69,17 +72,22 @@ def commands_in(names: str) -> list[str]:
 #: The modules of the commands.
 MODULES: dict[str, str] = {
     **{name: module for lines in HELP.values() for module, names, _ in lines for name in commands_in(names)},
+    "group": "messaging.groups",
+    "message": "messaging.messages",
     "tokens": "mcp.tokens",
     "help": "help",
 }
 
 #: The commands of those that have some.
 GROUPS: dict[str, dict[str, str]] = {
+    "agents": dict.fromkeys(("list", "register", "show", "status", "forget"), "messaging.agents"),
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
     "git": dict.fromkeys(("setup", "teardown", "status"), "git.clone")
     | dict.fromkeys(("commit", "autocommit", "sync"), "git.sync")
     | dict.fromkeys(("log", "diff", "restore"), "git.history")
     | dict.fromkeys(("conflicts", "resolve"), "git.conflicts"),
+    "group": dict.fromkeys(("new", "add", "leave", "rename", "list"), "messaging.groups"),
+    "message": dict.fromkeys(("status",), "messaging.messages"),
     "mcp": dict.fromkeys(("install", "uninstall", "doctor"), "mcp.clients"),
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
     "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),

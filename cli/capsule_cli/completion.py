@@ -57,6 +57,12 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
     return [(tag, counted(count, "conversation")) for tag, count in counts.most_common()]
 
 
+def complete_agent(incomplete: str) -> list[tuple[str, str]]:
+    """The ids of the agents that begin with `incomplete`, with what they are doing."""
+    agents = _of_store(lambda store: store.agents.list())
+    return [(one.id, one.status_message or one.project_path or "") for one in agents if one.id.startswith(incomplete)]
+
+
 def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
     """The ids in the trash that begin with `incomplete`."""
     items = _of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])

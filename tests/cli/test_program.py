@@ -274,9 +274,12 @@ def test_output_to_a_full_disk_is_no_success(capsule: Any) -> None:
     assert process.stderr.read().startswith(b"capsule: ")
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--json", "list"], ["append", "@last", "--jsonl"]])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["--json", "list"], ["append", "@last", "--jsonl"], ["inbox", "--as", "anna"]]
+)
 def test_starting_imports_nothing_heavy(capsule: Any, words: list[str]) -> None:
     capsule.new("A")
+    capsule("agents", "register", "--as", "anna")
     capsule("list")  # The index is built once, under a lock.
     script = (
         "import sys; from capsule_cli.app import main\n"

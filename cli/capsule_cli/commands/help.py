@@ -38,7 +38,7 @@ def overview(sections: Mapping[str, Iterable[tuple[str, str, str]]]) -> str:
         yield "Usage: capsule COMMAND [ARGUMENTS] [OPTIONS]"
         for title, commands in sections.items():
             yield f"{title}:"
-            yield from (f"  {names:<25}  {says}" for _, names, says in commands)
+            yield from (f"  {names:<28}  {says}" for _, names, says in commands)
 
     return "\n".join(lines()) + "\n" + _FOOT
 

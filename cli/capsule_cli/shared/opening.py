@@ -9,9 +9,11 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.options import usage
 from capsule_cli.shared.output import say
 
 if TYPE_CHECKING:
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 def holder() -> str | None:
     """The name of the instance to act as, from the option or the environment; None: this process alone."""
     return asked.instance or os.environ.get("CAPSULE_INSTANCE") or None
+
+
+def agent_named() -> str | None:
+    """The agent that a command of messaging acts for, from the option or the environment; None: neither says it."""
+    return asked.agent or os.environ.get("CAPSULE_AGENT") or None
 
 
 @contextmanager
@@ -46,6 +53,31 @@ def conversation(id: str) -> Iterator[tuple[Store, str]]:
     """The store, open while the body runs, and the id of the conversation that is named by `id`."""
     with store_of() as store:
         yield store, store.resolve(id)
+
+
+@contextmanager
+def acting() -> Iterator[tuple[Store, str]]:
+    """The store, open while the body runs, and the agent that the command acts for.
+
+    Raises:
+        typer.BadParameter: Neither the option nor the environment names it, nor is one agent registered for the folder.
+    """
+    with store_of() as store:
+        yield store, agent_named() or _agent_here(store)
+
+
+def _agent_here(store: Store) -> str:
+    """The agent whose project is the current folder, or the nearest one above it."""
+    by_project: dict[str, list[str]] = {}
+    for agent in store.agents.list():
+        by_project.setdefault(agent.project_path or "", []).append(agent.id)
+    here = Path(os.path.realpath(os.getcwd()))
+    found = next((by_project[str(folder)] for folder in (here, *here.parents) if str(folder) in by_project), [])
+    if len(found) != 1:
+        who = f"{' and '.join(found)} work in this folder" if found else "no agent works in this folder"
+        ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
+        raise usage(f"which agent is this? {who}; {ways}", "--as")
+    return found[0]
 
 
 class ToStderr(logging.Handler):

@@ -175,8 +175,8 @@ def styled(text: str, *codes: int) -> str:
 
 
 #: The columns of a table with times, and with numbers.
-_TIMES = frozenset({"time", "updated", "deleted", "since", "created", "expires", "set at"})
-_NUMBERS = frozenset({"n", "messages", "words", "bytes", "tokens"})
+_TIMES = frozenset({"time", "updated", "deleted", "since", "created", "expires", "set at", "seen"})
+_NUMBERS = frozenset({"n", "messages", "words", "bytes", "tokens", "unread"})
 
 
 def listing(value: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str, **more: Any) -> None:

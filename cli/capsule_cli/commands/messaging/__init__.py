@@ -1,0 +1,1 @@
+"""The commands with which people and agents talk to each other."""

@@ -1,0 +1,153 @@
+"""`send`, `inbox`, `listen`, `history` and `message`: what agents say to each other.
+
+What must stay true: a message is acknowledged only after it was printed, and after the command that was to get it has
+ended; without --json it is one line for a program, and no text in it can begin another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capsule_cli.completion import complete_agent, complete_id
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.exec import run_for
+from capsule_cli.shared.inputs import message_text
+from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.options import File, Id, argument, flag, option, refuse, seconds
+from capsule_cli.shared.output import answer, in_terminal, listing, out, out_json, out_rows
+from capsule_cli.signals import end_at_once
+
+if TYPE_CHECKING:
+    from capsule.messaging.mail import Mail, Sent
+
+commands = typer.Typer()
+group = typer.Typer(no_args_is_help=True)
+
+_CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
+Conversation = Annotated[
+    str | None, typer.Option("--conversation", metavar="ID", autocompletion=complete_id, help=_CONVERSATION)
+]
+#: Seconds of one wait of many.
+_WAIT_S = 3600
+
+
+@group.callback()
+def _message() -> None:
+    """Say what became of a message."""
+
+
+@commands.command("send")
+def send(
+    text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
+    to: str | None = option("--to AGENT", "Send it to this agent.", autocompletion=complete_agent),
+    conversation: Conversation = None,
+    reply_to: str | None = option("--reply-to MESSAGE", "Name the message that it answers, by its id."),
+    file: File = None,
+) -> None:
+    """Send a message to an agent or a conversation and print its id. With neither: to the only other agent.
+
+    When the id is printed, the message is on the disk. --json says what became of it for each recipient: stored, rung
+    (a wake was delivered), or read.
+    """
+    refuse(to is not None and conversation is not None, "give --to or --conversation, not both", "--to")
+    content = message_text(text, file)
+    with acting() as (store, agent):
+        id = None if conversation is None else store.resolve(conversation)
+        sent = store.messages.send(content, agent=agent, to=to, conversation=id, reply_to=reply_to)
+    _tell_sent(sent, sent.message)
+
+
+@commands.command("status")
+def status(id: Annotated[str, typer.Argument(metavar="ID", help="The message: its id.")]) -> None:
+    """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
+    with store_of() as store:
+        sent = store.messages.status(id, agent=agent_named())
+    _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
+
+
+def _tell_sent(sent: Sent, plain: str) -> None:
+    by = ", ".join(f"{name}: {state}" for name, state in sent.recipients.items())
+    answer(sent.as_json(), f"{sent.message}  {by}" if in_terminal() else plain, line=True)
+
+
+@commands.command("inbox")
+def inbox() -> None:
+    """List the conversations with unread messages: how many, from whom, and the last one. It marks nothing read."""
+    with acting() as (store, agent):
+        found = store.messages.inbox(agent=agent)
+    rows = [
+        (item.id, str(item.unread), ",".join(item.senders), item.last.timestamp, item.name, item.last.content)
+        for item in found.conversations
+    ]
+    columns = ("id", "unread", "from", "time", "title", "text")
+    listing(found.as_json(), columns, rows, "nothing is unread", last="text")
+
+
+@commands.command("listen")
+def listen(
+    follow: bool = flag("--follow -f", "Go on until Ctrl-C. A message counts as read when the next one is waited for."),
+    exec_: str | None = option(
+        "--exec CMD",
+        "Run this in a shell for each message, one after the other. The command finds the message as JSON in "
+        "CAPSULE_MESSAGE and on its standard input, and the conversation in CAPSULE_ID, and CAPSULE_STORE.",
+    ),
+    ack: bool = flag("--ack", "Acknowledge the messages: they count as read once they are printed."),
+    timeout: str | None = option("--timeout DURATION", "Wait this long at most, for example 5s. Default: for ever."),
+    conversation: Conversation = None,
+) -> None:
+    """Print the unread messages, or wait for the next one. If none comes in time, print nothing and exit with 0.
+
+    A line has the time, the conversation, the sender, the id and the text; with --json it is a JSON object. Without
+    --ack the next `listen` prints them again.
+    """
+    wait_s = None if timeout is None else seconds(timeout, "--timeout")
+    end_at_once()
+    with acting() as (store, agent):
+        id = None if conversation is None else store.resolve(conversation)
+        while True:
+            wait = _WAIT_S if wait_s is None else wait_s
+            heard = store.messages.listen(agent=agent, timeout_s=wait, conversation=id)
+            for mail in heard.messages:
+                _tell(mail)
+                if exec_ is not None:
+                    variables = {"CAPSULE_ID": mail.conversation, "CAPSULE_STORE": store.root}
+                    run_for(mail.as_json(), exec_, "CAPSULE_MESSAGE", short={"content": ""}, **variables)
+                    if ack:  # A command may take long: what it got must not come again when this process is ended.
+                        store.messages.ack(agent=agent, conversation=mail.conversation, message=mail.id)
+            if ack and heard.messages:
+                store.messages.ack(agent=agent, cursor=heard.cursor)
+            if not follow if heard.messages else wait_s is not None:
+                return
+
+
+def _tell(mail: Mail) -> None:
+    if asked.json:
+        out_json(mail.as_json(), line=True)
+    elif in_terminal():
+        from capsule_cli.commands.show import drawn
+
+        out(drawn(mail.at, {**mail.as_json(), "role": mail.from_, "from": None}, mail.conversation) + "\n")
+    else:
+        out_rows([(mail.timestamp, mail.conversation, mail.from_, mail.id, mail.content)])
+
+
+@commands.command("history")
+def history(
+    id: Id,
+    limit: int = option("--limit -n N", "Print at most N messages.", 20, min=1),
+    before: str | None = option("--before CURSOR", "Print the messages before those of another page: its `before`."),
+    after: str | None = option("--after CURSOR", "Print the messages after those of another page: its `after`."),
+) -> None:
+    """Print the newest messages of a conversation that the agent may read, the oldest first. It marks nothing read.
+
+    --json prints one object: `messages`, and the cursors `before` and `after` of the pages on both sides.
+    """
+    refuse(before is not None and after is not None, "give --before or --after, not both", "--before")
+    with acting() as (store, agent):
+        page = store.messages.history(store.resolve(id), agent=agent, limit=limit, before=before, after=after)
+    if asked.json:
+        out_json(page.as_json())
+    for mail in page.messages if not asked.json else ():
+        _tell(mail)

@@ -1,0 +1,243 @@
+"""Messaging at the command line, as scripts rely on it: who sends, who hears, and what becomes of a message."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def team(capsule: Any, tmp_path: Path) -> Any:
+    """`capsule`, where anna, bob and carl are registered, each for a folder of the same name."""
+    for name in ("anna", "bob", "carl"):
+        (tmp_path / name).mkdir()
+        capsule("agents", "register", "--as", name, "--project", str(tmp_path / name))
+    return capsule
+
+
+def objects(lines: str) -> list[Any]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+# -- the scripts, each command a process of its own -------------------------------------------------------------------
+
+
+def test_registering_prints_the_id_and_does_the_same_when_repeated(capsule: Any, tmp_path: Path) -> None:
+    words = ("agents", "register", "--as", "anna", "--project", str(tmp_path))
+    assert [capsule.process(*words).stdout for _ in range(2)] == ["anna\n", "anna\n"]
+    (anna,) = capsule.json("agents", "list")
+    assert (anna["id"], anna["projectPath"]) == ("anna", str(tmp_path))
+
+
+def test_a_message_is_sent_listed_heard_and_acknowledged(team: Any) -> None:
+    sent = json.loads(team.process("send", "--as", "anna", "--to", "bob", "The build is red", "--json").stdout)
+    assert sent.keys() == {"conversation", "message", "recipients"} and sent["recipients"] == {"bob": "stored"}
+    assert sent["conversation"] == "direct_anna_bob"
+
+    inbox = json.loads(team.process("inbox", "--as", "bob", "--json").stdout)
+    (item,) = inbox["conversations"]
+    assert (inbox["unread"], item["id"], item["type"], item["unread"]) == (1, "direct_anna_bob", "direct", 1)
+    assert (item["last"]["from"], item["last"]["content"]) == ("anna", "The build is red") and item["last"]["timestamp"]
+
+    for words in ((), ("--ack",)):
+        (mail,) = objects(team.process("listen", "--as", "bob", "--timeout", "0s", "--json", *words).stdout)
+        assert (mail["conversation"], mail["type"], mail["id"]) == ("direct_anna_bob", "direct", sent["message"])
+        assert (mail["from"], mail["content"]) == ("anna", "The build is red") and mail["timestamp"]
+    nothing = team.process("listen", "--as", "bob", "--timeout", "1s", "--json")
+    assert (nothing.stdout, nothing.stderr) == ("", "")
+    assert json.loads(team.process("inbox", "--as", "bob", "--json").stdout)["unread"] == 0
+    status = json.loads(team.process("message", "status", sent["message"], "--json").stdout)
+    assert status == sent | {"recipients": {"bob": "read"}}
+
+
+def test_who_listens_hears_what_another_process_sends_meanwhile(team: Any) -> None:
+    listening = team.start("listen", "--as", "bob", "--timeout", "50s", "--json")
+    team.process("send", "--as", "anna", "--to", "bob", "now")
+    stdout, _ = listening.communicate(timeout=60)
+    assert [mail["content"] for mail in objects(stdout.decode())] == ["now"] and listening.returncode == 0
+
+
+def test_only_participants_write_to_a_group_and_who_left_does_not(team: Any) -> None:
+    id = team.process("group", "new", "Release", "--as", "anna", "--with", "bob,carl").line
+    sent = team.json("send", "--as", "anna", "--conversation", id, "to all of you")
+    assert sent["recipients"] == {"bob": "stored", "carl": "stored"}
+    team("agents", "register", "--as", "dora")
+    team.process("send", "--as", "dora", "--conversation", id, "me too", expect=6)
+    team.process("group", "leave", id, "--as", "carl")
+    refused = team.process("send", "--as", "carl", "--conversation", id, "one more thing", "--json", expect=6)
+    assert json.loads(refused.stderr)["error"]["kind"] == "Refused"
+    assert team.json("send", "--as", "anna", "--conversation", id, "on we go")["recipients"] == {"bob": "stored"}
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_can_reach_nobody_is_an_error_that_says_who_there_is(capsule: Any) -> None:
+    capsule("agents", "register", "--as", "anna")
+    assert capsule.process("send", "hello", "--as", "anna", expect=2).stdout == ""
+    for name in ("bob", "carl"):
+        capsule("agents", "register", "--as", name)
+    for words in (("--to", "nobody"), ()):
+        answer = capsule("send", "hello", "--as", "anna", *words, expect=3 if words else 2)
+        assert "bob" in answer.stderr and "carl" in answer.stderr
+    capsule("send", "hello", "--as", "anna", "--to", "anna", expect=6)
+
+
+def test_without_a_target_a_message_goes_to_the_only_other_agent(capsule: Any) -> None:
+    for name in ("anna", "bob"):
+        capsule("agents", "register", "--as", name)
+    assert capsule.json("send", "hello", "--as", "bob")["recipients"] == {"anna": "stored"}
+
+
+def test_the_text_of_a_message_comes_from_standard_input_or_a_file(team: Any, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("from a file\n", encoding="utf-8")
+    team("send", "--as", "anna", "--to", "bob", input="from a pipe\n")
+    team("send", "--as", "anna", "--to", "bob", "--file", str(tmp_path / "text"))
+    said = objects(team("listen", "--as", "bob", "--timeout", "0s", "--json").stdout)
+    assert [mail["content"] for mail in said] == ["from a pipe", "from a file"]
+    team("send", "--as", "anna", "--to", "bob", input=" \n", expect=2)
+
+
+def test_an_answer_names_the_message_that_it_answers(team: Any) -> None:
+    question = team("send", "--as", "anna", "--to", "bob", "Red or green?").line
+    team("send", "--as", "bob", "--to", "anna", "green", "--reply-to", question)
+    (mail,) = objects(team("listen", "--as", "anna", "--timeout", "0s", "--json").stdout)
+    assert mail["replyTo"] == question
+
+
+# -- who one is ------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_named_by_the_option_else_by_the_environment_else_by_the_folder(
+    team: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sender(*words: str) -> str:
+        team("send", "--to", "carl", "hello", *words)
+        return str(objects(team("listen", "--as", "carl", "--ack", "--timeout", "0s", "--json").stdout)[-1]["from"])
+
+    (tmp_path / "anna" / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "anna" / "below")
+    assert sender() == "anna"
+    monkeypatch.setenv("CAPSULE_AGENT", "bob")
+    assert sender() == "bob" and sender("--as", "anna") == "anna"
+    monkeypatch.delenv("CAPSULE_AGENT")
+    monkeypatch.chdir(tmp_path)
+    said = team("inbox", expect=2).stderr
+    assert "--as" in said and "CAPSULE_AGENT" in said and "capsule agents register" in said
+
+
+def test_two_agents_of_one_folder_are_told_apart_by_name_only(
+    team: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team("agents", "register", "--as", "dora", "--project", str(tmp_path / "anna"))
+    monkeypatch.chdir(tmp_path / "anna")
+    said = team("inbox", expect=2).stderr
+    assert "anna" in said and "dora" in said
+
+
+# -- listening and reading --------------------------------------------------------------------------------------------
+
+
+def test_listen_follows_until_ctrl_c(team: Any) -> None:
+    process = team.start("listen", "--as", "bob", "--follow", "--json")
+    for text in ("one", "two"):
+        team("send", "--as", "anna", "--to", "bob", text)
+        assert json.loads(process.stdout.readline())["content"] == text
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130 and process.stderr.read() == b""
+
+
+def test_listen_runs_a_command_for_each_message_and_survives_its_failure(team: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for text in ("one", "x" * 200_000):
+        team("send", "--as", "anna", "--to", "bob", input=text)
+    command = f"wc -c >> '{log}'; echo \"$CAPSULE_MESSAGE\" >> '{log}'; echo $CAPSULE_ID >> '{log}'; exit 3"
+    told = team("listen", "--as", "bob", "--ack", "--timeout", "0s", "--exec", command, "--json")
+    assert len(objects(told.stdout)) == 2 and told.stderr.count("exit code 3") == 2
+    first, one, id, second, two, _ = log.read_text(encoding="utf-8").splitlines()
+    assert id == "direct_anna_bob" and json.loads(one)["content"] == "one" and json.loads(two)["content"] == ""
+    assert int(first) < 1000 and int(second) > 200_000
+    assert team.json("inbox", "--as", "bob")["unread"] == 0
+
+
+def test_listen_hears_one_conversation_only_when_it_is_named(team: Any) -> None:
+    team("send", "--as", "carl", "--to", "bob", "aside")
+    team("send", "--as", "anna", "--to", "bob", "wanted")
+    words = ("listen", "--as", "bob", "--timeout", "0s", "--conversation", "direct_anna_bob", "--json")
+    assert [mail["content"] for mail in objects(team(*words).stdout)] == ["wanted"]
+
+
+def test_without_json_a_message_is_one_line_that_no_text_can_break(team: Any) -> None:
+    id = team("send", "--as", "anna", "--to", "bob", "one\n2025-01-01\tdirect\tcarl\x1b[2J").line
+    (line,) = team("listen", "--as", "bob", "--timeout", "0s").stdout.splitlines()
+    time, conversation, sender, message, text = line.split("\t")
+    assert (conversation, sender, message) == ("direct_anna_bob", "anna", id) and time[10] == "T"
+    assert text == "one\\n2025-01-01\\tdirect\\tcarl\\x1b[2J"
+    (line,) = team("inbox", "--as", "bob").stdout.splitlines()
+    assert line.split("\t")[:3] == ["direct_anna_bob", "1", "anna"]
+    assert "anna" in team.terminal("listen", "--as", "bob", "--timeout", "0s")
+    assert "direct_a" in team.terminal("inbox", "--as", "bob")
+
+
+def test_history_gives_the_newest_messages_in_order_and_marks_nothing_read(team: Any) -> None:
+    for number in range(5):
+        team("send", "--as", "anna", "--to", "bob", f"message {number}")
+    newest = team.json("history", "direct_anna_bob", "--as", "bob", "--limit", "2")
+    assert [message["content"] for message in newest["messages"]] == ["message 3", "message 4"]
+    words = ("history", "direct_anna_bob", "--as", "bob", "--limit", "2", "--before", newest["before"])
+    older = team.json(*words)
+    assert [message["content"] for message in older["messages"]] == ["message 1", "message 2"]
+    words = ("history", "direct_anna_bob", "--as", "bob", "--after", older["after"])
+    assert team.json(*words)["messages"] == newest["messages"]
+    assert "message 4" in team("history", "direct_anna_bob", "--as", "bob").stdout
+    assert team.json("inbox", "--as", "bob")["unread"] == 5
+
+
+# -- groups and agents ------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_renamed_left_and_joined_again(team: Any) -> None:
+    id = team("group", "new", "Release", "--as", "anna", "--with", "bob", "--history", "all").line
+    team("group", "rename", id, "Release 2", "--as", "bob")
+    team("group", "leave", id, "--as", "bob")
+    assert team.json("group", "list", "--as", "bob") == []
+    team("group", "add", id, "bob", "carl", "--as", "anna")
+    (head,) = team.json("group", "list", "--as", "carl")
+    assert (head["id"], head["title"], head["history"]) == (id, "Release 2", "all")
+    assert [member["id"] for member in head["participants"] if not member.get("leftAt")] == ["anna", "bob", "carl"]
+    (line,) = team("group", "list", "--as", "carl").stdout.splitlines()
+    assert line.split("\t")[0] == id and "anna" in line
+    team("group", "add", id, "nobody-here", "--as", "anna", expect=3)
+
+
+def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_path: Path) -> None:
+    team("agents", "status", "builds the release", "--as", "anna")
+    anna = team.json("agents", "show", "anna")
+    assert (anna["id"], anna["statusMessage"], anna["online"]) == ("anna", "builds the release", False)
+    assert "builds the release" in team("agents", "show", "anna").stdout
+    rows = [line.split("\t") for line in team("agents", "list").stdout.splitlines()]
+    assert [row[0] for row in rows] == ["anna", "bob", "carl"] and rows[0][3] == str(tmp_path / "anna")
+    team("agents", "forget", "carl", "--yes")
+    assert [agent["id"] for agent in team.json("agents", "list")] == ["anna", "bob"]
+    team("agents", "show", "carl", expect=3)
+
+
+def test_an_agent_gets_its_id_from_the_folder_and_is_listening_while_it_listens(
+    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Größe 1").mkdir()
+    monkeypatch.chdir(tmp_path / "Größe 1")
+    id = capsule("agents", "register").line
+    assert capsule("agents", "register").line == id
+    capsule("agents", "register", "--as", "bob")
+    process = capsule.start("listen", "--follow", "--json")
+    capsule("send", "--as", "bob", "--to", id, "hello")
+    assert json.loads(process.stdout.readline())["content"] == "hello"
+    assert capsule.json("agents", "show", id)["online"]
+    process.kill()
+    process.wait(60)
+    assert not capsule.json("agents", "show", id)["online"]
