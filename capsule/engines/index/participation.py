@@ -15,7 +15,8 @@ from capsule import timestamps
 from capsule.engines.index.rows import HEAD_COLUMNS, head_of
 from capsule.format.members import Member
 
-_MINE = f"SELECT {HEAD_COLUMNS}, updated_ms, mtime_ns, entries FROM capsules"
+_LAST = "(SELECT id FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
+_MINE = f"SELECT {HEAD_COLUMNS}, updated_ms, mtime_ns, entries, coalesce({_LAST}, '') FROM capsules"
 _NUM = "(SELECT num FROM capsules WHERE id = ?)"
 
 
@@ -25,6 +26,7 @@ class Mine:
 
     Attributes:
         entries: How many messages it has, in all its branches.
+        last: The id of the last of them; empty: there is none. A cursor that has it, at its place, has read everything.
         members: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
     """
@@ -37,6 +39,7 @@ class Mine:
     updated_at: str
     members: tuple[Member, ...]
     history: str
+    last: str
 
 
 class Last(NamedTuple):
@@ -95,10 +98,10 @@ class Participations:
         self.stale = set()
 
     def _entry(self, row: tuple[Any, ...], was: _Entry | None = None) -> _Entry:
-        *columns, updated_ms, mtime_ns, entries = row
+        *columns, updated_ms, mtime_ns, entries, last = row
         head = head_of(tuple(columns), "")
-        about = (head.type, head.title, entries, head.archived, head.updated_at, head.participants, head.history)
-        mine = Mine(head.id, *about)
+        about = (head.type, head.title, entries, head.archived, head.updated_at, head.participants)
+        mine = Mine(head.id, *about, head.history, last)
         if was is not None and was[-1] == mine:
             mine = was[-1]
         entry = self._entries[head.id] = (updated_ms, mtime_ns, head.id, mine)
