@@ -322,6 +322,8 @@ def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
         capsule("new", "--id", id)
     capsule("delete", "beta-1")
     capsule("tag", "alpha-1", "design", "deep")
+    for name in ("anna", "annika", "bob"):
+        capsule("agents", "register", "--as", name)
     (capsule.root / "conversations" / "untold-1.json").write_text("{")
     for line, words in (
         ("show al", ["alpha-1", "alpha-2"]),
@@ -331,6 +333,8 @@ def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
         ("una", []),
         ("unl", ["unlock"]),
         ("list --tag de", ["deep", "design"]),
+        ("send --to an", ["anna", "annika"]),
+        ("inbox --as b", ["bob"]),
         ("append alpha-1 --role as", ["assistant"]),
     ):
         assert sorted(_complete(capsule, f"capsule {line}", len(shlex.split(line)))) == words
