@@ -49,6 +49,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Talk to each other": (
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
         ("messaging.agents", "agents, group, message", "See who is there, and meet in groups."),
+        ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
     ),
     "Work together": (
         ("git.clone", "git", "Commit, sync, compare and restore with git."),
@@ -89,6 +90,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "group": dict.fromkeys(("new", "add", "leave", "rename", "list"), "messaging.groups"),
     "message": dict.fromkeys(("status",), "messaging.messages"),
     "mcp": dict.fromkeys(("install", "uninstall", "doctor"), "mcp.clients"),
+    "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
     "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),
 }

@@ -1,0 +1,75 @@
+"""`notifications`: the block in CLAUDE.md and AGENTS.md that says how much mail waits for an agent that is away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.output import answer, listing
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+
+@group.callback()
+def _notifications() -> None:
+    """Say in the project's CLAUDE.md, and AGENTS.md where it exists, how much mail waits for an agent that is away.
+
+    The block has numbers and names, and never the text of a message. It goes when everything is read. The setting
+    notifications.files in capsule.toml names other files.
+    """
+
+
+@commands.command("on")
+def on() -> None:
+    """Let the agent have a block while it is away."""
+    _switch(True)
+
+
+@commands.command("off")
+def off() -> None:
+    """Let the agent have no block, and remove the one that is there."""
+    _switch(False)
+
+
+@commands.command("status")
+def status() -> None:
+    """List the agents with their blocks: on or off, and the files that have one. With --as: only this agent."""
+    from capsule.messaging import notices
+
+    with store_of() as store:
+        named = agent_named()
+        agents = store.agents.list() if named is None else [store.agents.get(named)]
+        found = [(agent, notices.blocks(store, agent.id)) for agent in agents]
+    value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in found]
+    rows = [(agent.id, _word(agent.notifications), ", ".join(files)) for agent, files in found]
+    listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
+
+
+@commands.command("clean")
+def clean() -> None:
+    """Remove the blocks of all agents. With --as: of this agent. The next message to an agent brings its block back."""
+    from capsule.messaging import notices
+
+    with store_of() as store:
+        named = agent_named()
+        agents = [agent.id for agent in store.agents.list()] if named is None else [named]
+        files = [path for agent in agents for path in notices.clean(store, agent)]
+    answer({"cleaned": files}, "\n".join(f"{path}: the block is gone" for path in files) or "there was no block")
+
+
+def _switch(is_on: bool) -> None:
+    from capsule.messaging import notices
+
+    with acting() as (store, agent):
+        store.agents.set_notifications(agent, is_on)
+        notices.update(store, agent)
+        files = notices.blocks(store, agent)
+    value: dict[str, Any] = {"agent": agent, "notifications": is_on, "files": files}
+    answer(value, f"{agent}: notifications {_word(is_on)}")
+
+
+def _word(is_on: bool) -> str:
+    return "on" if is_on else "off"
