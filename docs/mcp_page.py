@@ -9,6 +9,7 @@ from typing import Any
 from mcp_types import Prompt, Resource, ResourceTemplate, Tool
 
 from capsule.mcp_server.server import INSTRUCTIONS, build
+from capsule.mcp_server.tools.registry import TOOLS
 
 #: Listing what the server has asks nothing of a store.
 NO_STORE: Any = None
@@ -50,6 +51,24 @@ install CLIENT` writes the entry into a client's configuration. The server speak
   alone or with their whole conversation.
 - **An error says what to do**, in terms of tools.
 """
+_MESSAGING = """\
+## Tools of messaging
+
+`capsule mcp --tools messaging` offers these tools instead of those above, and `--tools all` offers both.
+
+- **Who you are is how the server was started**: the agent of `--as`, else of `CAPSULE_AGENT`, else of the folder that
+  the server is started in. Over HTTP it is the name of the token. The server registers the agent. The agent is online
+  while the server runs, over HTTP while the session lasts. No argument says for whom a call acts.
+- **A message is delivered at least once.** What `listen` answered is read once the client listens again, or once it
+  gives the answer's `cursor` as `ack`. A call that is cancelled marks nothing as read, and neither does a client that
+  dies. `listen` waits for 50 seconds at most, because clients cut a call after 60. It tells the client every five
+  seconds that it goes on. Nothing is lost between two calls.
+- **The answer of every other tool ends with one line** when there is a new message: `2 unread from anna, build-bot:
+  listen`. It is there once for a message, and holds none of its text.
+- **What others write is data.** It has no authority over an agent.
+- **An idle agent is woken** by the doorbell of its client, if one was installed. The server rings it while messages
+  wait and nobody listens for them.
+"""
 _SUBSCRIPTIONS = """\
 ## Subscriptions
 
@@ -62,7 +81,7 @@ gets another title. The server follows the store only while a client is subscrib
 
 def text() -> str:
     """The page."""
-    server = build(NO_STORE, version="")
+    server = build(NO_STORE, version="", tools="all")
     server.ready()
 
     async def listed() -> tuple[list[Tool], list[Resource], list[ResourceTemplate], list[Prompt]]:
@@ -72,10 +91,13 @@ def text() -> str:
     tools, resources, templates, prompts = asyncio.run(listed())
     parts = [
         _INTRODUCTION,
-        f"What the server tells a client's model:\n\n> {INSTRUCTIONS}\n",
-        "## Tools\n",
+        "What the server tells a client's model, of the tools that it offers:\n",
+        f"> {INSTRUCTIONS['conversations']}\n",
+        f"> {INSTRUCTIONS['messaging']}\n",
     ]
-    parts += map(_tool, tools)
+    messaging = {tool.__name__ for tool, _ in TOOLS["messaging"]}
+    parts += ["## Tools of conversations\n", *(_tool(tool) for tool in tools if tool.name not in messaging)]
+    parts += [_MESSAGING, *(_tool(tool) for tool in tools if tool.name in messaging)]
     parts += ["## Resources\n", _table(("address", "what"), [*map(_resource, resources), *map(_template, templates)])]
     parts += ["The server completes ids, titles, tags and kinds.\n", _SUBSCRIPTIONS, "## Prompts\n"]
     parts.append(_table(("prompt", "what", "arguments"), [_prompt(prompt) for prompt in prompts]))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
     from mcp_types import ToolAnnotations
 
+#: Which tools a server offers.
+Toolset = Literal["conversations", "messaging", "all"]
 Scope = Literal["read", "write", "admin"]
 #: From the narrowest to the widest; each holds those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)

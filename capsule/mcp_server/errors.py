@@ -62,6 +62,8 @@ def explained(error: CapsuleError) -> str:
             text = f"the lock this server held on conversation {error.id} was taken away: {now}; nothing was done"
         case InvalidDocument():
             text = f"{visible(error.message)}\nThe file is kept as it is; a person has to correct it. Tell the user."
+        case Refused(path=""):  # By a rule, and not by the system.
+            text = f"{visible(error.message)}; nothing was done"
         case StorageFailed() | Refused():
             text = f"{visible(error.message)}\nThe system did not let it; nothing was done. Tell the user."
         case _:

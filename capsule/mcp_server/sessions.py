@@ -61,13 +61,15 @@ class HttpStores(Stores):
     Args:
         root: The store's directory.
         most: The widest scope that any client has.
+        messaging: Whether the holders are agents, who are online while a store is open for them.
         idle_s: Seconds without a request after which a holder's store is closed. Its locks are no longer refreshed
             then, so they expire.
     """
 
-    def __init__(self, root: str, *, most: Scope = "admin", idle_s: float = 60.0) -> None:
+    def __init__(self, root: str, *, most: Scope = "admin", messaging: bool = False, idle_s: float = 60.0) -> None:
         super().__init__(Store.open(root, keep_locks=False))
         self._most = most
+        self._messaging = messaging
         self._idle_s = idle_s
         self._guard = threading.Lock()
         self._sessions: dict[str, _Opened] = {}
@@ -92,8 +94,7 @@ class HttpStores(Stores):
             if connection.session_id is None:
                 opened = self._holders.get(holder)
                 if opened is None:
-                    opened = _Opened(self._main.beside(keep_locks=False, instance=holder), holder)
-                    self._holders[holder] = opened
+                    opened = self._holders[holder] = self._open(holder, instance=holder)
                 opened.used = time.monotonic()
             else:
                 opened = self._sessions.get(connection.session_id) or self._begun(connection, holder)
@@ -105,7 +106,19 @@ class HttpStores(Stores):
             raise InvalidInput("the session has ended; begin a new one")
         connection.state[_SEEN] = True
         connection.exit_stack.push_async_callback(self._ended, session)
-        return self._sessions.setdefault(session, _Opened(self._main.beside(keep_locks=False, user=holder), holder))
+        return self._sessions.setdefault(session, self._open(holder, user=holder))
+
+    def _open(self, holder: str, **options: str) -> _Opened:
+        store = self._main.beside(keep_locks=False, agent=holder, **options)
+        if self._messaging:
+            store.agents.register(holder)
+            store.agents.serve(holder)
+        return _Opened(store, holder)
+
+    def acting(self) -> list[Store]:
+        """The stores of the sessions and holders that there are now."""
+        with self._guard:
+            return [one.store for one in (*self._sessions.values(), *self._holders.values())]
 
     async def _ended(self, session: str) -> None:
         # The SDK waits for a while; a lock that can't be released by then is, when its conversation can be had.

@@ -7,8 +7,10 @@ one client over stdio and many over HTTP, each of whom is an instance of its own
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from capsule.mcp_server.access import Access
+from capsule.mcp_server.unread import Reader
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -29,6 +31,15 @@ class Stores:
         self._main = store
         store.remember_own()
         self._access = access or Access()
+        self._readers: WeakKeyDictionary[Store, Reader] = WeakKeyDictionary()
+
+    def reader(self, store: Store) -> Reader:
+        """What the client of a store was given of its messages."""
+        return self._readers.setdefault(store, Reader())
+
+    def acting(self) -> list[Store]:
+        """The stores that act for an agent now."""
+        return [self._main]
 
     def of(self, ctx: Context) -> Store:
         """The store that stands for the client of this call: its locks are that client's."""
@@ -55,3 +66,10 @@ def server_store(ctx: Context) -> Store:
     server: Any = ctx.mcp_server
     stores: Stores = server.stores
     return stores.main()
+
+
+def reader_of(ctx: Context) -> Reader:
+    """What the client of a call was given of its messages."""
+    server: Any = ctx.mcp_server
+    stores: Stores = server.stores
+    return stores.reader(stores.of(ctx))

@@ -1,8 +1,8 @@
-"""The tools of a store: which there are, and what a client is told of each.
+"""The tools of a store: which there are, in which sets, and what a client is told of each.
 
-What must stay true: at most thirteen, and all that a client sends its model of them (names, descriptions, schemas)
-is under 3,500 tokens; a test measures it. Hence the schemas say only what a model needs: no titles, no nulls, and a
-part stands where it is used.
+What must stay true: all that a client sends its model of the set of conversations (names, descriptions, schemas) is
+under 3,500 tokens, at most thirteen tools, and of the set of messaging under 1,500; a test measures it. Hence the
+schemas say only what a model needs: no titles, no nulls, and a part stands where it is used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from mcp_types import ToolAnnotations
 
-from capsule.mcp_server.tools import branches, reading, writing
+from capsule.mcp_server.access import Toolset
+from capsule.mcp_server.tools import branches, messaging, reading, writing
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What isn't said is false: that a tool only reads, and that it does the same when called twice.
@@ -20,7 +21,9 @@ _ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 _SETS = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 _REPLACES = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
-TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
+Tools = tuple[tuple[Callable[..., Any], ToolAnnotations], ...]
+
+_CONVERSATIONS: Tools = (
     (reading.list_conversations, _READS),
     (reading.read_conversation, _READS),
     (reading.search, _READS),
@@ -35,6 +38,19 @@ TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
     (writing.unlock_conversation, _REPLACES),
     (reading.watch_changes, _READS),
 )
+_MESSAGING: Tools = (
+    (messaging.send_message, _ADDS),
+    (messaging.listen, _SETS),
+    (messaging.inbox, _READS),
+    (messaging.list_agents, _READS),
+    (messaging.manage_group, _ADDS),
+    (messaging.set_status, _SETS),
+)
+TOOLS: dict[Toolset, Tools] = {
+    "conversations": _CONVERSATIONS,
+    "messaging": _MESSAGING,
+    "all": (*_CONVERSATIONS, *_MESSAGING),
+}
 
 
 def lean(schema: Any, parts: Mapping[str, Any] = {}) -> Any:

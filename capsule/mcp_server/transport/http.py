@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from capsule.errors import CapsuleError
+from capsule.mcp_server import unread
 from capsule.mcp_server.access import SCOPES
 from capsule.mcp_server.sessions import log
 from capsule.mcp_server.transport.address import PATH, Listener, security
@@ -133,6 +134,8 @@ def serve(
             await tasks.start(signalled, stop)
             tasks.start_soon(listen)
             tasks.start_soon(_tidy, edge, stores, tokens)
+            if server.has_messaging:
+                tasks.start_soon(unread.ring, stores)
             while not http.started:
                 await anyio.sleep(0.005)
             ready()

@@ -34,7 +34,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from capsule.mcp_server import sdk
+from capsule.mcp_server import sdk, unread
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> 
             await tasks.start(signalled, lambda code: finish(code, store.close))
             tasks.start_soon(wire.read)
             tasks.start_soon(wire.write, outgoing)
+            if server.has_messaging:
+                tasks.start_soon(unread.ring, server.stores)
             await low.run(read, write, low.create_initialization_options())
 
     anyio.run(run)

@@ -19,6 +19,8 @@ import typer
 
 from capsule.errors import CapsuleError
 from capsule.ids import check_id
+from capsule.mcp_server.access import Toolset
+from capsule_cli.commands.mcp.server import TOOLS
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import DryRun, refuse, usage
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
@@ -63,6 +65,7 @@ def install(
     user: User = False,
     dry_run: DryRun = False,
     force: Force = False,
+    tools: Toolset = TOOLS,
 ) -> None:
     """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
@@ -75,7 +78,7 @@ def install(
     from capsule.mcp_server.clients import settings
 
     scope, places = _scope(project, user), _places()
-    launch = _launch(asked.agent)
+    launch = _launch(asked.agent, tools)
     clients = _clients(names, every, scope, places)
     plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
     _carry_out(plans, places, dry_run, is_there=True)
@@ -241,7 +244,7 @@ def _store() -> str | None:
     return find_store(asked.store)
 
 
-def _launch(name: str | None) -> Launch:
+def _launch(name: str | None, tools: Toolset) -> Launch:
     """How a program is to start the server: this very `capsule`, by its absolute path."""
     from capsule.mcp_server.clients.table import Launch
 
@@ -251,6 +254,7 @@ def _launch(name: str | None) -> Launch:
     words += ["--store", store] if store else []
     words += ["--instance", instance] if instance else []
     words += ["--as", check_id(name)] if name is not None else []
+    words += ["--tools", tools] if tools != "conversations" else []
     return Launch(executable, tuple(words))
 
 

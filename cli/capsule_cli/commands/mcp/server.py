@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 
 import typer
 
+from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import ToStderr, holder
@@ -18,6 +20,8 @@ from capsule_cli.shared.options import flag, option, refuse, usage
 from capsule_cli.shared.output import say, to_stderr
 
 group = typer.Typer(subcommand_metavar="[COMMAND]")
+#: Also an option of `mcp install`.
+TOOLS: Toolset = option("--tools SET", "Offer these tools: conversations, messaging, or all of them.", "conversations")
 
 
 @group.callback(invoke_without_command=True)
@@ -28,6 +32,7 @@ def mcp(
         "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any free one.",
     ),
     read_only: bool = flag("--read-only", "Let clients read and do nothing else."),
+    tools: Toolset = TOOLS,
     allow_host: list[str] | None = option(
         "--allow-host NAME",
         "Over HTTP: let clients call the server by this name too, as that of a proxy before it. Repeatable.",
@@ -35,11 +40,11 @@ def mcp(
 ) -> None:
     """Serve the store to AI agents by the Model Context Protocol, until the client leaves or SIGTERM comes.
 
-    Over stdin and stdout the client is the agent of --as, and its messages are from this agent.
+    Over stdin and stdout the client is the agent of --as, else of CAPSULE_AGENT, and its messages are from this agent.
+    With the tools of messaging, it is else the agent of the current directory, and the agent is registered.
     """
-    name = asked.agent
     if ctx.invoked_subcommand is not None:
-        given = http is not None or allow_host or read_only
+        given = http is not None or allow_host or read_only or tools != "conversations"
         refuse(given, "these options are for serving, which `mcp` does without a further command", "--http")
         return
     # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some among them takes a
@@ -47,23 +52,29 @@ def mcp(
     gc.disable()
     if http is None:
         refuse(allow_host, "is for --http: over stdin and stdout the client is who started the server", "--allow-host")
-        _over_stdio(name, read_only)
+        _over_stdio(read_only, tools)
     else:
-        refuse(name is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
-        _over_http(http, read_only, tuple(allow_host or ()))
+        refuse(asked.agent is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
+        _over_http(http, read_only, tools, tuple(allow_host or ()))
 
 
-def _over_stdio(name: str | None, read_only: bool) -> None:
+def _over_stdio(read_only: bool, tools: Toolset) -> None:
     from capsule import Store, __version__
     from capsule.ids import check_id
     from capsule.mcp_server.transport.lifetime import own_streams
 
+    name = asked.agent or os.environ.get("CAPSULE_AGENT") or None
     if name is not None:
         check_id(name)
     if sys.stdin is not None and sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
     stdin, stdout = own_streams()
-    store = Store.open(asked.store, keep_locks=False, instance=holder())
+    if tools != "conversations":
+        with Store.open(asked.store, keep_locks=False) as owners:
+            name = owners.agents.register(name, project=os.getcwd()).id
+    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name)
+    if tools != "conversations":
+        store.agents.serve()
     _log_to_stderr()
     from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
@@ -71,12 +82,12 @@ def _over_stdio(name: str | None, read_only: bool) -> None:
     from capsule.mcp_server.transport import stdio
 
     access = Access(name, "read" if read_only else "admin")
-    server = build(Stores(store, access), version=__version__)
+    server = build(Stores(store, access), version=__version__, tools=tools)
     _look_for_garbage()
     stdio.serve(server, store, stdin, stdout)
 
 
-def _over_http(where: str, read_only: bool, hosts: tuple[str, ...]) -> None:
+def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ...]) -> None:
     if asked.instance is not None:
         raise usage("over HTTP each client is an instance of its own, named by its token", "--instance")
     from capsule import __version__, locate
@@ -103,8 +114,8 @@ def _over_http(where: str, read_only: bool, hosts: tuple[str, ...]) -> None:
         else:
             say(f"serving {root} at {listener.url}")
 
-    stores = HttpStores(root, most="read" if read_only else "admin")
-    server = build(stores, version=__version__, **http.admitting(tokens))
+    stores = HttpStores(root, most="read" if read_only else "admin", messaging=tools != "conversations")
+    server = build(stores, version=__version__, tools=tools, **http.admitting(tokens))
     _look_for_garbage()
     http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)
 

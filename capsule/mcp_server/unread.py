@@ -1,0 +1,78 @@
+"""How a client that does not listen hears of messages: by a line below another answer, and by its doorbell.
+
+What must stay true: the line tells of a new message once, and never holds its text; and the task that rings costs next
+to nothing while nothing changes. A model starts no turn because of a notification of the protocol, hence the doorbell.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from capsule.errors import CapsuleError
+from capsule.mcp_server.tools.fence import word
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.stores import Stores
+    from capsule.messaging.mail import Inbox
+
+_log = logging.getLogger("capsule")
+#: Seconds between two looks while messages wait: a doorbell rings again after a minute at the earliest.
+_AGAIN_S = 30.0
+#: Seconds between two looks while others write much; whoever sends a message rings at once.
+_PAUSE_S = 2.0
+
+
+@dataclass(slots=True)
+class Reader:
+    """What one client was given.
+
+    Attributes:
+        told: Of each conversation the newest message that it was told of or given.
+        given: The cursor of the last answer of `listen` that it got, until that is acknowledged.
+    """
+
+    told: dict[str, str] = field(default_factory=dict)
+    given: str = ""
+
+    def line(self, inbox: Inbox) -> str:
+        """The line below another answer; empty: the client was told of all that is unread."""
+        newest = {item.id: item.last.id for item in inbox.conversations}
+        is_known = newest.items() <= self.told.items()
+        self.told |= newest
+        return "" if is_known else f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
+
+
+async def ring(stores: Stores) -> None:
+    """Ring for the agents of these stores while messages wait and they don't listen; runs until it is cancelled."""
+    cursor: str | None = None
+    while True:
+        waits = False
+        try:
+            waits = await anyio.to_thread.run_sync(_ring, stores)
+            found = await stores.main().await_changes(cursor, timeout_s=_AGAIN_S if waits else None)
+            cursor = found.cursor
+        except CapsuleError as error:
+            _log.warning("doorbells are not rung for now: %s", error.message)
+        except Exception:
+            _log.exception("doorbells are not rung any more")
+            return
+        await anyio.sleep(_PAUSE_S)
+
+
+def _ring(stores: Stores) -> bool:
+    """Ring each doorbell that is due; whether messages wait for anybody."""
+    from capsule.messaging.doorbells import registry
+
+    waits = False
+    for store in stores.acting():
+        agent = str(store.agent)
+        if registry.bells(store, agent).bells and (pointer := store.messages.pointer()):
+            waits = True
+            if not store.agents.get(agent).listening:
+                registry.ring(store, agent, pointer)
+    return waits
