@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from capsule.engines.files.disk.layout import LOCAL
 from capsule.engines.files.external_edits import decoded, forget_texts, settle
-from capsule.engines.files.protocols import Interfered, Known, Tracker, Trashed
+from capsule.engines.files.protocols import Interfered, Known, Signature, Tracker, Trashed
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction
 from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, Document, Engine
@@ -79,9 +80,17 @@ class FilesEngine:
         """See `Engine.edit`."""
         with self.storage.mutex(kind, id) as held:
             got = held.read()
-            after = change(got[0] if got else None)
+            after = change(got[0] if got and self._is_ours(kind, id, got[1]) else None)
             if after is not None:
                 held.replace(got[1] if got else None, after, None, [])
+
+    def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
+        """Whether a file counts: of a local kind only one that this store wrote here, as a clone can carry any other.
+
+        The note knows the inode and the times of what was written, which nobody can foretell of a clone.
+        """
+        noted = self.storage.noted(kind, id) if kind in LOCAL else None
+        return kind not in LOCAL or (noted is not None and noted.signature == signature)
 
     def delete(self, kind: str, id: str) -> Trashed:
         """See `Engine.delete`."""
@@ -106,6 +115,10 @@ class FilesEngine:
         """See `Engine.read`. Costs reading and checking the file."""
         if kind != CONVERSATIONS:
             got = self.storage.read(kind, id)
+            if got is not None and not self._is_ours(kind, id, got[1]):
+                with self.storage.mutex(kind, id) as held:  # Perhaps a write was under way.
+                    got = held.read()
+                    got = got if got and self._is_ours(kind, id, got[1]) else None
             if got is None:
                 raise NotFound(f"there is no {self.name(kind, id)}", id=id)
             return got[0]

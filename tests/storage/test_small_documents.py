@@ -1,10 +1,11 @@
-"""The file of an agent: a change of it is whole and durable, and never replaces what an editor saved meanwhile."""
+"""Documents without entries, as agents and doorbells: a change is whole and durable, and keeps an editor's save."""
 
 from __future__ import annotations
 
 import random
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from capsule.engines.files.engine import FilesEngine, again
 from capsule.engines.files.protocols import Interfered
 from capsule.engines.files.storage import FileStorage
+from capsule.errors import NotFound
 from tests.torture.filesystem import Disk, Recorder
 
 
@@ -73,3 +75,34 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memor
             left.edit("agents", "anna", lambda data: (data or b"") + b"\n")
             assert left.read("agents", "anna") == tree["agents/anna.json"] + b"\n"
             left.close()
+
+
+def test_a_document_of_a_local_kind_counts_only_as_this_store_wrote_it(root: Path, storage: FileStorage) -> None:
+    engine, path = FilesEngine(storage), root / ".capsule" / "doorbells" / "anna.json"
+    engine.edit("doorbells", "anna", lambda data: b'{"n": 1}')
+    assert engine.read("doorbells", "anna") == b'{"n": 1}'
+    by_rename(path, b'{"n": 1}')  # As a checkout, or the unpacking of an archive, puts it there.
+    with pytest.raises(NotFound):
+        engine.read("doorbells", "anna")
+    engine.edit("doorbells", "anna", lambda data: b"new" if data is None else data)
+    assert engine.read("doorbells", "anna") == b"new"
+    copy = root.with_name("copy")
+    shutil.copytree(root, copy)
+    with pytest.raises(NotFound):
+        FilesEngine(FileStorage(str(copy))).read("doorbells", "anna")
+
+
+def test_a_local_document_that_is_written_meanwhile_is_read(root: Path, storage: FileStorage) -> None:
+    engine = FilesEngine(storage)
+    engine.edit("doorbells", "anna", lambda data: b"0")
+
+    def write() -> None:
+        for _ in range(200):
+            engine.edit("doorbells", "anna", lambda data: str(int(data or b"") + 1).encode())
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        while not written.done():
+            int(engine.read("doorbells", "anna"))
+        written.result()
+    assert engine.read("doorbells", "anna") == b"200"
