@@ -50,12 +50,13 @@ def main() -> int:
     progress = tables.progress(quiet=not sys.stderr.isatty())
     reports: dict[str, Report] = {}
     start = time.monotonic()
+    modules = {name: import_module(f"benchmarks.{name}") for name in works}  # A missing name fails now.
     shared = Path(tempfile.mkdtemp(prefix="capsule-bench-", dir=parent))
     try:
         for name in works:
             directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shared))
             bench = Bench(directory, shared, asked.quick, progress, asked.basic_memory)
-            reports[name] = import_module(f"benchmarks.{name}").run(bench)
+            reports[name] = modules[name].run(bench)
             shutil.rmtree(directory, ignore_errors=True)
     finally:
         shutil.rmtree(shared, ignore_errors=True)

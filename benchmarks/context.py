@@ -17,7 +17,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.context.capture import Capture, capture
 from capsule.context.drift import check
-from capsule.context.files import Selection, Surroundings, candidates
+from capsule.context.files import Selection, candidates
 from capsule.context.reading import Inside
 
 __all__ = ["run"]
@@ -68,7 +68,7 @@ def run(bench: Bench) -> Report:
     project = bench.directory / "project"
     paths = _project(project, files, 10_000)
     size = sum(os.path.getsize(path) for path in paths)
-    selection, around = Selection(total_bytes=10**9), Surroundings()
+    selection = Selection(total_bytes=10**9)
 
     def read() -> None:
         for path in paths:
@@ -76,7 +76,7 @@ def run(bench: Bench) -> Report:
                 hashlib.sha256(file.read()).hexdigest()
 
     def take() -> Capture:
-        return capture(str(project), selection, around)
+        return capture(str(project), selection)
 
     def fresh() -> None:
         store.delete("first")
@@ -93,18 +93,18 @@ def run(bench: Bench) -> Report:
         assert not made.findings
         store.context.set("plan", made)
         context = store.context.get("plan")
-        assert check(context, around).is_current
+        assert check(context).is_current
         with bench.progress(f"capturing {files:,} files", rounds + 3) as step:
             samples = interleave(
                 [
                     Contestant(_CAPTURE, lambda: store.context.set("first", take()), prepare=fresh),
                     Contestant(_AGAIN, lambda: store.context.set("plan", take())),
                     Contestant(_READ, read),
-                    Contestant(_LIST, lambda: candidates(Inside(str(project)), selection, around)),
+                    Contestant(_LIST, lambda: candidates(Inside(str(project)), selection)),
                     Contestant(_TAKE, take),
                     Contestant(_ENCODE, lambda: sum(map(len, made.encoded()))),
                     Contestant(_WRITE, lambda: store.context.set("plan", made)),
-                    Contestant(_CHECK, lambda: check(context, around)),
+                    Contestant(_CHECK, lambda: check(context)),
                 ],
                 rounds,
                 tick=step,
