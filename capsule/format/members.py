@@ -23,7 +23,7 @@ class Member:
     Attributes:
         id: The agent's id.
         joined_at: When it joined, as the format writes times; empty: it was there from the start.
-        left_at: When it left; empty: it did not.
+        left_at: When it left; empty: it takes part. Of leaving and joining the later counts; at one time, leaving.
     """
 
     id: str
@@ -32,8 +32,11 @@ class Member:
 
     @property
     def is_in(self) -> bool:
-        """Whether it takes part now. Of leaving and joining the later counts; at one time, leaving."""
-        return not self.left_at or self.left_at < self.joined_at
+        """Whether it takes part now."""
+        return not self.left_at
+
+
+_NOBODY = Member("")
 
 
 def are_members(value: Any) -> bool:
@@ -49,11 +52,10 @@ def members_in(value: Any) -> tuple[Member, ...]:
     members: dict[str, Member] = {}
     for item in value if isinstance(value, list) else ():
         if _is_member(item):
-            member = _member(item)
-            other = members.get(member.id, member)
-            members[member.id] = Member(
-                member.id, max(member.joined_at, other.joined_at), max(member.left_at, other.left_at)
-            )
+            id, *times = (item, "", "") if isinstance(item, str) else (item["id"], *map(_time, _times(item)))
+            other = members.get(id, _NOBODY)
+            joined_at, left_at = max(times[0], other.joined_at), max(times[1], other.left_at)
+            members[id] = Member(id, joined_at, left_at if left_at >= joined_at else "")
     return tuple(members.values())
 
 
@@ -98,15 +100,16 @@ def _changed(value: Any, changes: dict[str, dict[str, Any]], *, was_in: bool) ->
 
 def _is_member(item: Any) -> bool:
     if type(item) is dict:
-        times = item.get("joinedAt"), item.get("leftAt")
-        return type(item.get("id")) is str and all(time is None or type(time) is str for time in times)
+        return type(item.get("id")) is str and all(time is None or type(time) is str for time in _times(item))
     return type(item) is str
 
 
-def _member(item: Item) -> Member:
-    if isinstance(item, str):
-        return Member(item)
-    return Member(item["id"], sortable(item.get("joinedAt") or ""), sortable(item.get("leftAt") or ""))
+def _times(item: dict[str, Any]) -> tuple[Any, Any]:
+    return item.get("joinedAt"), item.get("leftAt")
+
+
+def _time(text: str | None) -> str:
+    return sortable(text) if text else ""
 
 
 def _item(member: Member) -> Item:

@@ -18,6 +18,7 @@ from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import Leftover
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.agents import agent_in
 from capsule.format.head import Head
 from capsule.format.merge.clean_form import AGENTS
 from capsule.format.merge.reconcile import reconcile
@@ -31,6 +32,7 @@ from capsule.store.store import Store
 from capsule.store.summaries import standing_of
 
 Progress = Callable[[int, int], None]
+_IRREGULAR = "is no regular file, as a document must be; move it away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ def examine(
     for found in sorted(files_of(store.engine).scan(AGENTS), key=lambda found: found.id):
         if (copy := copy_in(store, found, AGENTS)) is not None:
             yield _copy(store, copy, found, repair, ancestor)
+        else:
+            yield from _agent(store, found)
     for id, paths in claimed.items():
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
@@ -106,8 +110,10 @@ def examine(
     for problem in waiting_problems(store.engine):
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
         yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
-    for leftover in files_of(store.engine).leftovers(KIND):
-        yield _leftover(store, leftover, repair)
+    for kind in (KIND, AGENTS):
+        for leftover in files_of(store.engine).leftovers(kind):
+            if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
+                yield _leftover(store, kind, leftover, repair)
 
 
 class _Examination:
@@ -131,7 +137,7 @@ class _Examination:
         """The findings about the file; it is repaired first, if requested."""
         found = self._found
         if not found.regular:
-            return [self._finding("damaged", "is no regular file, as a document must be; move it away")]
+            return [self._finding("damaged", _IRREGULAR)]
         if not is_id(found.id):
             what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
             return [self._finding("name", what)]
@@ -295,7 +301,25 @@ def _copy(store: Store, copy: Copy, found: Scanned, repair: bool, ancestor: Ance
     return Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired)
 
 
-def _leftover(store: Store, leftover: Leftover, repair: bool) -> Finding:
-    kind = "vanished" if leftover.kind == "vanished" else "leftover"
-    done = files_of(store.engine).sweep(KIND, leftover) if repair else None
-    return Finding(leftover.id, leftover.path, 0, 0, kind, leftover.what, done)
+def _agent(store: Store, found: Scanned) -> Iterator[Finding]:
+    """The findings about the document of an agent. The store replaces it whole, so no write in progress is one."""
+    if not found.regular:
+        yield Finding(found.id, found.path, 0, 0, "damaged", _IRREGULAR)
+        return
+    try:
+        data = files_of(store.engine).read_stray(AGENTS, found.id)
+        document = agent_in(data, found.path) if data is not None else {"id": found.id}
+    except InvalidDocument as error:
+        for problem in error.problems:
+            what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+            yield Finding(found.id, found.path, problem.line, problem.column, "damaged", what)
+        return
+    if document["id"] != found.id:
+        what = f"its id is {document['id']!r}: file name and id differ; rename the file, or correct the id"
+        yield Finding(found.id, found.path, *places.locate(data or b"", ("id",)), "name", what)
+
+
+def _leftover(store: Store, kind: str, leftover: Leftover, repair: bool) -> Finding:
+    said = "vanished" if leftover.kind == "vanished" else "leftover"
+    done = files_of(store.engine).sweep(kind, leftover) if repair else None
+    return Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, done)

@@ -238,16 +238,8 @@ def _agent(held: HeldDocument, base: bytes | None, theirs: bytes | None) -> Brou
         before = None if base is None else codec.decode(base, held.path)
         merged = merge_agents(before, codec.decode(mine, held.path), after)
         after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
-    lock = _lock_in(codec.decode(got[0], held.path))
-    if lock is not None and _lock_in(after) is not None:
-        after = {**after, "metadata": {**after["metadata"], "lock": lock}}
     written = codec.encode(after)
     if written == got[0]:
         return Brought("same", "", brought.conflicts, brought.notes)
     held.replace(got[1], written, None, [])
     return brought
-
-
-def _lock_in(document: Document) -> Any:
-    about = document.get("metadata")
-    return about.get("lock") if isinstance(about, dict) else None

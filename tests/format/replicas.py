@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from capsule.format import migrations
+from capsule.format.members import id_of, joined, left
 from capsule.format.merge.clean_form import cleaned
 from capsule.format.new import new_capsule
 from capsule.format.tree.pruning import kept_current, without
@@ -23,7 +24,22 @@ Operation = tuple[str, int, int, str]
 
 #: What a store does to messages, and to heads; what only a hand does.
 MESSAGES = ("append", "append", "append", "branch", "regenerate", "edit", "delete", "prune")
-HEADS = ("tag", "untag", "join", "rename", "name", "switch", "pin", "describe", "server", "capture", "clear", "extra")
+HEADS = (
+    "tag",
+    "untag",
+    "join",
+    "invite",
+    "leave",
+    "rename",
+    "name",
+    "switch",
+    "pin",
+    "describe",
+    "server",
+    "capture",
+    "clear",
+    "extra",
+)
 BY_HAND = ("type in", "move", "rename by hand", "dangle", "empty field", "point nowhere")
 
 
@@ -127,8 +143,12 @@ def _change_head(kind: str, document: Document, at: int, stamp: str, word: str) 
             tags = about.get("tags", [])
             about["tags"] = [tag for place, tag in enumerate(tags) if place != at % (len(tags) or 1)]
         case "join":
+            about["participants"] = joined(about.get("participants"), [f"agent{at % 5}", f"agent{at % 3}"], stamp)
+        case "invite":
             there = about.get("participants") or []
-            about["participants"] = [*there, *({f"agent{at % 5}"} - set(there))]
+            about["participants"] = [*there, *({f"agent{at % 5}"} - {id_of(item) for item in there})]
+        case "leave":
+            about["participants"] = left(about.get("participants"), [f"agent{at % 5}"], stamp)
         case "rename":
             document["title"] = f"{word} {at}"
             about |= {"titleSetBy": "user", "titleSetAt": stamp}

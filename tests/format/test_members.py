@@ -28,9 +28,13 @@ def test_what_is_no_member_is_passed_over() -> None:
 
 
 def test_of_leaving_and_joining_the_later_counts() -> None:
-    assert Member("a", T2, T1).is_in
-    assert not Member("a", T1, T2).is_in
-    assert not Member("a", T1, T1).is_in
+    for times, member in [
+        ((T2, T1), Member("a", T2)),
+        ((T1, T2), Member("a", T1, T2)),
+        ((T1, T1), Member("a", T1, T1)),
+    ]:
+        assert members_in([{"id": "a", "joinedAt": times[0], "leftAt": times[1]}]) == (member,)
+        assert member.is_in == (times == (T2, T1))
     assert members_in(["a", {"id": "a", "leftAt": T1}]) == (Member("a", "", T1),)
 
 

@@ -249,11 +249,11 @@ def test_files_that_are_no_documents_stay_out_and_every_kind_of_document_goes_in
         store.servers.set(None, {"git": False})
         assert committed(store).commit is None
         (repo.root / "agents").mkdir()
-        repo.file("anna", "agents").write_text('{"name": "Anna", "cursors": {}}')
+        repo.file("anna", "agents").write_text('{"id": "anna", "cursors": {}}')
         later = b'{"id": "later", "version": "3.0", "talk": []}'
         repo.file("later").write_bytes(later)
         assert committed(store).count == 2
-        assert repo.at("HEAD", "anna", "agents") == b'{\n  "name": "Anna",\n  "cursors": {}\n}\n'
+        assert repo.at("HEAD", "anna", "agents") == b'{\n  "id": "anna",\n  "cursors": {}\n}\n'
         assert repo.at("HEAD", "later") == later
         repo.file("anna", "agents").write_text("{,")
         assert [error.path for error in committed(store).invalid] == [str(repo.file("anna", "agents"))]

@@ -87,9 +87,9 @@ def test_a_broken_version_in_the_history_is_shown_as_it_is(repo: Clone) -> None:
 
 def test_an_agents_document_is_shown_as_it_is(repo: Clone) -> None:
     (repo.root / "agents").mkdir()
-    repo.file("anna", "agents").write_text('{"name": "Anna", "cursors": {}}', encoding="utf-8")
+    repo.file("anna", "agents").write_text('{"id": "anna", "cursors": {}}', encoding="utf-8")
     repo.commit()
-    assert '+  "name": "Anna",' in repo.git("show", "--format=")
+    assert '+  "id": "anna",' in repo.git("show", "--format=")
 
 
 def test_textconv_names_a_file_that_can_not_be_read(tmp_path: Path) -> None:

@@ -144,10 +144,10 @@ def test_a_store_in_a_folder_whose_name_needs_quoting(tmp_path: Path) -> None:
     lock(clone, id)
     (clone.root / "agents").mkdir()
     agent = clone.file("anna", "agents")
-    agent.write_text('{"name": "Anna",\r\n "cursors": {}}', encoding="utf-8")
+    agent.write_text('{"id": "anna",\r\n "cursors": {}}', encoding="utf-8")
     clone.commit()
     assert clone.at("HEAD", id) == unlocked
-    assert clone.at("HEAD", "anna", "agents") == b'{\n  "name": "Anna",\n  "cursors": {}\n}\n'
+    assert clone.at("HEAD", "anna", "agents") == b'{\n  "id": "anna",\n  "cursors": {}\n}\n'
     break_it(clone, id)
     ran = clone.run("-C", FOLDER, "add", ".")
     assert f"[c] ü\\/conversations/{id}.json:3:10: " in ran.err

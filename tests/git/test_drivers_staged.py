@@ -43,7 +43,7 @@ def refused(clone: Clone) -> list[str]:
 def test_valid_documents_pass_the_check(clone: Clone) -> None:
     id = conversation(clone, "Hello")
     (clone.root / "agents").mkdir()
-    clone.file("anna", "agents").write_text("{}\n", encoding="utf-8")
+    clone.file("anna", "agents").write_text('{"id": "anna"}\n', encoding="utf-8")
     clone.file("later").write_text('{"version": "3.0", "history": null}', encoding="utf-8")
     (clone.root / "conversations" / "README.md").write_text("notes\n", encoding="utf-8")
     clone.commit()

@@ -231,7 +231,7 @@ def test_a_sync_does_not_write_through_a_symlink_out_of_the_repository(monorepos
 def test_sync_merges_agents(clones: Two) -> None:
     anna, ben = clones
     (anna.root / "agents").mkdir()
-    anna.file("helper", "agents").write_bytes(codec.encode({"name": "Helper", "cursors": {}}))
+    anna.file("helper", "agents").write_bytes(codec.encode({"id": "helper", "cursors": {}}))
     sync_of(anna)
     sync_of(ben)
     for clone, key in ((anna, "a"), (ben, "b")):

@@ -14,7 +14,8 @@ import orjson
 
 from capsule.errors import InvalidDocument
 from capsule.format import codec, migrations, validation
-from capsule.format.canonical import in_order, is_in_order
+from capsule.format.agents import check_agent
+from capsule.format.canonical import in_order, is_in_order, order_agent
 from capsule.format.fields import PARTS, ROLES, Field
 from capsule.format.new import CURRENT, inactive_lock
 from capsule.format.values import canonical_time, fault
@@ -39,36 +40,29 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     Cost: of a file that the store wrote, locked or not, orjson's reading and writing it, and a look at each message,
     which is a twentieth of a second for 10 MB; of any other a strict parse, some three times as much.
     """
-    quick = _quick(data, kind)
+    quick = _quick(data) if kind == CONVERSATIONS else None
     if quick is not None:
         return quick
     document = codec.decode(data, path)
-    if kind == AGENTS:
-        return codec.encode(_let_go(document))
-    version = migrations.parse_version(document.get("version", "1.0"))
+    version = migrations.parse_version(document.get("version"))
     if version is not None and version[0] > migrations.KNOWN[0]:
         return data
+    if kind == AGENTS:
+        check_agent(document, path, data)
+        return codec.encode(order_agent(document))
     validation.check(document, data, path)
     return codec.encode(cleaned(document, path))
 
 
 def cleaned(document: dict[str, Any], path: str = "") -> dict[str, Any]:
     """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises as `clean`."""
-    return _let_go(migrations.current(document, path)[0], always=True)
-
-
-def _let_go(document: dict[str, Any], *, always: bool = False) -> dict[str, Any]:
-    """The document with the lock of nobody, where it has a lock; in its place, as there is an order of keys."""
-    about = document.get("metadata")
-    if not isinstance(about, dict) or not ("lock" in about or always):
-        return document
+    document = migrations.current(document, path)[0]
+    about = document["metadata"]
     document = {**document, "metadata": {**about, "lock": inactive_lock()}}
-    if "lock" in about:
-        return document
-    return in_order(document)  # What came without a lock gets it where it belongs.
+    return document if "lock" in about else in_order(document)  # What came without a lock gets it where it belongs.
 
 
-def _quick(data: bytes, kind: str) -> bytes | None:
+def _quick(data: bytes) -> bytes | None:
     """The clean form of a file in the layout of the store, of the version that is written; None: look closer.
 
     That orjson gives back the very bytes says as much as `codec.decode` would, so only the fields are left to check.
@@ -79,8 +73,6 @@ def _quick(data: bytes, kind: str) -> bytes | None:
             return None
     except (orjson.JSONDecodeError, TypeError):
         return None
-    if kind == AGENTS:
-        return orjson.dumps(_let_go(document), option=_FILE)
     history = document.get("history")
     if document.get("version") != CURRENT or not isinstance(history, list):
         return None

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from capsule.format import migrations
+from capsule.format.members import members_in
 from capsule.format.merge.values import bare, sorted_bytes
 from capsule.format.tree.tree import Tree
 
@@ -278,7 +279,13 @@ def _words_of(field: FieldChange) -> Iterator[str]:
     elif name == "tags":
         yield from _came_and_went(field, "tagged {}", "untagged {}")
     elif name == "participants":
-        yield from _came_and_went(field, "{} joined", "{} left")
+        there = FieldChange(
+            field.name, *([one.id for one in members_in(side) if one.is_in] for side in (before, after))
+        )
+        same = there.before == there.after
+        yield from ["participants changed"] if same else _came_and_went(there, "{} joined", "{} left")
+    elif name == "history":
+        yield f"participants read {'everything' if after == 'all' else 'what is said after they join'}"
     elif name in _SWITCHES:
         if bool(before) != bool(after):
             yield _SWITCHES[name][0 if after else 1]

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from capsule.format.fields import names
+from capsule.format.members import id_of
 from capsule.format.merge.conflicts import Conflict, Recorded
 from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
@@ -66,7 +67,7 @@ class Heads:
     def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
         rules = {
             "tags": merged_set,
-            "participants": merged_set,
+            "participants": _members,
             "summaryOf": _later_summary,
             "mcpServers": self._servers,
         }
@@ -185,6 +186,18 @@ def _person(title: Mapping[str, Any]) -> bool:
 
 def _title_rank(title: Mapping[str, Any]) -> tuple[bool, bool, str, bytes]:
     return _person(title), bool(title["title"]), title.get("titleSetAt") or "", bytes_of(title)
+
+
+def _members(base: Any, ours: Any, theirs: Any) -> Any:
+    """Those of both, field by field; where both changed one, the later time stands, and an object before a text."""
+
+    def later(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
+        def lateness(one: Any) -> tuple[bool, str, bytes]:
+            return isinstance(one, dict), sortable(one) if isinstance(one, str) else "", bytes_of(one)
+
+        return max(mine, yours, key=lateness)
+
+    return merged_set(base, ours, theirs, id_of, later)
 
 
 def _later_summary(base: Any, ours: Any, theirs: Any) -> Any:

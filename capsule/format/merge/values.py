@@ -6,7 +6,7 @@ differently; and values are compared by their JSON, because in Python `1`, `1.0`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import orjson
@@ -86,24 +86,32 @@ def _keys(
     return [*order, *left]
 
 
-def merged_set(base: Any, ours: Any, theirs: Any) -> Any:
+def greater(where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
+    """The value whose JSON sorts last: a `Clash` of which nobody is told."""
+    return max(ours, theirs, key=bytes_of)
+
+
+def merged_set(base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = bytes_of, clash: Clash = greater) -> Any:
     """A list in which the order means little: the additions and the removals of both sides.
 
-    What both leave in place keeps its order in the base; what is new is sorted behind it.
+    What was in the base keeps its order; what is new is sorted behind it.
+
+    Args:
+        base: The common ancestor's.
+        ours: One side's.
+        theirs: The other's.
+        key: By what an item is known again; by the whole of it, unless this is given.
+        clash: Asked about an item, or a field of one, that both changed differently.
     """
     if same(ours, theirs) or same(theirs, base):
         return ours
     if same(ours, base):
         return theirs
-    was, mine, yours = (_items(side) for side in (base, ours, theirs))
-    kept = [item for key, item in was.items() if key in mine and key in yours]
-    new = {key: item for key, item in (mine | yours).items() if key not in was}
-    return kept + [new[key] for key in sorted(new)]
-
-
-def _items(value: Any) -> dict[bytes, Any]:
-    items: Iterable[Any] = value if isinstance(value, list) else ()
-    return {bytes_of(item): item for item in items}
+    lists = [side if isinstance(side, list) else () for side in (base, ours, theirs)]
+    sides = [{key(item): item for item in side} for side in lists]
+    order = [*sides[0], *sorted({*sides[1], *sides[2]} - {*sides[0]})]
+    items = (merged(*(side.get(name, ABSENT) for side in sides), clash) for name in order)
+    return [item for item in items if item is not ABSENT]
 
 
 # -- What a merge notes in the `metadata` of a message -----------------------------------------------------------------

@@ -14,6 +14,7 @@ import orjson
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused
 from capsule.format import codec, validation
+from capsule.format.agents import check_agent
 from capsule.format.merge.agents import merge_agents
 from capsule.format.merge.clean_form import AGENTS, clean
 from capsule.format.merge.conflicts import Merged
@@ -87,7 +88,9 @@ def _document(content: bytes, path: str, side: str, kind: str) -> Document | Non
         return None
     try:
         document = codec.decode(content, path)
-        if kind != AGENTS:
+        if kind == AGENTS:
+            check_agent(document, path, content)
+        else:
             validation.check(document, content, path)
         return document
     except InvalidDocument as error:

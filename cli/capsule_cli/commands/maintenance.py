@@ -32,6 +32,7 @@ commands = typer.Typer()
 
 #: The one document of a store that is no capsule.
 _OVERRIDES = os.path.join("overrides", "next.json")
+_AGENTS = "agents"
 
 
 @commands.command("init")
@@ -94,7 +95,8 @@ def validate(
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
         with store_of() as store:
-            files = list(_files(os.path.join(store.root, "conversations")))
+            folders = [os.path.join(store.root, "conversations"), os.path.join(store.root, _AGENTS)]
+            files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
     problems = [problem for file in with_bar("validating", files, len(files)) for problem in _problems(file)]
     if asked.json:
@@ -123,6 +125,8 @@ def _files(path: str) -> Iterator[str]:
 def _problems(path: str) -> list[Problem]:
     if os.path.normpath(os.path.abspath(path)).endswith(os.sep + _OVERRIDES):
         from capsule.store.servers import problems_of
+    elif os.path.basename(os.path.dirname(os.path.abspath(path))) == _AGENTS:
+        from capsule.format.agents import problems_of
     else:
         from capsule.format.validation import problems_of
 
