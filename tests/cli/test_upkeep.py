@@ -94,6 +94,26 @@ def test_the_overrides_that_wait_are_checked_as_what_they_are(capsule: Any, monk
     assert "next.json:2:17: mcpServers" in capsule("validate", "next.json", expect=5).stdout
 
 
+def test_the_documents_of_agents_are_checked_as_what_they_are(capsule: Any) -> None:
+    folder = capsule.root / "agents"
+    folder.mkdir(exist_ok=True)
+    (folder / "anna.json").write_text('{"id": "anna", "mine": 1}', encoding="utf-8")
+    assert capsule.json("validate")["files"] == 1
+    capsule("doctor")
+    (folder / "bob.json").write_text('{\n  "id": "bob",\n  "notifications": "on"\n}', encoding="utf-8")
+    (folder / "carl.json").write_text('{\n  "id": "dave"\n}', encoding="utf-8")
+    (folder / "eve.json").symlink_to("anna.json")
+    (folder / ".anna.tmp").write_bytes(b"half of i")
+    wrong = f"{folder / 'bob.json'}:3:20: "
+    assert f"{wrong}notifications: must be true or false" in capsule("validate", str(folder), expect=5).stdout
+    assert wrong in capsule("validate", expect=5).stdout
+    found = {(one["id"], one["kind"], one["line"]) for one in capsule.json("doctor", expect=5)["findings"]}
+    assert found == {("bob", "damaged", 3), ("carl", "name", 2), ("eve", "damaged", 0), ("anna", "leftover", 0)}
+    capsule("doctor", "--repair", expect=5)
+    assert {path.name for path in folder.iterdir()} == {"anna.json", "bob.json", "carl.json", "eve.json"}
+    assert (folder / "anna.json").read_text(encoding="utf-8") == '{"id": "anna", "mine": 1}'
+
+
 def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(capsule: Any, samples: Path) -> None:
     data = (samples / f"{FOREIGN}.json").read_bytes()
     capsule.file(FOREIGN).write_bytes(data)
@@ -144,10 +164,11 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
     for words, name in (
         ((), "capsule-2.1"),
         (("capsule", "--version", "2.0", "--json"), "capsule-2.0"),
+        (("agent",), "agent-2.1"),
         (("overrides",), "overrides-2.1"),
     ):
         assert capsule("schema", *words).stdout == (repository / "schemas" / f"{name}.json").read_text(encoding="utf-8")
-    assert "capsule, overrides" in capsule("schema", "poem", expect=3).stderr
+    assert "capsule, agent, overrides" in capsule("schema", "poem", expect=3).stderr
     assert "2.1" in capsule("schema", "--version", "9.9", expect=3).stderr
 
 

@@ -107,10 +107,10 @@ def merged_set(base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = by
         return ours
     if same(ours, base):
         return theirs
-    lists = [side if isinstance(side, list) else () for side in (base, ours, theirs)]
-    sides = [{key(item): item for item in side} for side in lists]
-    order = [*sides[0], *sorted({*sides[1], *sides[2]} - {*sides[0]})]
-    items = (merged(*(side.get(name, ABSENT) for side in sides), clash) for name in order)
+    lists = (side if isinstance(side, list) else () for side in (base, ours, theirs))
+    was, mine, yours = ({key(item): item for item in side} for side in lists)
+    order = [*was, *sorted({*mine, *yours} - {*was})]
+    items = (merged(was.get(name, ABSENT), mine.get(name, ABSENT), yours.get(name, ABSENT), clash) for name in order)
     return [item for item in items if item is not ABSENT]
 
 
