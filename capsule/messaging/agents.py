@@ -1,8 +1,7 @@
-"""The agents of a store: who there is, and who is there right now.
+"""The agents of a store: who there is, and what is known of each.
 
-What must stay true: registering again changes only what is given. Whether an agent is online is asked of the kernel
-each time, so that nobody stays online after a crash. A document of an agent is changed under its mutex. The module
-does not know conversations.
+What must stay true: registering again changes only what is given, and the folder of a project always gives the same
+id. The module does not know conversations.
 """
 
 from __future__ import annotations
@@ -10,33 +9,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
-import time
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capsule import timestamps
-from capsule.engines.files.engine import again
-from capsule.errors import InvalidInput, NotFound
-from capsule.format import codec
-from capsule.format.agents import MAX_AGENT_ID, agent_in, check_agent_id, is_agent_id, new_agent
-from capsule.format.canonical import order_agent
+from capsule.errors import InvalidInput
+from capsule.format.agents import MAX_AGENT_ID, check_agent_id, new_agent
+from capsule.messaging.documents import AgentDocuments, Document
+from capsule.messaging.presence import Presence
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
 
-KIND_OF_AGENTS = "agents"
-_TRIES = 50
-#: `lastSeen` is written at most this often, in seconds: it is no reason for a write at every message.
-_SEEN_S = 60.0
 #: The length of the suffix in the id of an agent, with its `-`.
 _SUFFIX = 7
 _LETTERS = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ı": "i"})
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +72,8 @@ class Agents:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._guard = threading.Lock()
-        self._waits = 0
-        #: When this store last looked at `lastSeen`, by agent, in seconds.
-        self._noted: dict[str, float] = {}
+        self.documents = AgentDocuments(store.engine)
+        self.presence = Presence(store)
 
     def register(self, id: str | None = None, project: str | None = None, *, name: str | None = None) -> Agent:
         """Register an agent, or change what is known of it. What is not given stays as it is.
@@ -107,7 +92,7 @@ class Agents:
         """
         path = None if project is None else os.path.abspath(project)
         if id is not None:
-            self._register(check_agent_id(id), path, name)
+            self._register(check_agent_id(self._store._subject(id)), path, name)
             return self.get(id)
         if path is None:
             raise InvalidInput("give the agent an id, or the folder of its project")
@@ -128,15 +113,20 @@ class Agents:
                 document["projectPath"] = path or there
                 document["name"] = name or document.get("name") or id
 
-        self._edit(id, change, make=lambda stamp: new_agent(id, stamp, name=name, project_path=path))
+        def make(stamp: str) -> Document:
+            nonlocal there
+            there = path
+            return new_agent(id, stamp, name=name, project_path=path)
+
+        self.documents.edit(id, change, make)
         return there == path
 
     def _path_of(self, id: str) -> str | None:
-        return self.document(id).get("projectPath") if self.exists(id) else None
+        return self.documents.read(id).get("projectPath") if self.documents.exists(id) else None
 
     def names(self) -> list[str]:
         """List the ids of the agents, sorted. Raises Refused, StorageFailed. Cost: one scan of a directory."""
-        return self._store.engine.ids(KIND_OF_AGENTS)
+        return self.documents.ids()
 
     def get(self, id: str) -> Agent:
         """Look up an agent.
@@ -150,7 +140,7 @@ class Agents:
 
         Cost: reading a small file, and a look at each instance that is alive.
         """
-        return _agent_of(self.document(id), self.presence())
+        return _agent_of(self.documents.read(id), self.presence.online())
 
     def set_status(self, agent: str | None, text: str) -> Agent:
         """Say in a few words what an agent does.
@@ -176,7 +166,8 @@ class Agents:
 
     def _set(self, agent: str | None, **fields: Any) -> Agent:
         id = self._store._subject(agent)
-        self.edit(id, lambda document: document.update(fields))
+        self.documents.known(id)
+        self.documents.edit(id, lambda document: document.update(fields))
         return self.get(id)
 
     def forget(self, id: str) -> None:
@@ -187,7 +178,7 @@ class Agents:
 
         Raises NotFound, Refused. Cost: moving a small file.
         """
-        self._store.engine.delete(KIND_OF_AGENTS, self.known(id))
+        self.documents.delete(self._store._subject(id))
 
     def serve(self, agent: str | None = None) -> None:
         """Announce that this instance serves an agent: it is online until the store is closed or the process ends.
@@ -197,102 +188,13 @@ class Agents:
 
         Raises NotFound, Refused, StorageFailed. Cost: making a small file, the first time.
         """
-        id = self.known(self._store._subject(agent))
-        self._store._acting(id).agents._announce(id, 0)
-
-    @contextmanager
-    def listening(self, agent: str) -> Iterator[None]:
-        """Announce, while the body runs, that an agent waits for messages."""
-        acting = self._store._acting(agent).agents
-        acting._announce(agent, +1)
-        try:
-            yield
-        finally:
-            acting._announce(agent, -1)
-
-    def _announce(self, agent: str, change: int) -> None:
-        with self._guard:
-            self._waits += change
-            about = {"agent": agent, "listening": self._waits > 0}
-            self._store.engine.announce(self._store.instance_id, about)
-
-    def presence(self) -> dict[str, bool]:
-        """The agents that are online, each with whether it listens. Cost: a look at each instance that is alive."""
-        found: dict[str, bool] = {}
-        for about in self._store.engine.instances().values():
-            agent = about.get("agent")
-            if isinstance(agent, str):
-                found[agent] = found.get(agent, False) or about.get("listening") is True
-        return found
-
-    # -- The documents ---------------------------------------------------------------------------------------------
-
-    def exists(self, id: str) -> bool:
-        """Whether there is such an agent. Cost: an lstat."""
-        return is_agent_id(id) and self._store.engine.exists(KIND_OF_AGENTS, id)
-
-    def known(self, id: str) -> str:
-        """`id`, if there is such an agent. Raises NotFound, which lists those there are. Cost: an lstat."""
-        if not self.exists(id):
-            there = ", ".join(self.names()) or "none yet"
-            raise NotFound(f"there is no agent {id[:80]!r}; the agents are: {there}", id=id)
-        return id
-
-    def document(self, id: str) -> Document:
-        """The document of an agent. Raises NotFound, InvalidDocument. Cost: reading a small file."""
-        engine = self._store.engine
-        return agent_in(engine.read(KIND_OF_AGENTS, self.known(id)), engine.name(KIND_OF_AGENTS, id))
-
-    def cursors(self, id: str) -> Document:
-        """How far an agent has read, by conversation; empty for one that was forgotten. Raises InvalidDocument."""
-        return dict(self.document(id).get("cursors") or {}) if self.exists(id) else {}
-
-    def edit(self, id: str, change: Callable[[Document], object]) -> None:
-        """Change the document of an agent in place, and note that it was seen. Raises NotFound, InvalidDocument."""
-        self.known(id)
-        self._edit(id, change)
-
-    def seen(self, id: str) -> None:
-        """Note that an agent did something, unless that was noted within the last minute."""
-        now = time.monotonic()
-        if now - self._noted.get(id, -_SEEN_S) >= _SEEN_S:
-            self.edit(id, lambda document: None)
-            self._noted[id] = now
-
-    def _edit(
-        self, id: str, change: Callable[[Document], object], make: Callable[[str], Document] | None = None
-    ) -> None:
-        engine = self._store.engine
-        path = engine.name(KIND_OF_AGENTS, id)
-
-        def edit(data: bytes | None) -> bytes | None:
-            now = timestamps.now()
-            if data is None:
-                if make is None:
-                    raise NotFound(f"there is no agent {id!r}", id=id)
-                change(made := make(now))
-                return codec.encode(made)
-            before = agent_in(data, path)
-            after = before | {"cursors": dict(before.get("cursors") or {})}
-            change(after)
-            if after == before and not is_stale(before):
-                return None
-            return codec.encode(order_agent(after | {"updatedAt": now, "lastSeen": now}))
-
-        again(lambda: engine.edit(KIND_OF_AGENTS, id, edit), path, id, _TRIES)
+        id = self.documents.known(self._store._subject(agent))
+        self._store._acting(id).agents.presence.announce(id)
 
     def list(self) -> list[Agent]:
         """List the agents, in the order of their ids. Raises InvalidDocument. Cost: reading a small file for each."""
-        presence = self.presence()
-        return [_agent_of(self.document(id), presence) for id in self.names()]
-
-
-def is_stale(document: Document) -> bool:
-    """Whether it is more than a minute ago that the agent was seen."""
-    try:
-        return timestamps.seconds_between(str(document.get("lastSeen")), timestamps.now()) > _SEEN_S
-    except ValueError:
-        return True
+        presence = self.presence.online()
+        return [_agent_of(self.documents.read(id), presence) for id in self.names()]
 
 
 def ids_for(path: str) -> tuple[str, str]:

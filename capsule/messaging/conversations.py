@@ -82,7 +82,7 @@ class Groups:
         maker = self._store._subject(agent)
         if history not in ("joined", "all"):
             raise InvalidInput(f"history: joined or all, not {history[:40]!r}")
-        members = [self._store.agents.known(id) for id in dict.fromkeys((maker, *with_))]
+        members = [self._store.agents.documents.known(id) for id in dict.fromkeys((maker, *with_))]
         stamp = timestamps.now()
         about: Document = {"participants": as_json(Member(id, stamp) for id in members), "createdBy": maker}
         if history == "all":
@@ -106,7 +106,7 @@ class Groups:
 
         Cost: copying the file.
         """
-        added = [self._store.agents.known(id) for id in agents]
+        added = [self._store.agents.documents.known(id) for id in agents]
 
         def change(head: Document, stamp: str) -> None:
             head["metadata"]["participants"] = joined(head["metadata"].get("participants"), added, stamp)

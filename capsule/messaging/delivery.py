@@ -75,13 +75,13 @@ class Messages:
 
         Cost: as `append`, and a look at each recipient and at each instance that is alive.
         """
-        sender = self._store.agents.known(self._store._subject(agent))
+        sender = self._store.agents.documents.known(self._store._subject(agent))
         if to is not None and conversation is not None:
             raise InvalidInput("give `to` or `conversation`, and not both")
         if conversation is None:
-            to = self._store.agents.known(self._only_other(sender) if to is None else to)
+            to = self._store.agents.documents.known(self._only_other(sender) if to is None else to)
             conversation = direct_id(sender, to)
-        self._store.agents.seen(sender)
+        self._store.agents.documents.seen(sender)
         message: dict[str, Any] = {"role": "user", "content": text, "from": sender, "replyTo": reply_to}
         if idempotency_key is None:
             checked = [check_message(message)]
@@ -106,7 +106,7 @@ class Messages:
         return Sent(conversation, id, dict.fromkeys(recipients, "stored"))
 
     def _only_other(self, agent: str) -> str:
-        others = [id for id in self._store.agents.names() if id != agent]
+        others = [id for id in self._store.agents.documents.ids() if id != agent]
         if len(others) == 1:
             return others[0]
         raise InvalidInput(
@@ -117,7 +117,7 @@ class Messages:
         type, there = conversation.head.type, [each.id for each in conversation.head.participants if each.is_in]
         if type not in TYPES:
             raise InvalidInput(f"conversation {conversation.id} is a {type}; messages go into directs and groups")
-        others = [id for id in there if id != sender and self._store.agents.exists(id)]
+        others = [id for id in there if id != sender and self._store.agents.documents.exists(id)]
         if not others:
             raise InvalidInput(f"nobody else takes part in conversation {conversation.id}, so nobody would get this")
         return others
@@ -146,7 +146,7 @@ class Messages:
         states, at = {}, found.at or 0
         for member in head.participants:
             if member.id != found.from_ and member.joined_at <= (found.timestamp or ""):
-                cursor = self._store.agents.cursors(member.id).get(head.id)
+                cursor = self._store.agents.documents.cursors(member.id).get(head.id)
                 is_read = first_unread(cursor, partial(ids_in, self._store, head.id)) > at
                 states[member.id] = "read" if is_read else "stored"
         return Sent(head.id, str(found.id), states)
@@ -181,7 +181,7 @@ class Messages:
         listener, who = self._begin(agent, conversation, limit, timeout_s)
         mail, until = listener.look(), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store.agents.listening(who):
+            with self._store._acting(who).agents.presence.listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = self._store.wait_for_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
@@ -204,7 +204,7 @@ class Messages:
         listener, who = await to_thread(self._begin, agent, conversation, limit, timeout_s)
         mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store.agents.listening(who):
+            with self._store._acting(who).agents.presence.listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = await self._store.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
@@ -213,11 +213,11 @@ class Messages:
         return self._heard(who, conversation, listener, mail)
 
     def _begin(self, agent: str | None, conversation: str | None, limit: int, timeout_s: float) -> tuple[Listener, str]:
-        who = self._store.agents.known(self._store._subject(agent))
+        who = self._store.agents.documents.known(self._store._subject(agent))
         if limit < 1:
             raise InvalidInput("limit: at least one message")
         self._store.agents.serve(who)
-        self._store.agents.seen(who)
+        self._store.agents.documents.seen(who)
         with self._guard:
             pending = self._pending.pop(who, {})
             ended, stood = self._stood.pop((who, conversation, threading.get_ident()), (0.0, None))
@@ -259,7 +259,7 @@ class Messages:
 
         Cost: writing a small file.
         """
-        who = self._store.agents.known(self._store._subject(agent))
+        who = self._store.agents.documents.known(self._store._subject(agent))
         if cursor is not None:
             marks = _decoded(cursor)
         elif conversation is not None:
@@ -286,7 +286,7 @@ class Messages:
                 if first_unread(document["cursors"].get(id), ids) <= place:
                     document["cursors"][id] = cursor_at(place, ids)
 
-        self._store.agents.edit(agent, change)
+        self._store.agents.documents.edit(agent, change)
 
     def inbox(self, *, agent: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.
@@ -296,7 +296,7 @@ class Messages:
 
         Raises NotFound, Refused. Cost: bringing the index up to date, and some microseconds for each conversation.
         """
-        return inbox_of(self._store, self._store.agents.known(self._store._subject(agent)))
+        return inbox_of(self._store, self._store.agents.documents.known(self._store._subject(agent)))
 
     def pointer(self, agent: str | None = None) -> str:
         """Say how much is unread and from whom: `2 unread from anna, build-bot`. Empty: nothing is.

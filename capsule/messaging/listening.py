@@ -42,7 +42,7 @@ class Listener:
         self._conversation = conversation
         self._limit = limit
         self._stood = stood
-        self._cursors = store.agents.cursors(agent)
+        self._cursors = store.agents.documents.cursors(agent)
         self.since = store.changes().cursor
         self.places: dict[str, int] = {}
 

@@ -92,7 +92,7 @@ def mail_in(store: Store, seat: Seat, agent: str, place: int) -> tuple[list[Mail
 
 def inbox_of(store: Store, agent: str) -> Inbox:
     """The inbox of an agent."""
-    cursors, items = store.agents.cursors(agent), []
+    cursors, items = store.agents.documents.cursors(agent), []
     for seat in seats_of(store, agent):
         mail, _ = mail_in(store, seat, agent, first_place(store, seat, cursors))
         if mail:
