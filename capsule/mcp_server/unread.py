@@ -71,8 +71,8 @@ def _ring(stores: Stores) -> bool:
     waits = False
     for store in stores.acting():
         agent = str(store.agent)
-        if registry.bells(store, agent).bells and (pointer := store.messages.pointer()):
+        if registry.bells(store, agent).bells and store.messages.pointer():
             waits = True
             if not store.agents.get(agent).listening:
-                registry.ring(store, agent, pointer)
+                registry.ring(store, agent, store.messages.pointer)
     return waits

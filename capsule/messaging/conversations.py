@@ -17,7 +17,6 @@ from capsule.errors import InvalidInput, Refused
 from capsule.format.members import Member, as_json, joined, left, members_in
 from capsule.format.new import new_capsule
 from capsule.format.text.titles import check_title
-from capsule.messaging.unread import seats_of
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
@@ -167,4 +166,5 @@ class Groups:
         Raises NotFound, Refused. Cost: bringing the index up to date, and reading the beginning of each group's file.
         """
         who = self._store._subject(agent)
-        return [self._store.head(seat.id) for seat in seats_of(self._store, who) if seat.type == "group"]
+        mine = self._store.index.of_agent(who)
+        return [self._store._acting(who).head(each.id) for each in mine if each.type == "group"]

@@ -1,39 +1,34 @@
 """Sending messages to agents, and getting them.
 
 What must stay true: a message that was sent is in the conversation's file, whatever becomes of doorbells and notices.
-What `listen` returned is read when it was acknowledged, and no earlier, so that an agent that dies in between gets it
-again. The sender reads no index.
+The sender reads no index, and lists no agents, unless one is woken or away.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 from capsule.errors import InvalidInput, NotFound
 from capsule.format.message import check_message
+from capsule.messaging import notices
 from capsule.messaging.conversations import direct_id, ensure_direct
-from capsule.messaging.cursors import cursor_at, first_unread
-from capsule.messaging.listening import Listener
+from capsule.messaging.cursors import first_unread
+from capsule.messaging.doorbells import registry as doorbells
+from capsule.messaging.listening import Listener, Places
 from capsule.messaging.mail import Heard, History, Inbox, Mail, Sent
-from capsule.messaging.unread import TYPES, ids_in, inbox_of
+from capsule.messaging.receipts import Receipts, marks_in
+from capsule.messaging.unread import TYPES, Unread
 from capsule.store.appends import appended, keyed_message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from capsule.engines.changes import Changes
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 
 #: A wait that begins this soon after the last one of the same listener goes on where that one stood, in seconds.
 _RESUMES_S = 10.0
-#: For each conversation the place and the id of the last message.
-Marks = dict[str, tuple[int, str]]
 
 
 class Messages:
@@ -41,11 +36,8 @@ class Messages:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._guard = threading.Lock()
-        #: What `listen` returned and nobody has acknowledged, by agent.
-        self._pending: dict[str, Marks] = {}
-        #: Where a listener stood when its last wait ended, and when that was.
-        self._stood: dict[tuple[str, str | None, int], tuple[float, dict[str, int]]] = {}
+        #: When the last wait of a listener (an agent, a conversation, a thread) ended, and where it stood.
+        self._stood: dict[tuple[str, str | None, int], tuple[float, Places]] = {}
 
     def send(
         self,
@@ -113,8 +105,21 @@ class Messages:
             f"say to whom, or in which conversation; the other agents are: {', '.join(others) or 'none'}"
         )
 
+    def _told(self, recipients: list[str]) -> dict[str, str]:
+        """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
+        online, states = self._whole.agents.presence.online(), dict.fromkeys(recipients, "stored")
+        for recipient in recipients:
+            if online.get(recipient):
+                continue
+            if doorbells.ring(self._whole, recipient, partial(self._whole.messages.pointer, recipient)):
+                states[recipient] = "rung"
+            if recipient not in online:
+                notices.update(self._whole, recipient)
+        return states
+
     def _recipients(self, conversation: Conversation, sender: str) -> list[str]:
         type, there = conversation.head.type, [each.id for each in conversation.head.participants if each.is_in]
+        conversation.ensure_may("append")
         if type not in TYPES:
             raise InvalidInput(f"conversation {conversation.id} is a {type}; messages go into directs and groups")
         others = [id for id in there if id != sender and self._store.agents.documents.exists(id)]
@@ -135,25 +140,38 @@ class Messages:
 
         Cost: bringing the index up to date, and a look at each recipient.
         """
-        acting = self._reader(agent)
-        for head in acting.heads():
-            if head.type in TYPES:
-                with suppress(NotFound):
-                    found = acting.find_message(head.id, message)
-                    break
-        else:
+        placed = self._whole.index.conversation_of(message)
+        if placed is None:
             raise NotFound(f"no agent was sent a message {message[:80]!r}", id=message)
-        states, at = {}, found.at or 0
+        id, at = placed
+        head, sent = self._reader(agent).head(id), self._reader(agent).find_message(id, f"@{at}")
+        states = {}
         for member in head.participants:
-            if member.id != found.from_ and member.joined_at <= (found.timestamp or ""):
-                cursor = self._store.agents.documents.cursors(member.id).get(head.id)
-                is_read = first_unread(cursor, partial(ids_in, self._store, head.id)) > at
-                states[member.id] = "read" if is_read else "stored"
-        return Sent(head.id, str(found.id), states)
+            time = sent.timestamp or ""
+            was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
+            if was_in and member.id != sent.from_:
+                cursor = self._whole.agents.documents.cursors(member.id).get(id)
+                is_read = first_unread(cursor, partial(self._whole.index.message_ids, id)) > at
+                rung = not is_read and doorbells.was_rung(self._whole, member.id, time)
+                states[member.id] = "read" if is_read else "rung" if rung else "stored"
+        return Sent(id, message, states)
 
     def _reader(self, agent: str | None) -> Store:
         who = agent or self._store.agent
-        return self._store if who is None else self._store._acting(self._store._subject(who))
+        return self._whole if who is None else self._store._acting(self._store._subject(who))
+
+    @cached_property
+    def _whole(self) -> Store:
+        """The store as its owner sees it."""
+        return self._store._acting(None)
+
+    @cached_property
+    def _unread(self) -> Unread:
+        return Unread(self._whole)
+
+    @cached_property
+    def _receipts(self) -> Receipts:
+        return Receipts(self._whole)
 
     # -- Reading ---------------------------------------------------------------------------------------------------
 
@@ -178,15 +196,16 @@ class Messages:
 
         Cost: as `inbox`, and reading the messages; waiting costs next to nothing.
         """
-        listener, who = self._begin(agent, conversation, limit, timeout_s)
+        who = self._store.agents.documents.known(self._store._subject(agent))
+        listener = self._begin(who, conversation, limit, timeout_s, threading.get_ident())
         mail, until = listener.look(), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
             with self._store._acting(who).agents.presence.listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
-                    changes = self._store.wait_for_changes(listener.since, timeout_s=left_s)
+                    changes = self._whole.wait_for_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break  # The time is up, or the store was closed.
-                    mail = self._after(listener, changes)
+                    mail = listener.look_at(changes)
         return self._heard(who, conversation, listener, mail)
 
     async def await_mail(
@@ -201,41 +220,34 @@ class Messages:
         """
         from asyncio import to_thread  # A short command needs no event loop, and asyncio takes long to import.
 
-        listener, who = await to_thread(self._begin, agent, conversation, limit, timeout_s)
+        who = self._store.agents.documents.known(self._store._subject(agent))
+        listener = await to_thread(self._begin, who, conversation, limit, timeout_s, threading.get_ident())
         mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
             with self._store._acting(who).agents.presence.listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
-                    changes = await self._store.await_changes(listener.since, timeout_s=left_s)
+                    changes = await self._whole.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break
-                    mail = await to_thread(self._after, listener, changes)
+                    mail = await to_thread(listener.look_at, changes)
         return self._heard(who, conversation, listener, mail)
 
-    def _begin(self, agent: str | None, conversation: str | None, limit: int, timeout_s: float) -> tuple[Listener, str]:
-        who = self._store.agents.documents.known(self._store._subject(agent))
+    def _begin(self, who: str, conversation: str | None, limit: int, timeout_s: float, thread: int) -> Listener:
         if limit < 1:
             raise InvalidInput("limit: at least one message")
+        if conversation is not None:
+            self._store._acting(who).head(conversation)  # Raises if it may not listen there.
         self._store.agents.serve(who)
         self._store.agents.documents.seen(who)
-        with self._guard:
-            pending = self._pending.pop(who, {})
-            ended, stood = self._stood.pop((who, conversation, threading.get_ident()), (0.0, None))
-        self._advance(who, pending)
-        if time.monotonic() - ended > _RESUMES_S or timeout_s <= 0:
+        self._receipts.acknowledge_given(who)
+        ended, stood = self._stood.pop((who, conversation, thread), (0.0, None))
+        if timeout_s <= 0 or time.monotonic() - ended > _RESUMES_S:
             stood = None
-        return Listener(self._store, who, conversation, limit, stood), who
-
-    def _after(self, listener: Listener, changes: Changes) -> list[Mail]:
-        listener.since = changes.cursor
-        return listener.look_at(changes.changes)
+        return Listener(self._whole, self._unread, who, conversation, limit, stood)
 
     def _heard(self, agent: str, conversation: str | None, listener: Listener, mail: list[Mail]) -> Heard:
-        marks = {each.conversation: (each.at, each.id) for each in mail}
-        with self._guard:
-            self._pending[agent] = self._pending.get(agent, {}) | marks
-            self._stood[agent, conversation, threading.get_ident()] = time.monotonic(), listener.places
-        return Heard(mail, _encoded(marks), timed_out=not mail)
+        self._stood[agent, conversation, threading.get_ident()] = time.monotonic(), listener.places
+        return Heard(mail, self._receipts.given(agent, mail), timed_out=not mail)
 
     def ack(
         self,
@@ -261,32 +273,12 @@ class Messages:
         """
         who = self._store.agents.documents.known(self._store._subject(agent))
         if cursor is not None:
-            marks = _decoded(cursor)
-        elif conversation is not None:
-            marks = {conversation: self._last(who, conversation, message)}
-        else:
-            with self._guard:
-                marks = self._pending.pop(who, {})
-        self._advance(who, marks)
-
-    def _last(self, agent: str, conversation: str, message: str | None) -> tuple[int, str]:
-        found = self._store._acting(agent).find_message(conversation, message or "@last")
-        return found.at or 0, str(found.id)
-
-    def _advance(self, agent: str, marks: Mapping[str, tuple[int, str]]) -> None:
-        """Move the cursors of an agent, each only forward."""
-        if not marks:
-            return
-
-        def change(document: dict[str, Any]) -> None:
-            for id, (place, message) in marks.items():
-                ids = partial(ids_in, self._store, id)
-                if ids([place]).get(place) != message:
-                    continue  # It was moved or removed: what is behind the cursor comes again.
-                if first_unread(document["cursors"].get(id), ids) <= place:
-                    document["cursors"][id] = cursor_at(place, ids)
-
-        self._store.agents.documents.edit(agent, change)
+            self._receipts.acknowledge(who, marks_in(cursor))
+        elif conversation is None:
+            self._receipts.acknowledge_given(who)
+        elif message is not None or self._store._acting(who).tail_entries(conversation, 1)[1]:
+            last = self._store._acting(who).find_message(conversation, message or "@last")
+            self._receipts.acknowledge(who, {conversation: (last.at or 0, str(last.id))})
 
     def inbox(self, *, agent: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.
@@ -296,7 +288,7 @@ class Messages:
 
         Raises NotFound, Refused. Cost: bringing the index up to date, and some microseconds for each conversation.
         """
-        return inbox_of(self._store, self._store.agents.documents.known(self._store._subject(agent)))
+        return self._unread.inbox(self._store.agents.documents.known(self._store._subject(agent)))
 
     def pointer(self, agent: str | None = None) -> str:
         """Say how much is unread and from whom: `2 unread from anna, build-bot`. Empty: nothing is.
@@ -341,15 +333,3 @@ class Messages:
         type = acting.head(conversation).type
         mail = [Mail.of(conversation, type, at, entry) for at, entry in page.entries]
         return History(mail, page.older(), page.newer())
-
-
-def _encoded(marks: Marks) -> str:
-    return ",".join(f"{id}:{place}:{quote(message, safe='')}" for id, (place, message) in marks.items())
-
-
-def _decoded(cursor: str) -> Marks:
-    try:
-        parts = [part.split(":") for part in cursor.split(",") if part]
-        return {id: (int(place), unquote(message)) for id, place, message in parts}
-    except ValueError:
-        raise InvalidInput("that is no cursor; take `cursor` of what `listen` returned") from None

@@ -32,6 +32,8 @@ class AgentDocuments:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        #: The files as they were last read, and what they say: an agent may have thousands of cursors.
+        self._last: dict[str, tuple[bytes, Document]] = {}
         #: When this process last looked at `lastSeen`, by agent, in seconds.
         self._noted: dict[str, float] = {}
 
@@ -51,8 +53,15 @@ class AgentDocuments:
         return id
 
     def read(self, id: str) -> Document:
-        """The document of an agent. Raises NotFound, InvalidDocument. Cost: reading a small file."""
-        return agent_in(self._engine.read(KIND_OF_AGENTS, self.known(id)), self._engine.name(KIND_OF_AGENTS, id))
+        """The document of an agent, not to be changed in place. Raises NotFound, InvalidDocument.
+
+        Cost: reading a small file, and parsing it if it changed.
+        """
+        data = self._engine.read(KIND_OF_AGENTS, self.known(id))
+        last = self._last.get(id)
+        if last is None or last[0] != data:
+            last = self._last[id] = data, agent_in(data, self._engine.name(KIND_OF_AGENTS, id))
+        return last[1]
 
     def cursors(self, id: str) -> Document:
         """How far an agent has read, by conversation; empty for one that was forgotten. Raises InvalidDocument."""

@@ -6,81 +6,93 @@ listener goes on where it stood, whatever others of the same agent read meanwhil
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import merge
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidDocument, NotFound
-from capsule.messaging.unread import first_place, mail_in, seat_of, seats_of
+from capsule.messaging.unread import mail_in
 
 if TYPE_CHECKING:
-    from capsule.engines.changes import Change
+    from capsule.engines.changes import Changes
     from capsule.messaging.mail import Mail
-    from capsule.messaging.unread import Seat
+    from capsule.messaging.unread import Seat, Unread
     from capsule.store.store import Store
+
+#: By conversation, the place of the first message that was not given.
+Places = dict[str, int]
 
 
 class Listener:
     """One call of `listen`.
 
     Args:
-        store: A store; its index and its journal are asked.
+        store: The store, as its owner sees it.
+        unread: What its agents have not read.
         agent: The agent.
         conversation: Only this conversation; None: all.
         limit: The largest number of messages that a look gives.
-        stood: The places where the last wait of this listener ended, by conversation; None: it begins.
+        stood: Where the last wait of this listener ended; None: it begins.
 
     Attributes:
         since: The place in the journal from which to wait.
-        places: By conversation, the place of the first message that was not given.
+        places: Where it stands.
     """
 
     def __init__(
-        self, store: Store, agent: str, conversation: str | None, limit: int, stood: dict[str, int] | None
+        self, store: Store, unread: Unread, agent: str, conversation: str | None, limit: int, stood: Places | None
     ) -> None:
         self._store = store
+        self._unread = unread
         self._agent = agent
         self._conversation = conversation
         self._limit = limit
         self._stood = stood
-        self._cursors = store.agents.documents.cursors(agent)
+        self._seats: dict[str, Seat] = {}
+        #: Conversations that the agent does not take part in.
+        self._others: set[str] = set()
         self.since = store.changes().cursor
-        self.places: dict[str, int] = {}
+        self.places: Places = {}
 
     def look(self) -> list[Mail]:
         """What is unread now."""
-        seats = seats_of(self._store, self._agent)
-        return self._given([seat for seat in seats if self._conversation in (None, seat.id)])
+        self._sit()
+        for id, seat in self._seats.items():
+            self.places[id] = seat.place if self._stood is None else min(seat.place, self._stood.get(id, 0))
+        return self._given({id: seat.mine.entries for id, seat in self._seats.items()})
 
-    def look_at(self, changes: list[Change]) -> list[Mail]:
+    def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
-        seats = []
-        for id in dict.fromkeys(change.id for change in changes):
-            seat = seat_of(self._store, self._agent, id)
-            if seat is not None and self._conversation in (None, id):
-                seats.append(seat)
-        for change in changes:
-            if change.kind != "appended" and change.id in self.places:  # Messages before may have moved.
-                self._stood = (self._stood or {}) | {change.id: self.places.pop(change.id)}
-        return self._given(seats)
+        self.since = changes.cursor
+        counts = {change.id: change.count for change in changes.changes}
+        others = {change.id for change in changes.changes if change.kind != "appended"}
+        if others or not counts.keys() <= self._seats.keys() | self._others:
+            self._sit()
+            self._others |= counts.keys() - self._seats.keys()
+        for id in counts.keys() & self._seats.keys():
+            # Another version may have moved the messages that were given.
+            place = self._seats[id].place if id in others else self.places.get(id, 0)
+            self.places[id] = min(self.places.get(id, 0), place)
+        return self._given({id: count for id, count in counts.items() if id in self._seats})
 
-    def _given(self, seats: list[Seat]) -> list[Mail]:
-        waiting: list[list[Mail]] = []
-        for seat in seats:
-            try:
-                place = self._place(seat)
-                mail, end = mail_in(self._store, seat, self._agent, place)
-            except (NotFound, InvalidDocument):
-                continue  # It went, or was damaged, meanwhile.
-            self.places[seat.id] = end
-            waiting.append(mail)
+    def _sit(self) -> None:
+        seats = self._unread.seats(self._agent)
+        self._seats = {id: seat for id, seat in seats.items() if self._conversation in (None, id)}
+        self._others -= self._seats.keys()
+
+    def _given(self, counts: dict[str, int]) -> list[Mail]:
+        """The messages behind the places, `counts` being how many messages these conversations have."""
         # By time; the messages of one conversation stay in its order.
-        mail = list(merge(*waiting, key=lambda each: each.timestamp))
-        for each in mail[self._limit :]:
-            self.places[each.conversation] = min(each.at, self.places[each.conversation])
+        mail = list(merge(*self._read(counts), key=lambda each: each.timestamp))
+        for each in reversed(mail[self._limit :]):
+            self.places[each.conversation] = each.at
         return mail[: self._limit]
 
-    def _place(self, seat: Seat) -> int:
-        if seat.id in self.places:
-            return self.places[seat.id]
-        unread = first_place(self._store, seat, self._cursors)
-        return unread if self._stood is None else min(unread, self._stood.get(seat.id, 0))
+    def _read(self, counts: dict[str, int]) -> Iterable[list[Mail]]:
+        for id, count in counts.items():
+            if count > self.places[id]:
+                try:
+                    mail, self.places[id] = mail_in(self._store, self._agent, self._seats[id], self.places[id], count)
+                except (NotFound, InvalidDocument):
+                    continue  # It went, or was damaged, meanwhile.
+                yield mail

@@ -1,103 +1,126 @@
 """What an agent has not read, in all conversations that it takes part in.
 
 What must stay true: unread is what stands behind the cursor and is of another agent; no time decides it but the one of
-joining. The texts come from the conversations' files, never from the index.
+joining. The texts that an agent is given come from the conversations' files, never from the index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidDocument, NotFound
+from capsule import timestamps
 from capsule.format import codec
+from capsule.messaging import policy
 from capsule.messaging.cursors import first_unread
 from capsule.messaging.mail import Inbox, InboxItem, Mail
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.engines.index.participation import Mine
     from capsule.store.store import Store
 
 #: The types of conversations that are messages between agents.
 TYPES = ("direct", "group")
-Entry = dict[str, Any]
 
 
-class Seat(NamedTuple):
-    """A conversation that an agent takes part in.
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A conversation that an agent takes part in, and how far it has read there.
 
     Attributes:
-        others: The other agents that take part.
+        mine: The conversation, as the index has it.
+        cursor: The agent's cursor; None: it has read nothing.
+        place: The place of the first message behind the cursor.
         since: The time from which messages are unread for the agent: that of its joining.
+        item: What is unread; None: nothing.
     """
 
-    id: str
-    type: str
-    title: str
-    others: tuple[str, ...]
+    mine: Mine
+    cursor: Any
+    place: int
     since: str
+    item: InboxItem | None
 
 
-def seats_of(store: Store, agent: str) -> list[Seat]:
-    """The conversations that an agent takes part in, the latest first."""
-    heads = sorted(store.heads(), key=lambda head: head.updated_at, reverse=True)
-    return [seat for head in heads if (seat := _seat(head, agent)) is not None]
+class Unread:
+    """What the agents of a store have not read. It keeps each answer until the conversation or the cursor changes.
+
+    Args:
+        store: The store, as its owner sees it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[str, dict[str, tuple[Mine, Any, Seat | None]]] = {}
+
+    def seats(self, agent: str) -> dict[str, Seat]:
+        """The conversations that an agent takes part in, the latest first.
+
+        Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
+        the index for each one that changed.
+        """
+        cursors, kept = self._store.agents.documents.cursors(agent), self._kept.get(agent, {})
+        now: dict[str, tuple[Mine, Any, Seat | None]] = {}
+        for mine in self._store.index.of_agent(agent):
+            cursor, was = cursors.get(mine.id), kept.get(mine.id)
+            is_same = was is not None and was[0] is mine and (was[1] is cursor or was[1] == cursor)
+            now[mine.id] = was if was and is_same else (mine, cursor, self._seat(agent, mine, cursor))
+        self._kept[agent] = now
+        return {id: seat for id, (_, _, seat) in now.items() if seat is not None}
+
+    def _seat(self, agent: str, mine: Mine, cursor: Any) -> Seat | None:
+        """The seat of an agent; None: it may not read the conversation, or it is none of messages."""
+        object = policy.Object(mine.id, mine.type, mine.members, mine.archived, mine.history)
+        if mine.type not in TYPES or not policy.may(agent, "read", object).allowed:
+            return None
+        since = next((member.joined_at for member in mine.members if member.id == agent), "")
+        place = first_unread(cursor, partial(self._store.index.message_ids, mine.id))
+        return Seat(mine, cursor, place, since, self._item(agent, mine, place, since))
+
+    def _item(self, agent: str, mine: Mine, place: int, since: str) -> InboxItem | None:
+        since_ms = round(timestamps.parse(since).timestamp() * 1000) if since else 0
+        said = self._store.index.said_after(mine.id, place, agent, since_ms) if place < mine.entries else None
+        if said is None or said.last is None:
+            return None
+        name = mine.title
+        if mine.type == "direct":
+            name = next((member.id for member in mine.members if member.id != agent), name)
+        at, id, sender, content, time = said.last
+        last = Mail(mine.id, mine.type, id, at, sender, content, time)
+        return InboxItem(mine.id, mine.type, name, said.total, said.senders, last)
+
+    def inbox(self, agent: str) -> Inbox:
+        """The inbox of an agent."""
+        items = [seat.item for seat in self.seats(agent).values() if seat.item is not None]
+        return Inbox(sum(item.unread for item in items), items)
 
 
-def seat_of(store: Store, agent: str, id: str) -> Seat | None:
-    """One of them; None: the agent does not take part in it."""
-    try:
-        return _seat(store.head(id), agent)
-    except (NotFound, InvalidDocument):
-        return None
+def mail_in(store: Store, agent: str, seat: Seat, place: int, count: int) -> tuple[list[Mail], int]:
+    """The messages of others from a place on.
 
+    Args:
+        store: The store.
+        agent: The agent.
+        seat: Its seat in the conversation.
+        place: The place.
+        count: The number of messages in the conversation, as far as it is known.
 
-def _seat(head: Head, agent: str) -> Seat | None:
-    there = {member.id: member for member in head.participants if member.is_in}
-    if head.type not in TYPES or agent not in there:
-        return None
-    return Seat(head.id, head.type, head.title, tuple(id for id in there if id != agent), there[agent].joined_at)
+    Returns:
+        The messages, and the place behind the last message of all.
 
-
-def ids_in(store: Store, conversation: str, places: Iterable[int]) -> dict[int, str]:
-    """The ids of the messages at these places."""
-    places = list(places)
-    first, entries = entries_from(store, conversation, min(places))
-    return {at: entries[at - first].get("id", "") for at in places if first <= at < first + len(entries)}
-
-
-def entries_from(store: Store, conversation: str, place: int) -> tuple[int, list[Entry]]:
-    """The entries of a conversation from a place on, and the place of the first. Cost: reading them."""
-    engine = store.engine
-    _, count = engine.tail(conversation, 0)
-    entries, count = engine.tail(conversation, max(count - place, 0))
-    found = codec.decode_entries(entries, engine.name(KIND, conversation))
-    return count - len(found), found
-
-
-def first_place(store: Store, seat: Seat, cursors: Mapping[str, Any]) -> int:
-    """The place of the first message behind the cursor."""
-    return first_unread(cursors.get(seat.id), partial(ids_in, store, seat.id))
-
-
-def mail_in(store: Store, seat: Seat, agent: str, place: int) -> tuple[list[Mail], int]:
-    """The messages of others from a place on, and the place behind the last message of all."""
-    first, entries = entries_from(store, seat.id, place)
-    mail = [Mail.of(seat.id, seat.type, at, entry) for at, entry in enumerate(entries, first)]
-    is_new = (each for each in mail if each.from_ != agent and each.timestamp >= seat.since and each.at >= place)
-    return list(is_new), first + len(entries)
-
-
-def inbox_of(store: Store, agent: str) -> Inbox:
-    """The inbox of an agent."""
-    cursors, items = store.agents.documents.cursors(agent), []
-    for seat in seats_of(store, agent):
-        mail, _ = mail_in(store, seat, agent, first_place(store, seat, cursors))
-        if mail:
-            name = seat.others[0] if seat.type == "direct" else seat.title
-            senders = tuple(dict.fromkeys(each.from_ for each in mail))
-            items.append(InboxItem(seat.id, seat.type, name, len(mail), senders, mail[-1]))
-    items.sort(key=lambda item: item.last.timestamp, reverse=True)
-    return Inbox(sum(item.unread for item in items), items)
+    Raises NotFound, InvalidDocument. Cost: reading the messages from the place on.
+    """
+    id, wanted = seat.mine.id, max(count - place, 0)
+    data, count = store.engine.tail(id, wanted)
+    while count - place > wanted:  # More were written meanwhile.
+        wanted = count - place
+        data, count = store.engine.tail(id, wanted)
+    entries = codec.decode_entries(data, store.engine.name(KIND, id))
+    first = count - len(entries)
+    if not all(entry.get("id") and entry.get("timestamp") for entry in entries):  # Somebody typed them.
+        entries = store.document(id)["history"][first:]
+    mail = (Mail.of(id, seat.mine.type, at, entry) for at, entry in enumerate(entries, first))
+    is_new = (each for each in mail if each.at >= place and timestamps.sortable(each.timestamp) >= seat.since)
+    return [each for each in is_new if each.from_ != agent], count

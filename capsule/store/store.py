@@ -101,7 +101,7 @@ class Store(Writing):
         self.conflicts = Conflicts(self)
         self.incoming = Incoming(self)
         #: The stores that act for agents, by agent.
-        self._for_agents: dict[str, Store] = {}
+        self._for_agents: dict[str | None, Store] = {}
         self.agents = Agents(self)
         self.groups = Groups(self)
         self.messages = Messages(self)
@@ -221,12 +221,14 @@ class Store(Writing):
             raise Refused(f"this store acts for {self.agent}, and not for {agent}", path="")
         return agent
 
-    def _acting(self, agent: str) -> Store:
-        """The store that acts for an agent: this one, or one beside it, which is kept."""
+    def _acting(self, agent: str | None) -> Store:
+        """The store that acts for an agent, or for the owner (None): this one, or one beside it, which is kept."""
         if self.agent == agent:
             return self
         if agent not in self._for_agents:
-            self._for_agents.setdefault(agent, self.beside(agent=agent))
+            other = type(self)(self.root, self.settings, self.engine, agent=agent)
+            other._main_store = self
+            self._for_agents.setdefault(agent, other)
         return self._for_agents[agent]
 
     @property

@@ -29,9 +29,9 @@ def memory() -> Iterator[Store]:
 @pytest.mark.parametrize(
     ("folder", "id"),
     [
-        ("/work/My Project", "my-project"),
-        ("/work/Straße_Ærø", "strasse-aero"),
-        ("/work/ЖЖ", "agent"),
+        ("/home/My Project", "my-project"),
+        ("/home/Straße_Ærø", "strasse-aero"),
+        ("/home/ЖЖ", "agent"),
         ("/", "agent"),
         ("/" + "x" * 200, "x" * 53),
     ],
@@ -135,7 +135,7 @@ def test_nobody_stays_online_after_a_crash(store: Store, child: Callable[..., Ch
 
 
 def test_an_agent_in_the_file_system_is_a_file_that_a_person_may_edit(root: Path, store: Store) -> None:
-    store.agents.register("bob", "/work/bob")
+    store.agents.register("bob", "/home/bob")
     path = root / "agents" / "bob.json"
     path.write_text(path.read_text().replace('"name": "bob"', '"name": "Robert", "team": "red"'))
     assert store.agents.register("bob").name == "Robert"

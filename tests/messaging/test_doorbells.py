@@ -62,10 +62,10 @@ def test_one_ring_is_outstanding_for_all_senders(store: Store, tmp_path: Path, c
     heard = tmp_path / "heard"
     registry.register(store, "bob", writer(heard))
     for _ in range(5):
-        assert registry.ring(store, "bob", "1 unread from anna")
+        assert registry.ring(store, "bob", lambda: "1 unread from anna")
     assert heard.read_text().count("1 unread from anna") == 1
     clock[0] = 60
-    assert registry.ring(store, "bob", "6 unread from anna")
+    assert registry.ring(store, "bob", lambda: "6 unread from anna")
     assert heard.read_text().count("unread") == 2
 
 
@@ -74,13 +74,13 @@ def test_the_next_message_rings_at_once_when_the_agent_has_read(
 ) -> None:
     heard = tmp_path / "heard"
     registry.register(store, "bob", writer(heard))
-    registry.ring(store, "bob", "1 unread from anna")
+    registry.ring(store, "bob", lambda: "1 unread from anna")
     registry.emptied(store, "bob")
     assert not any(
         rings.outstanding(bell.rung, found.read) for found in [registry.bells(store, "bob")] for bell in found.bells
     )
     clock[0] = 2
-    assert registry.ring(store, "bob", "1 unread from carl")
+    assert registry.ring(store, "bob", lambda: "1 unread from carl")
     assert heard.read_text().splitlines() == [
         bell_text("bob", "1 unread from anna"),
         bell_text("bob", "1 unread from carl"),
@@ -88,7 +88,7 @@ def test_the_next_message_rings_at_once_when_the_agent_has_read(
 
 
 def test_nobody_is_rung_without_a_target(store: Store) -> None:
-    assert not registry.ring(store, "bob", "1 unread from anna")
+    assert not registry.ring(store, "bob", lambda: "1 unread from anna")
     assert registry.bells(store, "bob") == registry.Bells()
 
 
@@ -98,9 +98,9 @@ def test_a_bell_that_fails_is_a_warning_and_is_not_tried_with_every_message(
     registry.register(store, "bob", Target("command", {"command": "/nonexistent/program"}))
     registry.register(store, "bob", Target("webhook", {"url": "file:///etc/passwd"}))
     registry.register(store, "bob", Target("of-another-package", {}))
-    assert not registry.ring(store, "bob", "1 unread from anna")
+    assert not registry.ring(store, "bob", lambda: "1 unread from anna")
     assert len(caplog.records) == 3
-    assert not registry.ring(store, "bob", "2 unread from anna")
+    assert not registry.ring(store, "bob", lambda: "2 unread from anna")
     assert len(caplog.records) == 3
     assert all(bell.failed for bell in registry.bells(store, "bob").bells)
     assert not registry.was_rung(store, "bob", after(0))
@@ -123,11 +123,11 @@ def test_one_process_waits_for_a_session_and_its_rings_outlive_it(store: Store, 
     assert mine is not None
     assert registry.claim(second, "bob", session) is None
     assert registry.claim(second, "bob", Target("claude-code", {"session": "t"})) is not None
-    assert registry.ring(store, "bob", "1 unread from anna"), "the process that waits rings by itself"
+    assert registry.ring(store, "bob", lambda: "1 unread from anna"), "the process that waits rings by itself"
     assert registry.take(first, "bob", mine)
     first.close()
     second.close()
-    assert not registry.ring(store, "bob", "1 unread from anna"), "nobody waits there any more"
+    assert not registry.ring(store, "bob", lambda: "1 unread from anna"), "nobody waits there any more"
     third = store.beside()
     again = registry.claim(third, "bob", session)
     assert again is not None

@@ -43,9 +43,10 @@ class Mine:
 
 
 class Last(NamedTuple):
-    """A message: its place, who wrote it (empty: it does not say), its text, and when it was written."""
+    """A message: its place, its id, who wrote it (empty: it does not say), its text, and when it was written."""
 
     place: int
+    id: str
     sender: str
     content: str
     time: str
@@ -146,7 +147,7 @@ def said_after(db: sqlite3.Connection, conversation: str, place: int, not_by: st
     if not found:
         return Said(0)
     at = max(last for *_, last in found)
-    question = f"SELECT at, coalesce(sender, ''), content, time_ms FROM messages WHERE {where} ORDER BY at LIMIT 1"
-    place, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
-    last = Last(place, sender, content, timestamps.from_ms(time_ms))
+    question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM messages WHERE {where} ORDER BY at LIMIT 1"
+    place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
+    last = Last(place, id, sender, content, timestamps.from_ms(time_ms))
     return Said(sum(total for _, total, *_ in found), tuple(sender or "" for sender, *_ in found), last)

@@ -179,13 +179,13 @@ def take(store: Store, agent: str, target: Target) -> bool:
     return taken
 
 
-def ring(store: Store, agent: str, pointer: str) -> bool:
+def ring(store: Store, agent: str, pointer: Callable[[], str]) -> bool:
     """Ring every target of an agent where a ring is due.
 
     Args:
         store: The store.
         agent: The agent, who has something unread.
-        pointer: How many messages wait, and from whom.
+        pointer: Says how many messages wait, and from whom; asked only where a ring is due.
 
     Returns:
         Whether a ring is outstanding that its program took, or is made by the process that waits there.
@@ -199,7 +199,7 @@ def ring(store: Store, agent: str, pointer: str) -> bool:
         return False
 
 
-def _ring(store: Store, agent: str, pointer: str) -> bool:
+def _ring(store: Store, agent: str, pointer: Callable[[], str]) -> bool:
     now, chosen = timestamps.now(), list[Bell]()
 
     def change(found: Bells) -> Bells:
@@ -209,7 +209,8 @@ def _ring(store: Store, agent: str, pointer: str) -> bool:
     found = bells(store, agent)
     if change(found) != found:
         found = _edit(store, agent, change)
-    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, pointer)))]
+    text = bell_text(agent, pointer()) if chosen else ""
+    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, text))]
     if failed:
         for bell, why in failed:
             _log.warning("the doorbell %s of %s: %s", bell.target.client, agent, why)

@@ -1,0 +1,82 @@
+"""What agents were given and have acknowledged: from the answer of a listener to the cursors in their documents.
+
+What must stay true: a message is read when it was acknowledged, and no earlier, so that an agent that dies in between
+gets it again; a cursor only moves forward. What was given and not acknowledged is in this process's memory alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.messaging import notices
+from capsule.messaging.cursors import cursor_at, first_unread
+from capsule.messaging.doorbells import registry as doorbells
+
+if TYPE_CHECKING:
+    from capsule.messaging.documents import Document
+    from capsule.messaging.mail import Mail
+    from capsule.store.store import Store
+
+_log = logging.getLogger("capsule")
+#: By conversation, the place and the id of a message.
+Marks = Mapping[str, tuple[int, str]]
+
+
+class Receipts:
+    """What the agents of one open store have acknowledged.
+
+    Args:
+        store: The store, as its owner sees it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._guard = threading.Lock()
+        self._pending: dict[str, Marks] = {}
+
+    def given(self, agent: str, mail: Iterable[Mail]) -> str:
+        """Note what an agent was given; the cursor that names it."""
+        marks = {each.conversation: (each.at, each.id) for each in mail}
+        with self._guard:
+            self._pending[agent] = {**self._pending.get(agent, {}), **marks}
+        return ",".join(f"{id}:{place}:{quote(message, safe='')}" for id, (place, message) in marks.items())
+
+    def acknowledge_given(self, agent: str) -> None:
+        """Acknowledge all that an agent was given on this store."""
+        with self._guard:
+            marks = self._pending.pop(agent, {})
+        self.acknowledge(agent, marks)
+
+    def acknowledge(self, agent: str, marks: Marks) -> None:
+        """Acknowledge everything up to these messages. Cost: writing a small file."""
+        if not marks:
+            return
+
+        def change(document: Document) -> None:
+            for id, (place, message) in marks.items():
+                ids = partial(self._store.index.message_ids, id)
+                # A message that was moved or removed is no mark: what stands behind the cursor comes again.
+                if ids([place]).get(place) == message and first_unread(document["cursors"].get(id), ids) <= place:
+                    document["cursors"][id] = cursor_at(place, ids)
+
+        self._store.agents.documents.edit(agent, change)
+        try:
+            doorbells.emptied(self._store, agent)
+        except CapsuleError as error:
+            _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
+        notices.update(self._store, agent)
+
+
+def marks_in(cursor: str) -> Marks:
+    """What a cursor names. Raises InvalidInput."""
+    try:
+        parts = [part.split(":") for part in cursor.split(",") if part]
+        return {id: (int(place), unquote(message)) for id, place, message in parts}
+    except ValueError:
+        raise InvalidInput("that is no cursor; take `cursor` of what `listen` returned") from None
