@@ -95,7 +95,7 @@ class Messages:
             if to is None:
                 raise
             id, recipients = acting._change(ensure_direct(acting, sender, to), act)
-        return Sent(conversation, id, dict.fromkeys(recipients, "stored"))
+        return Sent(conversation, id, self._told(recipients))
 
     def _only_other(self, agent: str) -> str:
         others = [id for id in self._store.agents.documents.ids() if id != agent]

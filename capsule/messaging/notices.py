@@ -38,7 +38,7 @@ def update(store: Store, agent: str) -> None:
     An agent that is online gets no new block; one that is there is kept right, and goes with the last unread message.
 
     Args:
-        store: The store, which may read what the agent reads.
+        store: The store; it acts for nobody, or for this agent.
         agent: The agent's id.
 
     Raises nothing: a file that can't be changed is a warning in the log. Cost: reading the files, and, for a block that
@@ -98,8 +98,7 @@ def _files(store: Store, agent: Agent) -> Iterator[_File]:
 
 def _lines(store: Store, agent: str) -> Sequence[str]:
     """What the block says; nothing when the agent has read everything."""
-    with store.beside(agent=agent) as theirs:  # The store may act for who sent the message.
-        inbox = theirs.messages.inbox()
+    inbox = store.messages.inbox(agent=agent)
     if not inbox.unread:
         return ()
     waiting = [item for item in inbox.conversations if item.unread]
