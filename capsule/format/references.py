@@ -48,13 +48,17 @@ def place_in(wanted: str, count: int) -> int | None:
 
 
 def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
-    """The position of one message: by its id, a unique prefix of it, `@N` or `@last`. Raises as `one_of`."""
+    """The position of one message: by its id, a unique prefix of it, `@N` or `@last`. Raises as `one_of`.
+
+    An empty object in the history is no message.
+    """
     if wanted.startswith("@"):
         place = place_in(wanted, len(history))
-        if place is None:
+        if place is None or not history[place]:
             raise NotFound(f"conversation {id} has no message {wanted}; it has {len(history)}", id=wanted)
         return place
     places: dict[str, int] = {}
     for at, message in enumerate(history):
-        places.setdefault(str(message.get("id")), at)  # Of two of one id the first is meant, as in the tree.
+        if message:
+            places.setdefault(str(message.get("id")), at)  # Of two of one id the first is meant, as in the tree.
     return places[one_of(list(places), wanted, f"message in conversation {id}:", Remedy("messages", id))]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from capsule.errors import Refused
+
 if TYPE_CHECKING:
     from capsule.git.clone import Clone
     from capsule.store.store import Store
@@ -20,8 +22,10 @@ def open(store: Store, program: Sequence[str] | None = None) -> Clone:
         store: The store, open; it must outlive what is returned.
         program: How git starts the drivers: a program, as an absolute path, and its first arguments. None: this Python.
 
-    Raises nothing. Cost: none.
+    Raises Refused if the store acts for an agent: git has every version of every conversation. Cost: none.
     """
+    if store.agent is not None:
+        raise Refused(f"git was not asked: agent {store.agent} may not read its history, only a person", path="")
     from capsule.git.clone import Clone  # What runs git alone (`capsule.git.program`) stays quick to load.
 
     return Clone(store, program)

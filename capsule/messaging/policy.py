@@ -232,9 +232,12 @@ def _memberships(subject: str | None, was: Object, now: Object) -> set[Action]:
 
 
 def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
-    """What a write does to messages: nothing, "edit", or "rewrite" if it touches one of another author."""
+    """What a write does to messages: nothing; "edit"; or "rewrite" if it moves some, or changes one of others."""
     old, new = before.get("history"), after.get("history")
     if old is None or new is None or old == new:
         return set()
-    others = ([entry for entry in each if entry.get("from") != subject] for each in (old, new))
-    return {"edit"} if next(others) == next(others) else {"rewrite"}
+    others = [[entry for entry in each if entry.get("from") != subject] for each in (old, new)]
+    there, now = ([entry.get("id") for entry in each] for each in (old, new))
+    kept = set(there) & set(now)
+    is_in_order = [id for id in there if id in kept] == [id for id in now if id in kept]
+    return {"edit"} if others[0] == others[1] and is_in_order else {"rewrite"}

@@ -109,9 +109,10 @@ class Listeners:
             self.hub.close()
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:
-        changes, cursor = self._store.index.changes(since, _MOST)
+        index = self._store._whole.index  # Other agents' stores wait on this hub too.
+        changes, cursor = index.changes(since, _MOST)
         if since is None:
-            self._locks = self._store.index.locks()
+            self._locks = index.locks()
         for change in changes:
             if change.kind == "locked" and change.lock is not None:
                 self._locks[change.id] = change.lock

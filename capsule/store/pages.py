@@ -68,14 +68,18 @@ def page_of(store: Reading, id: str, limit: int, around: str | None, cursor: str
     """The page that `Store.page` gives."""
     asked = _Asked(limit, around, cursor)
     if store.engine.head(id)[0]["metadata"].get("currentNode") is not None:
-        return asked.page_in(store.document(id))
-    first, entries = store.tail_entries(id, _LAST if around else min(limit + 1, _LAST))
+        return asked.page_in(store._placed(id))
+    n = _LAST if around else min(limit + 1, _LAST)
+    first, entries = store.tail_entries(id, n)
     while (at := asked.place(first, entries)) is not None and not any("parent" in entry for entry in entries):
         if first <= max(at - limit, 0):
             break
-        first, entries = store.tail_entries(id, first + len(entries) - at + limit)
+        if len(entries) < n:  # The agent may not read those before.
+            return asked.page_in(store._placed(id))
+        n = first + len(entries) - at + limit
+        first, entries = store.tail_entries(id, n)
     else:
-        return asked.page_in(store.document(id))
+        return asked.page_in(store._placed(id))
     return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
 
 
@@ -107,7 +111,7 @@ class _Asked:
         """The page of a whole conversation."""
         history = document["history"]
         tree = Tree(history)
-        path, is_active = tree.path(document["metadata"].get("currentNode")), True
+        path, is_active = _readable(tree.path(document["metadata"].get("currentNode")), history), True
         if self._wanted is None:
             at = path[-1] if path else -1
         elif self._way == "around":
@@ -117,7 +121,7 @@ class _Asked:
         else:
             raise InvalidInput("the cursor's message was deleted; read around another one, or without a cursor")
         if path and at not in path:
-            path, is_active = tree.path_to(tree.leaf_at(at)), False
+            path, is_active = _readable(tree.path_to(tree.leaf_at(at)), history), False
         return self.page(path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree)
 
     def page(
@@ -138,6 +142,10 @@ class _Asked:
         after = placed(path[high]) if high < count else None
         shown = list(map(placed, path[low:high]))
         return Page(shown, at - low, len(tree) if tree else count, count, is_active, tree, before, after)
+
+
+def _readable(path: list[int], history: list[Entry]) -> list[int]:
+    return path if not history or history[0] else [place for place in path if history[place]]
 
 
 def _cursor(way: str, placed: Placed | None) -> str | None:

@@ -49,6 +49,8 @@ class Reading:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        #: The agent that it acts for; None: the store's owner.
+        self.agent: str | None = None
         #: The writes of this store; None until the store is watched.
         self._own: Own | None = None
 
@@ -70,6 +72,11 @@ class Reading:
 
         Raises NotFound, InvalidDocument. Cost: reading the file.
         """
+        document = self._placed(id)
+        return document if self.agent is None else document | {"history": [*filter(None, document["history"])]}
+
+    def _placed(self, id: str) -> dict[str, Any]:
+        """As `document`, with each message at its place: one that the agent may not read is an empty object."""
         return self.engine.document(KIND, id)
 
     def load(self, id: str) -> Capsule:
@@ -281,7 +288,7 @@ class Reading:
         """
         from capsule.format.models import Message
 
-        history = self.document(id)["history"]
+        history = self._placed(id)["history"]
         place = find_message(history, message_id, id)
         return Message.model_validate_json(codec.encode(history[place])).placed(place)
 

@@ -83,6 +83,11 @@ class Store(Writing):
     ) -> None:
         super().__init__(engine)
         self.agent = None if agent is None else check_id(agent)
+        self._whole = engine
+        if agent is not None:
+            from capsule.store.view import seen_by
+
+            self.engine = seen_by(agent, engine)
         self.root = root
         self.settings = settings
         self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
@@ -203,7 +208,7 @@ class Store(Writing):
         other = type(self)(
             self.root,
             self.settings,
-            self.engine,
+            self._whole,
             keep_locks=keep_locks,
             instance=instance,
             user=user,

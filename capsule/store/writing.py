@@ -44,7 +44,6 @@ class Writing(Reading):
     """
 
     settings: Settings
-    agent: str | None
     _holder: Holder
 
     def _change(

@@ -74,7 +74,7 @@ def test_nobody_begins_a_direct_with_oneself_or_with_three(subject: str | None, 
 
 
 def test_who_was_added_again_reads_from_then_on_and_others_from_where_they_joined() -> None:
-    group = Object("team", "group", (Member("anna"), Member("bob", JOINED), Member("carl", LEFT, JOINED)))
+    group = Object("team", "group", (Member("anna"), Member("bob", JOINED), Member("carl", LEFT)))
     assert [seen_from(agent, group) for agent in (None, "anna", "bob", "carl")] == ["", "", JOINED, LEFT]
     assert seen_from("bob", Object("team", "group", group.members, history="all")) == ""
     assert seen_from("bob", Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED)))) == ""
@@ -93,7 +93,7 @@ def document(*participants: Any, title: str = "Team", said: Any = None, **metada
 
 
 BEFORE = document("anna", "bob")
-SAID = [{"content": "one", "from": "anna"}, {"content": "two", "from": "bob"}]
+SAID = [{"content": "one", "from": "anna", "id": "1"}, {"content": "two", "from": "bob", "id": "2"}]
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,13 @@ def test_the_last_one_who_leaves_archives_a_group_and_the_first_one_added_brings
     ("history", "actions"),
     [
         (SAID, set()),
-        ([{"content": "One", "from": "anna"}, SAID[1]], {"edit"}),
+        ([SAID[0] | {"content": "One"}, SAID[1]], {"edit"}),
+        ([SAID[1], SAID[0]], {"rewrite"}),
         ([SAID[1]], {"edit"}),
         ([SAID[0]], {"rewrite"}),
-        ([SAID[0], {"content": "Two", "from": "bob"}], {"rewrite"}),
-        ([*SAID, {"content": "three", "from": "bob"}], {"rewrite"}),
-        ([{"content": "one", "from": "bob"}, SAID[1]], {"rewrite"}),
+        ([SAID[0], SAID[1] | {"content": "Two"}], {"rewrite"}),
+        ([*SAID, {"content": "three", "from": "bob", "id": "3"}], {"rewrite"}),
+        ([SAID[0] | {"from": "bob"}, SAID[1]], {"rewrite"}),
     ],
 )
 def test_only_ones_own_messages_are_edited(history: list[dict[str, Any]], actions: set[str]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ from capsule import Refused, Store
 from tests.messaging.making import EARLY, LATE, branched, make
 
 
-@pytest.fixture(params=["memory", "files"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    Store.init(tmp_path)
-    with Store.in_memory() if request.param == "memory" else Store.open(tmp_path) as store:
-        yield store
+@pytest.fixture
+def store(each_store: Store) -> Store:
+    return each_store
 
 
 WRITES: dict[str, Callable[[Store, str], Any]] = {
@@ -41,11 +38,11 @@ OTHERS = {"append", "append_many", "append_once", "rename", "tag", "suggest a ti
 
 
 def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
-    before = store.beside().engine.document("conversations", id)
+    before = store._whole.document("conversations", id)
     try:
         write(store, id)
     except Refused:
-        assert store.beside().engine.document("conversations", id) == before
+        assert store._whole.document("conversations", id) == before
         return "refused"
     return "done"
 

@@ -38,9 +38,13 @@ _UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
 def files_of(engine: Engine, what: str = "this") -> FileStorage:
-    """The files of an engine, for what only files have. Raises `Refused` where documents are no files."""
+    """The files of an engine, for what only files have. Raises `Refused` if it has none, and for an agent."""
     if isinstance(engine, FilesEngine):
         return engine.storage
+    if (agent := getattr(engine, "agent", None)) is not None:
+        raise Refused(
+            f"{what} needs the files of the store, which agent {agent} does not reach, only a person", path=""
+        )
     raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
 
 

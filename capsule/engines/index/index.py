@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -211,11 +211,11 @@ class Index(Refreshing):
 
         return self._doing(read, None, progress)
 
-    def stats(self, progress: Progress | None = None) -> Stats:
-        """What is in the store, counted. Costs a pass over the messages."""
+    def stats(self, progress: Progress | None = None, hidden: Collection[str] = ()) -> Stats:
+        """What is in the store, counted, without the hidden conversations. Costs a pass over the messages."""
         from capsule.engines.index.stats import count
 
-        return self.query(count, progress=progress)
+        return self.query(lambda db: count(db, hidden), progress=progress)
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the files."""

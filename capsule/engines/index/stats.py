@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
@@ -65,12 +66,14 @@ class Stats:
         return {camel(name): value for name, value in asdict(self).items()}
 
 
-def count(db: sqlite3.Connection) -> Stats:
-    """Count what is in the index."""
+def count(db: sqlite3.Connection, hidden: Collection[str] = ()) -> Stats:
+    """Count what is in the index, without the hidden conversations."""
+    unseen = [num for num, id in db.execute("SELECT num, id FROM capsules") if id in hidden] if hidden else []
+    there = f"gone = 0 AND num NOT IN ({', '.join(map(str, unseen))})"
     conversations, damaged, archived, size = db.execute(
-        "SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size) FROM capsules WHERE gone = 0"
+        f"SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size) FROM capsules WHERE {there}"
     ).fetchone()
-    broken = [num for (num,) in db.execute("SELECT num FROM capsules WHERE gone = 0 AND damaged != ''")]
+    broken = [num for (num,) in db.execute("SELECT num FROM capsules WHERE gone = 0 AND damaged != ''")] + unseen
     others = f"WHERE capsule NOT IN ({', '.join(map(str, broken))})" if broken else ""
     days = db.execute(
         f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, count(*), sum(words)"
@@ -83,7 +86,7 @@ def count(db: sqlite3.Connection) -> Stats:
             where.messages += messages
             where.words += words
     large = db.execute(
-        "SELECT id, title, entries, words, size FROM capsules WHERE gone = 0 AND damaged = ''"
+        f"SELECT id, title, entries, words, size FROM capsules WHERE {there} AND damaged = ''"
         f" ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
     )
     return Stats(

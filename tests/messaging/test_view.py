@@ -1,0 +1,258 @@
+"""What an agent sees: a conversation that it may not read is in no answer, and refused where it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from capsule import Filter, NotFound, Refused, Store
+from capsule.engines.interface import Engine
+from capsule.store.view import AgentView
+from tests.messaging.making import EARLY, LATE, branched, make
+
+
+@pytest.fixture
+def store(each_store: Store) -> Store:
+    return each_store
+
+
+#: Every way to ask for one conversation by its id.
+BY_ID: dict[str, Callable[[Store, str], Any]] = {
+    "read": lambda store, id: store.read(id),
+    "document": lambda store, id: store.document(id),
+    "load": lambda store, id: store.load(id),
+    "tail": lambda store, id: store.tail(id, 5),
+    "tail_entries": lambda store, id: store.tail_entries(id, 5),
+    "head": lambda store, id: store.head(id),
+    "page": lambda store, id: store.page(id),
+    "page around": lambda store, id: store.page(id, around="@last"),
+    "find_message": lambda store, id: store.find_message(id, "@last"),
+    "path": lambda store, id: store.branches.path(id),
+    "tree": lambda store, id: store.branches.tree(id),
+    "alternatives": lambda store, id: store.branches.alternatives(id, "@last"),
+    "slot": lambda store, id: store.branches.slot(id),
+    "dry removal": lambda store, id: store.branches.remove(id, "@last", dry_run=True),
+    "switch": lambda store, id: store.branches.switch(id, f"{id}-two"),
+    "context": lambda store, id: store.context.get(id),
+    "conflicts": lambda store, id: store.conflicts.list(id),
+    "title by rule": lambda store, id: store.titles.by_rule(id),
+    "fork": lambda store, id: store.forks.create(id),
+    "summarize": lambda store, id: store.summaries.add(id, "text"),
+    "mark": lambda store, id: store.summaries.mark(id),
+    "lock": lambda store, id: store.locks.take(id).__exit__(None, None, None),
+    "unlock": lambda store, id: store.locks.release(id, force=True),
+    "version": lambda store, id: store.versions.restore(id, store._whole.document("conversations", id)),
+    "migrate": lambda store, id: store.edits.migrate(id, check=True),
+}
+#: Every way to ask for all of them; the answer as text.
+FOR_ALL: dict[str, Callable[[Store], Any]] = {
+    "ids": lambda store: store.ids(),
+    "heads": lambda store: list(store.heads()),
+    "list": lambda store: store.list(Filter(archived=None)).heads,
+    "search": lambda store: store.search("first").hits,
+    "search for titles": lambda store: store.search("Team", title_only=True).hits,
+    "stats": lambda store: store.stats(),
+    "locks": lambda store: list(store.locks.list()),
+    "forks": lambda store: store.forks.list("plan"),
+    "summaries": lambda store: store.summaries.list("plan"),
+    "changes": lambda store: store.changes(CURSOR[0]).changes,
+    "wait": lambda store: store.wait_for_changes(CURSOR[0], timeout_s=0).changes,
+    "conflicts": lambda store: store.conflicts.list(),
+    "latest": lambda store: store.resolve("@last"),
+    "trash": lambda store: [store.trash.list(), store.trash.removed()],
+}
+CURSOR: list[str] = []
+CARL = {"id": "carl", "joinedAt": EARLY, "leftAt": LATE}
+
+
+@pytest.mark.parametrize("ask", BY_ID)
+@pytest.mark.parametrize("agent", ["eve", "carl"])
+def test_a_conversation_that_an_agent_is_not_in_is_refused(store: Store, ask: str, agent: str) -> None:
+    branched(store, "team", "anna", CARL)
+    with pytest.raises(Refused) as refused:
+        BY_ID[ask](store.beside(agent=agent), "team")
+    assert refused.value.fields["id"] == "team"
+    assert not any(said in refused.value.message for said in ("Team", "first", "anna"))
+
+
+@pytest.mark.parametrize("ask", sorted(BY_ID.keys() - {"version"}))
+@pytest.mark.parametrize("id", ["team", "direct_anna_bob"])
+def test_a_participant_and_the_owner_are_answered(store: Store, ask: str, id: str) -> None:
+    branched(store, id, "anna", "bob", type="direct" if id != "team" else "group")
+    BY_ID[ask](store, id)
+    if ask != "switch":  # That hides what others said.
+        BY_ID[ask](store.beside(agent="bob"), id)
+
+
+@pytest.mark.parametrize("ask", FOR_ALL)
+def test_no_answer_about_all_conversations_has_one_that_the_agent_is_not_in(store: Store, ask: str) -> None:
+    CURSOR[:] = [store.changes().cursor]
+    make(store, "plan", type="chat")
+    store.changes()  # The index has to see a conversation before it goes.
+    for agent in ("eve", "carl"):
+        assert "team" not in repr(FOR_ALL[ask](store.beside(agent=agent))).lower()
+    make(store, "team", "anna", CARL, forkedFrom="plan", isSummary=True, sourceConversationId="plan")
+    make(store, "team-gone", "anna", CARL)
+    store.edits.message("team", "team-first", "first of the team")
+    store.changes()
+    store.delete("team-gone")
+    with store.locks.take("team"):
+        seen = {agent: repr(FOR_ALL[ask](store.beside(agent=agent))).lower() for agent in ("eve", "carl", "anna")}
+        assert "team" not in seen["eve"]
+        assert "team" not in seen["carl"]
+        assert ("team" in seen["anna"]) == (ask != "conflicts")
+
+
+def test_a_prefix_names_no_conversation_that_the_agent_is_not_in(store: Store) -> None:
+    make(store, "team-of-anna", "anna")
+    make(store, "team-of-eve", "eve")
+    assert store.beside(agent="eve").resolve("team") == "team-of-eve"
+    with pytest.raises(NotFound):
+        store.beside(agent="carl").resolve("team")
+
+
+def test_a_watch_tells_only_of_what_the_agent_may_read_and_skips_the_rest(store: Store) -> None:
+    for id in ("team", "plan"):
+        make(store, id, *(["anna"] if id == "team" else []))
+    eve = store.beside(agent="eve")
+    since = eve.changes().cursor
+    for _ in range(5):
+        store.append("team", content="hidden")
+        store.changes()
+    store.append("plan", content="seen")
+    first = eve.changes(since, limit=1)
+    assert [change.id for change in first.changes] == ["plan"]
+    assert eve.changes(first.cursor).changes == []
+
+
+def test_an_agent_that_leaves_sees_no_more_and_one_that_is_added_sees_it(store: Store) -> None:
+    make(store, "team", "anna", "bob")
+    bob = store.beside(agent="bob")
+    assert bob.ids() == ["team"]
+    now = store.head("team").updated_at
+
+    def take_part(*participants: Any) -> None:
+        def change(head: dict[str, Any]) -> None:
+            head["metadata"]["participants"] = list(participants)
+
+        store._change_head("team", change)
+
+    take_part("anna", {"id": "bob", "leftAt": LATE})
+    assert bob.ids() == []
+    with pytest.raises(Refused):
+        bob.load("team")
+    take_part("anna", {"id": "bob", "joinedAt": "2021-01-01T00:00:00.000Z"})
+    assert bob.ids() == ["team"]
+    assert now and bob.load("team").history == []
+
+
+@pytest.fixture
+def late(store: Store) -> Store:
+    """The store of carl, who was added to a group of three messages; then two more came."""
+    make(store, "team", "anna", {"id": "carl", "joinedAt": "2024-01-01T00:00:00.000Z"})
+    old = {"role": "user", "from": "anna", "timestamp": LATE}
+    store.append_many("team", [{"content": f"old {n}", "id": f"old-{n}", **old} for n in (1, 2)])
+    for n in (1, 2):
+        store.append_many("team", [{"role": "user", "content": f"new {n}", "from": "anna", "id": f"new-{n}"}])
+    return store.beside(agent="carl")
+
+
+def test_of_a_group_that_an_agent_joined_later_it_reads_what_was_said_since(late: Store) -> None:
+    said = ["new 1", "new 2"]
+    assert [message.content for message in late.load("team").history] == said
+    assert [message["content"] for message in late.document("team")["history"]] == said
+    assert [message.content for message in late.tail("team", 10)] == said
+    assert [message.content for message in late.branches.path("team")] == said
+    assert b"old" not in late.read("team")
+    assert [hit.message for hit in late.search("old").hits] == []
+    assert [hit.message for hit in late.search("new").hits] == ["new-2", "new-1"]
+    for hidden in ("old-1", "@1", "team-first"):
+        with pytest.raises(NotFound):
+            late.find_message("team", hidden)
+        with pytest.raises(NotFound):
+            late.page("team", around=hidden)
+
+
+def test_what_was_said_before_is_read_where_the_group_says_so_and_by_who_was_there(store: Store) -> None:
+    joined = {"id": "carl", "joinedAt": "2024-01-01T00:00:00.000Z"}
+    make(store, "open", "anna", joined, history="all")
+    make(store, "team", "anna", joined)
+    texts = {
+        (agent, id): [message.content for message in store.beside(agent=agent).load(id).history]
+        for agent in ("anna", "carl")
+        for id in ("open", "team")
+    }
+    assert [key for key, said in texts.items() if said == ["first"]] == [
+        ("anna", "open"),
+        ("anna", "team"),
+        ("carl", "open"),
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 20])
+def test_the_places_and_the_pages_of_what_came_later_are_those_of_the_whole(late: Store, limit: int) -> None:
+    page = late.page("team", limit)
+    seen = [(place, entry["content"]) for place, entry in page.entries]
+    while (cursor := page.older()) is not None:
+        page = late.page("team", limit, cursor=cursor)
+        seen = [(place, entry["content"]) for place, entry in page.entries] + seen
+    assert seen == [(3, "new 1"), (4, "new 2")]
+    assert [message.at for message in late.tail("team", limit)] == [3, 4][-limit:]
+    assert late.find_message("team", "@3").id == "new-1"
+    assert late.append("team", content="mine").at == late.find_message("team", "@last").at == 5
+
+
+def test_an_agent_reads_pages_of_a_group_in_which_nothing_was_said_since(store: Store) -> None:
+    make(store, "team", "anna", {"id": "carl", "joinedAt": "2024-01-01T00:00:00.000Z"})
+    carl = store.beside(agent="carl")
+    assert (carl.page("team").entries, carl.tail("team", 5), carl.document("team")["history"]) == ([], [], [])
+
+
+def test_what_a_late_one_saves_moves_nothing_that_it_did_not_see(late: Store) -> None:
+    mine = late.append("team", content="mine")
+    read = late.read("team")
+    with pytest.raises(Refused):
+        late.edits.rewrite("team", read.replace(b"mine", b"changed"), read)
+    assert late.edits.message("team", str(mine.id), "changed").at == 5
+
+
+def test_the_trash_gives_back_only_what_the_agent_could_have_deleted(store: Store) -> None:
+    for id, participants in (("team", ["anna", "bob"]), ("plan", [])):
+        make(store, id, *participants)
+        store.delete(id)
+    tokens = {trashed.id: trashed for trashed in store.trash.list()}
+    eve, bob = store.beside(agent="eve"), store.beside(agent="bob")
+    assert [trashed.id for trashed in eve.trash.list()] == ["plan"]
+    assert eve.trash.head(tokens["team"]).damaged
+    for agent, error in ((eve, NotFound), (bob, Refused)):
+        with pytest.raises(error):
+            agent.trash.restore("team")
+    assert eve.trash.restore("plan").id == "plan"
+    with pytest.raises(Refused):
+        bob.trash.purge()
+    assert store.trash.restore("team").id == "team"
+
+
+def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
+    from capsule import git
+    from capsule.engines.files.engine import files_of
+
+    eve = store.beside(agent="eve")
+    assert eve.engine.capabilities == frozenset()
+    for ask in (
+        lambda: git.open(eve),
+        lambda: files_of(eve.engine),
+        lambda: eve.incoming.version("conversations", "x"),
+    ):
+        with pytest.raises(Refused):
+            ask()
+
+
+def test_what_the_view_hands_on_as_it_is_tells_of_no_conversation() -> None:
+    handed_on = {name for name in vars(Engine) if not name.startswith("_")} - set(vars(AgentView)) - {"index"}
+    assert handed_on == {
+        *("create", "edit", "exists", "delete", "name", "tracker", "announce", "instances", "withdraw", "is_alive"),
+        "close",
+    }
