@@ -138,6 +138,8 @@ class CapsuleServer(MCPServer[Any]):
         """Register what a store offers before it is first asked for; list only the tools that the client may call."""
         if ctx.method.partition("/")[0] in ("tools", "resources", "prompts"):
             self.ready()
+        if self.has_messaging and ctx.method in ("initialize", "tools/list"):
+            await self._admit(ctx)
         result = await call_next(ctx)
         if ctx.method == "tools/list" and isinstance(result, dict):
             access = self.stores.access(ctx)
@@ -146,6 +148,17 @@ class CapsuleServer(MCPServer[Any]):
                 listed for listed, tool in tools if tool and access.has(needed_by(tool.name, tool.annotations))
             ]
         return result
+
+    async def _admit(self, ctx: ServerRequestContext[Any, Any]) -> None:
+        """Open the store of a client before its first call: its agent is online from then on."""
+        import anyio.to_thread
+
+        try:
+            await anyio.to_thread.run_sync(self.stores.of, ctx)
+        except CapsuleError as error:
+            from capsule.mcp_server.errors import explained
+
+            raise MCPError(INVALID_PARAMS, explained(error)) from error
 
     def _ensure_allowed(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
@@ -187,7 +200,7 @@ class CapsuleServer(MCPServer[Any]):
         """End the text of an answer with a line about unread messages, if there are new ones."""
         import anyio.to_thread
 
-        store = self.stores.of(context)
+        store = self.stores.of(context.request_context)
         line = self.stores.reader(store).line(await anyio.to_thread.run_sync(store.messages.inbox))
         last = result.content[-1]
         if line and isinstance(last, TextContent):

@@ -31,7 +31,6 @@ from capsule.store.store import Store
 if TYPE_CHECKING:
     from mcp.server.connection import Connection
     from mcp.server.context import ServerRequestContext
-    from mcp.server.mcpserver import Context
 
 log = logging.getLogger("capsule")
 
@@ -82,9 +81,9 @@ class HttpStores(Stores):
         own = max((scope for scope in SCOPES if scope in user.scopes), key=SCOPES.index)
         return Access(str(user.username), min(own, self._most, key=SCOPES.index))
 
-    def of(self, ctx: Context) -> Store:
-        """The store of the client that made this call; a session's is opened at its first call."""
-        holder = self.access(ctx.request_context).name
+    def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
+        """The store of the client that made this request; a session's is opened at its first call."""
+        holder = self.access(ctx).name
         assert holder is not None
         # The SDK's own record of the session: what a header says may be made up.
         connection = sdk.connection_of(ctx.session)

@@ -41,8 +41,8 @@ class Stores:
         """The stores that act for an agent now."""
         return [self._main]
 
-    def of(self, ctx: Context) -> Store:
-        """The store that stands for the client of this call: its locks are that client's."""
+    def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
+        """The store that stands for the client of this request: its locks are that client's."""
         return self._main
 
     def main(self) -> Store:
@@ -58,7 +58,7 @@ def store_of(ctx: Context) -> Store:
     """The store that stands for the client of a call."""
     server: Any = ctx.mcp_server
     stores: Stores = server.stores
-    return stores.of(ctx)
+    return stores.of(ctx.request_context)
 
 
 def server_store(ctx: Context) -> Store:
@@ -72,4 +72,4 @@ def reader_of(ctx: Context) -> Reader:
     """What the client of a call was given of its messages."""
     server: Any = ctx.mcp_server
     stores: Stores = server.stores
-    return stores.reader(stores.of(ctx))
+    return stores.reader(stores.of(ctx.request_context))

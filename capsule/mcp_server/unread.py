@@ -1,4 +1,4 @@
-"""How a client that does not listen hears of messages: by a line below another answer, and by its doorbell.
+"""How a client hears of messages without listening: a line below another answer, its doorbell, a note in its project.
 
 What must stay true: the line tells of a new message once, and never holds its text; and the task that rings costs next
 to nothing while nothing changes. A model starts no turn because of a notification of the protocol, hence the doorbell.
@@ -19,6 +19,7 @@ from capsule.mcp_server.tools.fence import word
 if TYPE_CHECKING:
     from capsule.mcp_server.stores import Stores
     from capsule.messaging.mail import Inbox
+    from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
 #: Seconds between two looks while messages wait: a doorbell rings again after a minute at the earliest.
@@ -47,15 +48,26 @@ class Reader:
         return "" if is_known else f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
 
 
+def leave(store: Store) -> None:
+    """Close the store of a client that has gone: its agent is away now, and its project says what it has not read."""
+    from capsule.messaging import notices
+
+    store.release()
+    store.engine.withdraw(store.instance_id)
+    notices.update(store, str(store.agent))
+    store.close()
+
+
 async def ring(stores: Stores) -> None:
     """Ring for the agents of these stores while messages wait and they don't listen; runs until it is cancelled."""
     cursor: str | None = None
     while True:
-        waits = False
         try:
+            store = stores.main()
+            if cursor is None:  # Before the first look, so that nothing is missed in between.
+                cursor = (await anyio.to_thread.run_sync(store.changes)).cursor
             waits = await anyio.to_thread.run_sync(_ring, stores)
-            found = await stores.main().await_changes(cursor, timeout_s=_AGAIN_S if waits else None)
-            cursor = found.cursor
+            cursor = (await store.await_changes(cursor, timeout_s=_AGAIN_S if waits else None)).cursor
         except CapsuleError as error:
             _log.warning("doorbells are not rung for now: %s", error.message)
         except Exception:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 from capsule import Store
+from capsule.messaging.doorbells import registry
+from capsule.messaging.doorbells.interface import Target
 from tests.mcp_server.serving import Stdio, admit, environment, eventually, over_http, over_stdio
 
 TOOLS = ("--tools", "messaging")
@@ -78,7 +84,6 @@ def test_over_http_the_token_says_who_it_is_and_the_session_how_long_they_are_on
     tokens = {name: admit(root, name) for name in ("anna", "bob")}
     with Store.open(root) as store, over_http(root, *TOOLS) as server:
         anna, bob = server.session(tokens["anna"]), server.session(tokens["bob"])
-        bob.call("inbox")
         assert store.agents.get("bob").online
         sent = anna.call("send_message", to="bob", text="hello")["structuredContent"]
         assert sent["recipients"] == {"bob": "stored"}
@@ -90,3 +95,46 @@ def test_over_http_the_token_says_who_it_is_and_the_session_how_long_they_are_on
         assert anna.end() == 200
         eventually(lambda: not store.agents.get("anna").online, "anna is offline")
         assert store.agents.get("bob").online
+
+
+def test_an_answer_that_did_not_reach_its_client_over_http_is_not_acknowledged(root: Path) -> None:
+    token = admit(root, "bob")
+    with Store.open(root) as store, over_http(root, *TOOLS) as server:
+        store.agents.register("anna")
+        bob = server.session(token)
+        call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "listen", "arguments": {}}}
+        body = json.dumps(call)
+        headers = {**bob.headers, "host": f"{server.host}:{server.port}", "content-length": str(len(body))}
+        lines = ["POST /mcp HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+        with socket.create_connection((server.host, server.port)) as connection:
+            connection.sendall("\r\n".join([*lines, "", body]).encode())
+            eventually(lambda: store.agents.get("bob").listening, "bob listens")
+        store.messages.send("one", agent="anna", to="bob")
+        eventually(lambda: not store.agents.get("bob").listening, "the call is over")
+        assert texts(bob.call("listen", seconds=0)["structuredContent"]) == ["one"]
+        assert texts(bob.call("listen", seconds=0)["structuredContent"]) == []
+
+
+def test_a_server_rings_for_its_agent_when_mail_comes_and_it_does_not_listen(root: Path, tmp_path: Path) -> None:
+    rung = tmp_path / "rung"
+    program = shlex.join([sys.executable, "-c", f"import sys; open({str(rung)!r}, 'a').write(sys.stdin.read())"])
+    with Store.open(root) as store, over_stdio(root, *TOOLS, "--as", "bob"):
+        store.agents.register("anna")
+        registry.register(store, "bob", Target("command", {"command": program}))
+        group = store.groups.create("Release", agent="anna", with_=["bob"])
+        store.append(group.id, content="hello", **{"from": "anna"})  # Nobody rings who writes so, as git or an editor.
+        eventually(lambda: rung.exists() and "1 unread from anna" in rung.read_text(), "the bell is rung")
+        assert "hello" not in rung.read_text()
+
+
+def test_the_project_of_an_agent_that_leaves_says_what_it_has_not_read(root: Path, tmp_path: Path) -> None:
+    note = tmp_path / "CLAUDE.md"
+    with Store.open(root) as store:
+        store.agents.register("anna")
+        with over_stdio(root, *TOOLS, "--as", "bob", cwd=tmp_path) as bob:
+            store.messages.send("hello", agent="anna", to="bob")
+            assert not note.exists()
+            bob.leave()
+            assert bob.ended() == 0
+        assert "1 from anna" in note.read_text()
+        assert "hello" not in note.read_text()

@@ -15,6 +15,7 @@ import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import anyio
@@ -61,13 +62,15 @@ def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> 
         stdout: The descriptor that the client reads, see `own_streams`.
     """
 
+    close = partial(unread.leave, store) if server.has_messaging else store.close
+
     async def run() -> None:
         incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-        wire = _Wire(stdin, stdout, incoming, store)
+        wire = _Wire(stdin, stdout, incoming, store.release, close)
         low: Any = sdk.server_of(server)
         async with anyio.create_task_group() as tasks:
-            await tasks.start(signalled, lambda code: finish(code, store.close))
+            await tasks.start(signalled, lambda code: finish(code, close))
             tasks.start_soon(wire.read)
             tasks.start_soon(wire.write, outgoing)
             if server.has_messaging:
@@ -81,12 +84,18 @@ class _Wire:
     """Both ends of the connection, and the requests that are not answered yet."""
 
     def __init__(
-        self, stdin: BinaryIO, stdout: int, incoming: MemoryObjectSendStream[SessionMessage | Exception], store: Store
+        self,
+        stdin: BinaryIO,
+        stdout: int,
+        incoming: MemoryObjectSendStream[SessionMessage | Exception],
+        release: Callable[[], None],
+        close: Callable[[], None],
     ) -> None:
         self._stdin = stdin
         self._stdout = stdout
         self._incoming = incoming
-        self._store = store
+        self._release = release
+        self._close = close
         # Threads of their own: reading and writing must not wait for calls that take all the others.
         self._reading = anyio.CapacityLimiter(1)
         self._writing = anyio.CapacityLimiter(1)
@@ -99,13 +108,13 @@ class _Wire:
         while line := await anyio.to_thread.run_sync(readline, limiter=self._reading, abandon_on_cancel=True):
             if line.strip():
                 await self._take(line)
-        beside(self._store.release)
+        beside(self._release)
         with anyio.move_on_after(_LAST_ANSWERS_S):
             while self._open:
                 await self._changed.wait()
         for id in list(self._open):
             await self._answer(id, _error(id, CONNECTION_CLOSED, "Connection closed"))
-        finish(0, self._store.close)
+        finish(0, self._close)
 
     async def _take(self, line: bytes) -> None:
         try:
@@ -147,7 +156,7 @@ class _Wire:
         try:
             await anyio.to_thread.run_sync(_write_all, self._stdout, data + b"\n", limiter=self._writing)
         except OSError:  # A client that doesn't read any more has gone away.
-            finish(0, self._store.close)
+            finish(0, self._close)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -27,6 +27,15 @@ def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
     assert json.loads(path.read_text()) == {"mcpServers": {"capsule": {"command": EXECUTABLE, "args": args}}}
 
 
+def test_install_enters_the_set_of_tools_that_was_chosen(capsule: Program, places: Places) -> None:
+    for words, args in (((), ["mcp"]), (("--tools", "all", "--as", "anna"), ["mcp", "--as", "anna", "--tools", "all"])):
+        capsule("mcp", "install", "cursor", *words)
+        held = json.loads(Path(places.home, ".cursor", "mcp.json").read_text())
+        assert held["mcpServers"]["capsule"]["args"] == args
+    capsule("mcp", "install", "cursor", "--tools", "some", expect=2)
+    capsule("mcp", "--tools", "messaging", "install", "cursor", expect=2)
+
+
 def test_a_second_install_changes_nothing_and_says_so(capsule: Program, places: Places) -> None:
     capsule("mcp", "install", "cursor")
     path = Path(places.home, ".cursor", "mcp.json")
