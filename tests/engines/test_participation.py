@@ -117,10 +117,12 @@ def test_messages_are_found_by_place_and_by_id(store: Store) -> None:
 def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
     index = store.engine.index
     messages = [said("bob", "0"), said("anna", "1"), said(None, "2", LATE), said("carl", "3"), said("bob", "4", LATE)]
-    make(store, "plan", [], [*messages, said("anna", "5")])
-    assert index.said_after("plan", 0, "anna", 0) == (4, ("bob", "", "carl"), (4, "bob", "4", LATE))
-    assert index.said_after("plan", 1, "bob", 0) == (4, ("anna", "", "carl"), (5, "anna", "5", EARLY))
-    assert index.said_after("plan", 0, "anna", ms_of(LATE)) == (2, ("", "bob"), (4, "bob", "4", LATE))
+    messages.append(said("anna", "5"))
+    make(store, "plan", [], messages)
+    four, five = (4, messages[4]["id"], "bob", "4", LATE), (5, messages[5]["id"], "anna", "5", EARLY)
+    assert index.said_after("plan", 0, "anna", 0) == (4, ("bob", "", "carl"), four)
+    assert index.said_after("plan", 1, "bob", 0) == (4, ("anna", "", "carl"), five)
+    assert index.said_after("plan", 0, "anna", ms_of(LATE)) == (2, ("", "bob"), four)
     assert index.said_after("plan", 5, "anna", 0) == (0, (), None) == index.said_after("missing", 0, "anna", 0)
     store.append("plan", content="6", from_="dora")
     found = index.said_after("plan", 5, "anna", 0)

@@ -11,12 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import orjson
+
 from capsule import timestamps
-from capsule.engines.index.rows import HEAD_COLUMNS, head_of
+from capsule.engines.index.rows import HEAD_FIELDS, members_of
 from capsule.format.members import Member
 
 _LAST = "(SELECT id FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-_MINE = f"SELECT {HEAD_COLUMNS}, updated_ms, mtime_ns, entries, coalesce({_LAST}, '') FROM capsules"
+_MINE = (
+    f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, coalesce({_LAST}, '') FROM capsules"
+)
+_TYPE, _MEMBERS, _HISTORY = map(HEAD_FIELDS.index, ("type", "participants", "history"))
 _NUM = "(SELECT num FROM capsules WHERE id = ?)"
 
 
@@ -60,7 +65,7 @@ class Said(NamedTuple):
     last: Last | None = None
 
 
-#: What conversations are sorted by, the latest last, and the conversation.
+#: What conversations are sorted by, the latest last, and the conversation. No two have the same id.
 _Entry = tuple[int, int, str, Mine]
 
 
@@ -82,9 +87,9 @@ class Participations:
         mine = self._of.get(agent)
         if mine is None:
             question = f"{_MINE} WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''"
-            rows = db.execute(f"{question} ORDER BY updated_ms, mtime_ns, id", (agent,))
-            mine = self._of[agent] = {row[0]: self._entries.get(row[0]) or self._entry(row) for row in rows}
-        return [entry[-1] for entry in sorted(mine.values(), key=_order, reverse=True)]
+            entries = [self._entries.get(row[0]) or self._entry(row) for row in db.execute(question, (agent,))]
+            mine = self._of[agent] = {entry[2]: entry for entry in sorted(entries)}  # So that it needs little later.
+        return [entry[-1] for entry in sorted(mine.values(), reverse=True)]
 
     def _refresh(self, db: sqlite3.Connection) -> None:
         for id in self.stale if self._of else ():
@@ -99,18 +104,14 @@ class Participations:
         self.stale = set()
 
     def _entry(self, row: tuple[Any, ...], was: _Entry | None = None) -> _Entry:
-        *columns, updated_ms, mtime_ns, entries, last = row
-        head = head_of(tuple(columns), "")
-        about = (head.type, head.title, entries, head.archived, head.updated_at, head.participants)
-        mine = Mine(head.id, *about, head.history, last)
+        id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, last = row
+        of = orjson.loads(head)
+        members, is_archived = members_of(of[_MEMBERS]), bool(archived)
+        mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, members, of[_HISTORY], last)
         if was is not None and was[-1] == mine:
             mine = was[-1]
-        entry = self._entries[head.id] = (updated_ms, mtime_ns, head.id, mine)
+        entry = self._entries[id] = (updated_ms, mtime_ns, id, mine)
         return entry
-
-
-def _order(entry: _Entry) -> tuple[int, int, str]:
-    return entry[:3]
 
 
 def message_ids(db: sqlite3.Connection, conversation: str, places: Iterable[int]) -> dict[int, str]:

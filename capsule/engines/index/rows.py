@@ -22,7 +22,8 @@ from capsule.timestamps import sortable
 
 #: What `head_of` makes a head of, in its order.
 HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
-_HEAD_FIELDS = tuple(
+#: The fields of a `Head` in the JSON array of the column `head`.
+HEAD_FIELDS = tuple(
     field.name for field in fields(Head) if field.name not in ("id", "updated_at", "lock", "path", "bytes", "damaged")
 )
 #: The fields of a `Message` in their order, behind its number, its conversation and its place.
@@ -45,9 +46,13 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
         return Head(id=id, path=path, bytes=size, damaged=damaged)
     title, version, created_at, mode, type, tags, *more, conflicts, members, history = orjson.loads(head)
     locked = orjson.loads(lock) if lock else None
-    whose = (tuple(Member(**member) for member in members), history)
-    rest = (tuple(tags), *more, tuple(conflicts), *whose, locked, path, size)
+    rest = (tuple(tags), *more, tuple(conflicts), members_of(members), history, locked, path, size)
     return Head(*(id, title, version, created_at, updated_at, mode, type, *rest))
+
+
+def members_of(members: list[dict[str, str]]) -> tuple[Member, ...]:
+    """The members as that column has them."""
+    return tuple([Member(*member.values()) for member in members])
 
 
 class Rows:
@@ -258,9 +263,9 @@ class Rows:
         self._db.execute(f"DELETE FROM messages WHERE {column} = ?", (number,))
 
     def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:
-        was = orjson.loads(row["head"]) if row["head"] else [None] * len(_HEAD_FIELDS)
-        now = orjson.loads(orjson.dumps([getattr(head, name) for name in _HEAD_FIELDS]))
-        fields = [name for name, old, new in zip(_HEAD_FIELDS, was, now, strict=True) if old != new]
+        was = orjson.loads(row["head"]) if row["head"] else [None] * len(HEAD_FIELDS)
+        now = orjson.loads(orjson.dumps([getattr(head, name) for name in HEAD_FIELDS]))
+        fields = [name for name, old, new in zip(HEAD_FIELDS, was, now, strict=True) if old != new]
         if found.current != row["current"]:
             fields.append("current_node")
         if not fields and found.rest[0] != row["rest"]:
@@ -295,7 +300,7 @@ def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
     values["rest"], values["context"] = found.rest
     if head is not None:
         values |= {
-            "head": orjson.dumps([getattr(head, name) for name in _HEAD_FIELDS]).decode(),
+            "head": orjson.dumps([getattr(head, name) for name in HEAD_FIELDS]).decode(),
             "title": head.title,
             "created_at": head.created_at,
             "mode": head.mode,

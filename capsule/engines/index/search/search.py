@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -33,7 +33,7 @@ _TITLE_WEIGHT, _TAG_WEIGHT = 2.0, 1.0
 #: So few conversations are looked for by where their messages lie in the index, too.
 _FEW = 16
 _DIGITS = 6
-_NEVER_MS = 1 << 62
+_ALWAYS_MS = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,7 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
     """
     profile = profile_of(asked.profile)
     query = parse(asked.query)
-    if hidden:
-        _hide(db, hidden)
+    numbered = _hide(db, hidden)
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
@@ -98,30 +97,38 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
             "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
         ).fetchone()
         page = Page(now_ms, *top)
-    found = _Search(db, asked, query, profile, page, hides=bool(hidden)).found(generation)
+    found = _Search(db, asked, query, profile, page, numbered).found(generation)
     for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
-        found = _Search(db, asked, query, profile, page, hides=bool(hidden)).found(generation)
+        found = _Search(db, asked, query, profile, page, numbered).found(generation)
         if found.hits:
             break
     return found
 
 
-def _hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> None:
-    """Have `is_hidden` say of a conversation and a time what is hidden. Costs a look-up for each of `hidden`."""
+class _Hidden(NamedTuple):
+    """The numbers of the conversations that are wholly hidden; and whether some are in part, as `seen_from` says."""
+
+    wholly: list[int]
+    partly: bool
+
+
+def _hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> _Hidden:
     question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
-    found = db.execute(question, (orjson.dumps(list(hidden)).decode(),))
-    until = {num: _NEVER_MS if (time_ms := hidden[id]) is None else time_ms for num, id in found}
-    db.create_function("is_hidden", 2, lambda capsule, time_ms: time_ms < until.get(capsule, -_NEVER_MS))
+    found = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
+    since = {num: time_ms for num, id in found if (time_ms := hidden[id]) is not None}
+    if since:
+        db.create_function("seen_from", 1, lambda capsule: since.get(capsule, _ALWAYS_MS))
+    return _Hidden([num for num, _ in found if num not in since], bool(since))
 
 
 class _Search:
     """One page of one search."""
 
     def __init__(
-        self, db: sqlite3.Connection, asked: Asked, query: Query, profile: Profile, page: Page, *, hides: bool
+        self, db: sqlite3.Connection, asked: Asked, query: Query, profile: Profile, page: Page, hidden: _Hidden
     ) -> None:
         self._db = db
-        self._hides = hides
+        self._hidden = hidden
         self._asked = asked
         self._query = query
         self._words = query.having(page.having) if page.having else query.match
@@ -184,8 +191,8 @@ class _Search:
                 conditions.append(f"m.{column} IN ({_marks(wanted)})")
                 values += wanted
         self._narrow(conditions, values, "m.time_ms", "m.capsule")
-        if self._hides:
-            conditions.append("NOT is_hidden(m.capsule, m.time_ms)")
+        if self._hidden.partly:
+            conditions.append("m.time_ms >= seen_from(m.capsule)")
         if asked.mode:
             conditions.append("m.capsule IN (SELECT num FROM capsules WHERE mode = ?)")
             values.append(asked.mode)
@@ -199,6 +206,8 @@ class _Search:
                 values.append(time_ms)
         if self._capsules is not None:
             conditions.append(f"{capsule} IN ({', '.join(map(str, self._capsules))})")
+        if self._hidden.wholly:
+            conditions.append(f"{capsule} NOT IN ({', '.join(map(str, self._hidden.wholly))})")
 
     def _reach(self) -> tuple[int, int]:
         """The first and the last number that a message may have."""
@@ -266,8 +275,6 @@ class _Search:
         conditions = ["c.num <= ?", "c.gone = 0", "c.damaged = ''"]
         values: list[Any] = [self._page.top_title]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
-        if self._hides:
-            conditions.append(f"NOT is_hidden(c.num, {_NEVER_MS - 1})")
         if asked.mode:
             conditions.append("c.mode = ?")
             values.append(asked.mode)
