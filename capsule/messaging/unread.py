@@ -59,7 +59,7 @@ class Unread:
         """The conversations that an agent takes part in, the latest first.
 
         Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
-        the index for each one that changed.
+        the index for each one that changed and is not read.
         """
         cursors, kept = self._store.agents.documents.cursors(agent), self._kept.get(agent, {})
         now: dict[str, tuple[Mine, Any, Seat | None]] = {}
@@ -76,7 +76,10 @@ class Unread:
         if mine.type not in TYPES or not policy.may(agent, "read", object).allowed:
             return None
         since = next((member.joined_at for member in mine.members if member.id == agent), "")
-        place = first_unread(cursor, partial(self._store.index.message_ids, mine.id))
+        if isinstance(cursor, dict) and (cursor.get("at"), cursor.get("message")) == (mine.entries - 1, mine.last):
+            place = mine.entries  # It has read everything, as in most conversations.
+        else:
+            place = first_unread(cursor, partial(self._store.index.message_ids, mine.id))
         return Seat(mine, cursor, place, since, self._item(agent, mine, place, since))
 
     def _item(self, agent: str, mine: Mine, place: int, since: str) -> InboxItem | None:
