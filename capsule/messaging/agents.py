@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.format.agents import MAX_AGENT_ID, check_agent_id, new_agent
+from capsule.messaging import notices
 from capsule.messaging.documents import AgentDocuments, Document
 from capsule.messaging.presence import Presence
 
@@ -171,14 +172,15 @@ class Agents:
         return self.get(id)
 
     def forget(self, id: str) -> None:
-        """Move the document of an agent to the trash. Its conversations stay.
+        """Move the document of an agent to the trash, and take the notices out of its project. Its conversations stay.
 
         Args:
             id: The agent.
 
         Raises NotFound, Refused. Cost: moving a small file.
         """
-        self.documents.delete(self._store._subject(id))
+        notices.withdraw(self._store, self.documents.known(self._store._subject(id)))
+        self.documents.delete(id)
 
     def serve(self, agent: str | None = None) -> None:
         """Announce that this instance serves an agent: it is online until the store is closed or the process ends.

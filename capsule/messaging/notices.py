@@ -73,6 +73,12 @@ def clean(store: Store, agent: str) -> list[str]:
     return [file.path for file in _files(store, store.agents.get(agent)) if file.change(lambda has: ())]
 
 
+def withdraw(store: Store, agent: str) -> None:
+    """Take the blocks out as `clean` does, before an agent is forgotten. Raises nothing: a failure is a warning."""
+    with _as_warning(agent):
+        clean(store, agent)
+
+
 def blocks(store: Store, agent: str) -> list[str]:
     """The files that have a block for an agent. Takes and raises what `clean` does; changes nothing."""
     return [file.path for file in _files(store, store.agents.get(agent)) if has_block(file.read(), agent, file.path)]

@@ -210,3 +210,9 @@ def test_cleaning_takes_every_block_out(store: Store, claude: Path) -> None:
     assert notices.clean(store, "bob") == [str(claude)]
     assert notices.clean(store, "bob") == [] and not claude.exists()
     assert store.messages.inbox(agent="bob").unread == 1
+
+
+def test_an_agent_that_is_forgotten_leaves_no_block(store: Store, claude: Path) -> None:
+    send(store)
+    store.agents.forget("bob")
+    assert not claude.exists()
