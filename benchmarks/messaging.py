@@ -136,7 +136,7 @@ def _exchange(
 def _listen(store: Store, count: int, heard: list[tuple[str, int]]) -> None:
     """Listen as bob until so many messages were heard: each one's id, and when the call returned."""
     while len(heard) < count:
-        found = store.messages.listen(agent="bob", timeout_s=_PATIENCE_S)
+        found = store.messages.listen(agent="bob", timeout_s=_PATIENCE_S, limit=1000)
         now = time.monotonic_ns()
         if found.timed_out:
             raise RuntimeError(f"only {len(heard)} of {count} messages were heard")
