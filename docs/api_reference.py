@@ -77,7 +77,8 @@ def _subjects() -> Iterator[tuple[str, type, str]]:
         if owner.__module__.startswith("capsule."):
             yield _TITLES.get(owner.__name__, owner.__name__), owner, "store."
     with Store.in_memory() as store:
-        offered = vars(store)
+        later = {name: getattr(store, name) for name, member in vars(Store).items() if isinstance(member, property)}
+        offered = vars(store) | later
     for name, part in offered.items():
         if not name.startswith("_") and type(part).__module__.startswith(("capsule.store.", "capsule.messaging.")):
             yield f"store.{name}", type(part), f"store.{name}."

@@ -18,11 +18,11 @@ from capsule.format.fields import names
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.pruning import removed
 from capsule.ids import new_message_id
-from capsule.messaging import policy
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.format.head import ParsedHead
+    from capsule.messaging.policy import Action
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
 
@@ -110,12 +110,16 @@ class Conversation:
         """Raise `Locked` or `LockLost` now if a write would."""
         self._admitted()
 
-    def ensure_may(self, action: policy.Action) -> None:
+    def ensure_may(self, action: Action) -> None:
         """Raise `Refused` if the agent or the owner may not do this."""
+        from capsule.messaging import policy  # A command that only reads has no use for it.
+
         policy.ensure(policy.may(self._agent, action, policy.Object.of(self.head.document)), self.id)
 
     def _ensure_ruled(self, before: Document, after: Document) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do."""
+        from capsule.messaging import policy
+
         object = policy.Object.of(before)
         if self._is_ruled and object.is_closed:
             for action in sorted(policy.actions_in(self._agent, before, after)):

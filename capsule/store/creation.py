@@ -14,7 +14,6 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.format import validation
 from capsule.format.head import Head
 from capsule.ids import keyed_conversation_id
-from capsule.messaging import policy
 from capsule.store.appends import check_key
 from capsule.store.change import encoded_within
 from capsule.store.reading import KIND
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 def write_new(store: Writing, document: dict[str, Any]) -> Head:
     """Write a new conversation. Its lock, if any, is this instance's. Raises the errors of `create`."""
+    from capsule.messaging import policy  # A command that only reads has no use for it.
+
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
     policy.ensure(policy.may(store.agent, "create", policy.Object.of(document)), id)
     for entry in entries:

@@ -7,9 +7,9 @@ complete. One rule decides who may write. The module reaches bytes only through 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from capsule import locate
 from capsule.engines.files.engine import FilesEngine
@@ -17,9 +17,6 @@ from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
-from capsule.messaging.agents import Agents
-from capsule.messaging.conversations import Groups
-from capsule.messaging.delivery import Messages
 from capsule.store.attributes import Titles
 from capsule.store.branches import Branches
 from capsule.store.conflicts import Conflicts
@@ -39,8 +36,13 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
+    from capsule.messaging.agents import Agents
+    from capsule.messaging.conversations import Groups
+    from capsule.messaging.delivery import Messages
     from capsule.settings import Settings
     from capsule.watch.stream import Event, Watch
+
+T = TypeVar("T")
 
 
 class Store(Writing):
@@ -107,9 +109,7 @@ class Store(Writing):
         self.incoming = Incoming(self)
         #: The stores that act for agents, by agent.
         self._for_agents: dict[str | None, Store] = {}
-        self.agents = Agents(self)
-        self.groups = Groups(self)
-        self.messages = Messages(self)
+        self._offered: dict[Callable[[Store], Any], Any] = {}
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
@@ -235,6 +235,32 @@ class Store(Writing):
             other._main_store = self
             self._for_agents.setdefault(agent, other)
         return self._for_agents[agent]
+
+    # Messaging is imported when it is asked for: a short command has no use for it.
+
+    @property
+    def agents(self) -> Agents:
+        from capsule.messaging.agents import Agents
+
+        return self._offer(Agents)
+
+    @property
+    def groups(self) -> Groups:
+        from capsule.messaging.conversations import Groups
+
+        return self._offer(Groups)
+
+    @property
+    def messages(self) -> Messages:
+        from capsule.messaging.delivery import Messages
+
+        return self._offer(Messages)
+
+    def _offer(self, kind: Callable[[Store], T]) -> T:
+        """The object of this class that the store offers: the same at each call, in every thread."""
+        if kind not in self._offered:
+            self._offered.setdefault(kind, kind(self))
+        return cast("T", self._offered[kind])
 
     @property
     def instance_id(self) -> str:

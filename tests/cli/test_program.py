@@ -297,6 +297,8 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str]) -> None:
     allowed |= {"portalocker"} if "append" in words else set()
     assert {name for name in foreign if not name.startswith("_")} <= allowed
     assert not loaded & {"capsule.format.models", "capsule.format.schema", "capsule.maintenance.doctor", "asyncio"}
+    if "list" in words:
+        assert not [name for name in loaded if name.startswith("capsule.messaging")]
     if words == ["--version"]:
         assert not loaded & {"orjson", "sqlite3"}
         own = {name for name in loaded if name.startswith("capsule.")}
