@@ -200,8 +200,8 @@ class CapsuleServer(MCPServer[Any]):
         """End the text of an answer with a line about unread messages, if there are new ones."""
         import anyio.to_thread
 
-        store = self.stores.of(context.request_context)
-        line = self.stores.reader(store).line(await anyio.to_thread.run_sync(store.messages.inbox))
+        reader = self.stores.reader(context.request_context)
+        line = await anyio.to_thread.run_sync(reader.line)
         last = result.content[-1]
         if line and isinstance(last, TextContent):
             last.text = f"{last.text}\n{line}"

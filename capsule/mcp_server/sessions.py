@@ -26,6 +26,7 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
 from capsule.mcp_server.stores import Stores
+from capsule.mcp_server.unread import Reader
 from capsule.store.store import Store
 
 if TYPE_CHECKING:
@@ -44,14 +45,17 @@ class _Opened:
     Attributes:
         holder: Whose token it is for.
         used: When it was asked for last, by the monotonic clock.
+        reader: How far its client was told of its messages.
     """
 
     store: Store
     holder: str
     used: float = field(default_factory=time.monotonic)
+    reader: Reader = field(init=False)
 
     def __post_init__(self) -> None:
         self.store.remember_own()
+        self.reader = Reader(self.store)
 
 
 class HttpStores(Stores):
@@ -83,6 +87,13 @@ class HttpStores(Stores):
 
     def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
         """The store of the client that made this request; a session's is opened at its first call."""
+        return self._opened(ctx).store
+
+    def reader(self, ctx: ServerRequestContext[Any, Any]) -> Reader:
+        """See `Stores.reader`."""
+        return self._opened(ctx).reader
+
+    def _opened(self, ctx: ServerRequestContext[Any, Any]) -> _Opened:
         holder = self.access(ctx).name
         assert holder is not None
         # The SDK's own record of the session: what a header says may be made up.
@@ -97,7 +108,7 @@ class HttpStores(Stores):
                 opened.used = time.monotonic()
             else:
                 opened = self._sessions.get(connection.session_id) or self._begun(connection, holder)
-        return opened.store
+        return opened
 
     def _begun(self, connection: Connection, holder: str) -> _Opened:
         session = str(connection.session_id)

@@ -7,7 +7,6 @@ one client over stdio and many over HTTP, each of whom is an instance of its own
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from capsule.mcp_server.access import Access
 from capsule.mcp_server.unread import Reader
@@ -31,11 +30,7 @@ class Stores:
         self._main = store
         store.remember_own()
         self._access = access or Access()
-        self._readers: WeakKeyDictionary[Store, Reader] = WeakKeyDictionary()
-
-    def reader(self, store: Store) -> Reader:
-        """What the client of a store was given of its messages."""
-        return self._readers.setdefault(store, Reader())
+        self._reader = Reader(store)
 
     def acting(self) -> list[Store]:
         """The stores that act for an agent now."""
@@ -44,6 +39,10 @@ class Stores:
     def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
         """The store that stands for the client of this request: its locks are that client's."""
         return self._main
+
+    def reader(self, ctx: ServerRequestContext[Any, Any]) -> Reader:
+        """How far the client of this request was told of its messages."""
+        return self._reader
 
     def main(self) -> Store:
         """The store of the server itself: what resources read, and what is watched."""
@@ -69,7 +68,7 @@ def server_store(ctx: Context) -> Store:
 
 
 def reader_of(ctx: Context) -> Reader:
-    """What the client of a call was given of its messages."""
+    """How far the client of a call was told of its messages."""
     server: Any = ctx.mcp_server
     stores: Stores = server.stores
-    return stores.reader(stores.of(ctx.request_context))
+    return stores.reader(ctx.request_context)

@@ -7,7 +7,6 @@ to nothing while nothing changes. A model starts no turn because of a notificati
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,8 +16,11 @@ from capsule.errors import CapsuleError
 from capsule.mcp_server.tools.fence import word
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from capsule.mcp_server.stores import Stores
-    from capsule.messaging.mail import Inbox
+    from capsule.messaging.delivery import Messages
+    from capsule.messaging.mail import Mail
     from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
@@ -28,24 +30,43 @@ _AGAIN_S = 30.0
 _PAUSE_S = 2.0
 
 
-@dataclass(slots=True)
 class Reader:
-    """What one client was given.
+    """How far one client was told of its messages.
 
-    Attributes:
-        told: Of each conversation the newest message that it was told of or given.
-        given: The cursor of the last answer of `listen` that it got, until that is acknowledged.
+    Args:
+        store: The client's store.
     """
 
-    told: dict[str, str] = field(default_factory=dict)
-    given: str = ""
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: Of each conversation the newest message that the client was told of or given.
+        self._told: dict[str, str] = {}
+        self._messages: Messages | None = None
 
-    def line(self, inbox: Inbox) -> str:
-        """The line below another answer; empty: the client was told of all that is unread."""
+    def line(self) -> str:
+        """The line below another answer; empty: the client was told of all that is unread. Costs an inbox."""
+        inbox = self._store.messages.inbox()
         newest = {item.id: item.last.id for item in inbox.conversations}
-        is_known = newest.items() <= self.told.items()
-        self.told |= newest
+        is_known = newest.items() <= self._told.items()
+        self._told |= newest
         return "" if is_known else f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
+
+    @property
+    def messages(self) -> Messages:
+        """What the client listens with: its next call acknowledges what the last one gave."""
+        if self._messages is None:
+            from capsule.messaging.delivery import Messages
+
+            self._messages = Messages(self._store)
+        return self._messages
+
+    def lost(self) -> None:
+        """Note that an answer did not reach the client: what was given and not acknowledged is given again."""
+        self._messages = None
+
+    def got(self, mail: Iterable[Mail]) -> None:
+        """Note that the client was given messages, in the order of their conversations."""
+        self._told |= {each.conversation: each.id for each in mail}
 
 
 def leave(store: Store) -> None:

@@ -8,7 +8,7 @@ that is cancelled or cut loses nothing. The parameters have the names that clien
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio.to_thread
 from mcp.server.mcpserver import Context
@@ -21,9 +21,8 @@ from capsule.mcp_server.tools.budget import within
 from capsule.mcp_server.tools.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.tools.forms import forms_of
 from capsule.mcp_server.tools.results import Answer, answer, fitting
-from capsule.mcp_server.tools.waiting import waited
+from capsule.mcp_server.tools.waiting import has_left, waited
 from capsule.mcp_server.tools.writing import Key
-from capsule.messaging.delivery import Messages
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -136,37 +135,31 @@ async def listen(
     ack: Annotated[str, Field(description="cursor of an answer: you have read that one")] = "",
 ) -> Annotated[CallToolResult, Heard]:
     """Wait for messages to you; unread ones come at once. The next listen, or ack, marks them as read."""
-    store, forms, limit = store_of(ctx), forms_of(ctx.client_capabilities), 100
-    reader = reader_of(ctx)
-    given, reader.given = ack or reader.given, ""
-    if given:
-        await anyio.to_thread.run_sync(partial(store.messages.ack, cursor=given))
-    while True:
-        # Messages of its own: what it answers is read only when this client, which may never get it, says so.
-        wait = Messages(store).await_mail(timeout_s=seconds, conversation=conversation or None, limit=limit)
-        heard = await waited(ctx, seconds, "waiting for messages", wait)
-        shown = [_message(mail, forms) for mail in heard.messages]
-        fits = len(fitting(shown, _with_marks, _BUDGET, forms))
-        if fits == len(shown):
-            break
-        limit = fits  # The cursor is that of all: ask for fewer.
+    reader, forms, limit, is_lost = reader_of(ctx), forms_of(ctx.client_capabilities), 100, True
+    if ack:
+        reader.lost()  # What came after that, if anything.
+        await anyio.to_thread.run_sync(partial(reader.messages.ack, cursor=ack))
+    try:
+        while True:
+            wait = reader.messages.await_mail(timeout_s=seconds, conversation=conversation or None, limit=limit)
+            heard = await waited(ctx, seconds, "waiting for messages", wait)
+            shown = [_message(mail, forms) for mail in heard.messages]
+            if (limit := len(fitting(shown, _with_marks, _BUDGET, forms))) == len(shown):
+                break
+            reader.lost()  # Too much for an answer: ask for fewer.
+        is_lost = await has_left(ctx)
+    finally:
+        if is_lost:
+            reader.lost()
+    reader.got(heard.messages)
     if not shown:
         text = f"No message within {seconds:g} seconds. Listen again to go on waiting."
         return answer(text, Heard(messages=[], cursor="", timed_out=True))
     fence = Fence(message.content for message in shown)
     first = f"{many(len(shown), 'message')}; read once you listen again, or give this cursor as ack:"
     fenced = fence.around((_about(message), visible(message.content)) for message in shown)
-    if not await _has_left(ctx):
-        reader.given = heard.cursor
-        reader.told |= {message.conversation: message.id for message in shown}
     text = f"{first} {quoted(heard.cursor, _CURSOR)}\n{fenced}"
     return answer(text, Heard(messages=shown, cursor=heard.cursor))
-
-
-async def _has_left(ctx: Context) -> bool:
-    """Whether nobody waits for the answer any more: over HTTP, a client's connection may break during a call."""
-    request: Any = ctx.request_context.request
-    return request is not None and await request.is_disconnected()
 
 
 def _message(mail: Mail, forms: frozenset[str]) -> Message:

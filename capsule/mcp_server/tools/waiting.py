@@ -1,6 +1,6 @@
 """Waiting in a call: it occupies no thread, and the client is told meanwhile that the call goes on.
 
-What must stay true: the wait ends with the call. A client that cancels or leaves ends it at once.
+What must stay true: the wait ends with the call: at once when the client cancels it, within seconds when it leaves.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from capsule.errors import CapsuleError
+from capsule.mcp_server.errors import Told
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
@@ -33,24 +34,33 @@ async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Awaita
 
     Raises:
         CapsuleError: As `wait` raises it.
+        Told: The client has left.
     """
     found: T | None = None
     failed: CapsuleError | None = None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_tell, ctx, seconds, what)
+        tasks.start_soon(_tell, ctx, seconds, what, tasks.cancel_scope)
         try:
             found = await wait
         except CapsuleError as error:  # A task group would wrap it.
             failed = error
         tasks.cancel_scope.cancel()
     if found is None:
-        raise failed or RuntimeError("the wait ended without an answer")
+        raise failed or Told("the client has left")
     return found
 
 
-async def _tell(ctx: Context[Any, Any], seconds: float, what: str) -> None:
+async def has_left(ctx: Context[Any, Any]) -> bool:
+    """Whether nobody waits for the answer of a call: over HTTP, a client's connection may break meanwhile."""
+    request: Any = ctx.request_context.request
+    return request is not None and await request.is_disconnected()
+
+
+async def _tell(ctx: Context[Any, Any], seconds: float, what: str, wait: anyio.CancelScope) -> None:
     begun = time.monotonic()
     while True:
+        if await has_left(ctx):
+            wait.cancel()
         waited = time.monotonic() - begun
         await ctx.report_progress(round(waited, 1), seconds, what)
         await anyio.sleep(_TELL_S)
