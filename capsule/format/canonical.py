@@ -60,8 +60,11 @@ def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def order_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """The same document of an agent with its keys in canonical order, as a new dict."""
-    return _ordered(agent, _AGENT)
+    """The same document of an agent with its keys in canonical order, as a new dict; the cursors are sorted."""
+    ordered = _ordered(agent, _AGENT)
+    if isinstance(cursors := ordered.get("cursors"), dict):
+        ordered["cursors"] = dict(sorted(cursors.items()))
+    return ordered
 
 
 @lru_cache(maxsize=1024)

@@ -62,6 +62,7 @@ def test_a_file_of_a_person_needs_an_id_only_and_keeps_its_own_fields() -> None:
     data = b'{"mine": {"b": 1}, "name": null, "id": "anna", "lastSeen": "2026-01-01 10:00"}'
     assert problems_of_agent(data, "x") == []
     assert list(agent_in(data, "x")) == ["id", "name", "lastSeen", "mine"]
+    assert list(agent_in(b'{"id": "anna", "cursors": {"b": {}, "a": {}}}', "x")["cursors"]) == ["a", "b"]
     (problem,) = problems_of_agent(b'{\n  "id": "anna",\n  "cursors": 1\n}\n', "x")
     assert (problem.line, problem.where) == (3, "cursors")
     (problem,) = problems_of_agent(b'{"id":', "x")
