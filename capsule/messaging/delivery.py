@@ -107,14 +107,14 @@ class Messages:
 
     def _told(self, recipients: list[str]) -> dict[str, str]:
         """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
-        online, states = self._whole.agents.presence.online(), dict.fromkeys(recipients, "stored")
+        online, states = self._owner.agents.presence.online(), dict.fromkeys(recipients, "stored")
         for recipient in recipients:
             if online.get(recipient):
                 continue
-            if doorbells.ring(self._whole, recipient, partial(self._whole.messages.pointer, recipient)):
+            if doorbells.ring(self._owner, recipient, partial(self._owner.messages.pointer, recipient)):
                 states[recipient] = "rung"
             if recipient not in online:
-                notices.update(self._whole, recipient)
+                notices.update(self._owner, recipient)
         return states
 
     def _recipients(self, conversation: Conversation, sender: str) -> list[str]:
@@ -140,7 +140,7 @@ class Messages:
 
         Cost: bringing the index up to date, and a look at each recipient.
         """
-        placed = self._whole.index.conversation_of(message)
+        placed = self._owner.index.conversation_of(message)
         if placed is None:
             raise NotFound(f"no agent was sent a message {message[:80]!r}", id=message)
         id, at = placed
@@ -150,28 +150,28 @@ class Messages:
             time = sent.timestamp or ""
             was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
             if was_in and member.id != sent.from_:
-                cursor = self._whole.agents.documents.cursors(member.id).get(id)
-                is_read = first_unread(cursor, partial(self._whole.index.message_ids, id)) > at
-                rung = not is_read and doorbells.was_rung(self._whole, member.id, time)
+                cursor = self._owner.agents.documents.cursors(member.id).get(id)
+                is_read = first_unread(cursor, partial(self._owner.index.message_ids, id)) > at
+                rung = not is_read and doorbells.was_rung(self._owner, member.id, time)
                 states[member.id] = "read" if is_read else "rung" if rung else "stored"
         return Sent(id, message, states)
 
     def _reader(self, agent: str | None) -> Store:
         who = agent or self._store.agent
-        return self._whole if who is None else self._store._acting(self._store._subject(who))
+        return self._owner if who is None else self._store._acting(self._store._subject(who))
 
     @cached_property
-    def _whole(self) -> Store:
+    def _owner(self) -> Store:
         """The store as its owner sees it."""
         return self._store._acting(None)
 
     @cached_property
     def _unread(self) -> Unread:
-        return Unread(self._whole)
+        return Unread(self._owner)
 
     @cached_property
     def _receipts(self) -> Receipts:
-        return Receipts(self._whole)
+        return Receipts(self._owner)
 
     # -- Reading ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Messages:
         if not mail and timeout_s > 0:
             with self._store._acting(who).agents.presence.listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
-                    changes = self._whole.wait_for_changes(listener.since, timeout_s=left_s)
+                    changes = self._owner.wait_for_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break  # The time is up, or the store was closed.
                     mail = listener.look_at(changes)
@@ -226,7 +226,7 @@ class Messages:
         if not mail and timeout_s > 0:
             with self._store._acting(who).agents.presence.listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
-                    changes = await self._whole.await_changes(listener.since, timeout_s=left_s)
+                    changes = await self._owner.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break
                     mail = await to_thread(listener.look_at, changes)
@@ -243,7 +243,7 @@ class Messages:
         ended, stood = self._stood.pop((who, conversation, thread), (0.0, None))
         if timeout_s <= 0 or time.monotonic() - ended > _RESUMES_S:
             stood = None
-        return Listener(self._whole, self._unread, who, conversation, limit, stood)
+        return Listener(self._owner, self._unread, who, conversation, limit, stood)
 
     def _heard(self, agent: str, conversation: str | None, listener: Listener, mail: list[Mail]) -> Heard:
         self._stood[agent, conversation, threading.get_ident()] = time.monotonic(), listener.places

@@ -231,7 +231,7 @@ class Store(Writing):
         if self.agent == agent:
             return self
         if agent not in self._for_agents:
-            other = type(self)(self.root, self.settings, self.engine, agent=agent)
+            other = type(self)(self.root, self.settings, self._whole, agent=agent)
             other._main_store = self
             self._for_agents.setdefault(agent, other)
         return self._for_agents[agent]

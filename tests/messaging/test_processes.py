@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule import Store
+from capsule import NotFound, Refused, Store
 from tests.processes import Child
 
 SENDS = """
@@ -192,3 +192,36 @@ def test_a_message_that_a_person_types_into_the_file_is_heard(root: Path, store:
     assert [mail.content for mail in store.messages.listen(agent="bob").messages] == ["first", "typed"]
     assert store.messages.listen(agent="bob").messages == []
     assert store.messages.inbox(agent="bob").unread == 0
+
+
+def test_a_store_that_acts_for_an_agent_sends_and_hears_as_that_agent_only(root: Path, store: Store) -> None:
+    group = store.groups.create("Release", agent="anna", with_=["carl"])
+    store.messages.send("before bob", agent="anna", conversation=group.id)
+    store.messages.send("secret", agent="anna", to="carl")
+    store.groups.add(group.id, ["bob"], agent="anna")
+    store.messages.send("to all", agent="anna", conversation=group.id)
+    with Store.open(root, agent="bob") as bob:
+        assert bob.messages.inbox().as_json()["unread"] == 1
+        assert [mail.content for mail in bob.messages.listen().messages] == ["to all"]
+        assert [mail.content for mail in bob.messages.history(group.id).messages] == ["to all"]
+        heard: list[str] = []
+
+        def listen() -> None:
+            heard.extend(mail.content for mail in bob.messages.listen(timeout_s=30).messages)
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        listening(store, "bob")
+        sent = store.messages.send("now", agent="carl", to="bob")
+        thread.join()
+        assert (heard, store.messages.status(sent.message).recipients) == (["now"], {"bob": "stored"})
+        bob.messages.ack()
+        assert bob.messages.status(sent.message, agent="bob").recipients == {"bob": "read"}
+        answer = bob.messages.send("thanks", to="carl", reply_to=sent.message)
+        assert [mail.from_ for mail in store.messages.listen(agent="carl").messages][-1:] == ["bob"]
+        for secret in (lambda: bob.messages.history("direct_anna_carl"), lambda: bob.messages.inbox(agent="carl")):
+            with pytest.raises(Refused):
+                secret()
+        with pytest.raises((Refused, NotFound)):
+            bob.messages.status(store.messages.history("direct_anna_carl").messages[0].id)
+        assert answer.conversation == "direct_bob_carl"
