@@ -82,7 +82,7 @@ class Messages:
         acting = self._store._acting(sender)
 
         def act(inside: Conversation) -> tuple[str, list[str]]:
-            recipients = self._recipients(inside, sender)
+            recipients = self._recipients(inside, sender, to)
             if reply_to is not None and not inside.has(reply_to):
                 raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
             before = None if idempotency_key is None else appended(inside, checked[0])
@@ -107,8 +107,10 @@ class Messages:
 
     def _told(self, recipients: list[str]) -> dict[str, str]:
         """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
-        online, states = self._owner.agents.presence.online(), dict.fromkeys(recipients, "stored")
-        for recipient in recipients:
+        presence, states = self._owner.agents.presence, dict.fromkeys(recipients, "stored")
+        idle = [recipient for recipient in recipients if not presence.listened(recipient)]
+        online = presence.online() if idle else {}
+        for recipient in idle:
             if online.get(recipient):
                 continue
             if doorbells.ring(self._owner, recipient, partial(self._owner.messages.pointer, recipient)):
@@ -117,12 +119,11 @@ class Messages:
                 notices.update(self._owner, recipient)
         return states
 
-    def _recipients(self, conversation: Conversation, sender: str) -> list[str]:
+    def _recipients(self, conversation: Conversation, sender: str, known: str | None) -> list[str]:
         type, there = conversation.head.type, [each.id for each in conversation.head.participants if each.is_in]
-        conversation.ensure_may("append")
         if type not in TYPES:
             raise InvalidInput(f"conversation {conversation.id} is a {type}; messages go into directs and groups")
-        others = [id for id in there if id != sender and self._store.agents.documents.exists(id)]
+        others = [id for id in there if id != sender and (id == known or self._store.agents.documents.exists(id))]
         if not others:
             raise InvalidInput(f"nobody else takes part in conversation {conversation.id}, so nobody would get this")
         return others

@@ -7,12 +7,16 @@ nobody stays online after a crash; and it stays online when a wait ends.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
+
+#: Seconds. So soon after a look nobody looks again: a listener may as well die right behind it.
+_INSTANT_S = 0.05
 
 
 class Presence:
@@ -26,6 +30,8 @@ class Presence:
         self._store = store
         self._guard = threading.Lock()
         self._waits = 0
+        self._listening: set[str] = set()
+        self._asked = 0.0
 
     def announce(self, agent: str, waits: int = 0) -> None:
         """Announce that this instance serves an agent, until the store is closed.
@@ -53,8 +59,14 @@ class Presence:
     def online(self) -> dict[str, bool]:
         """The agents that are online, each with whether it listens. Cost: a look at each instance that is alive."""
         found: dict[str, bool] = {}
+        self._asked = time.monotonic()
         for about in self._store.engine.instances().values():
             agent = about.get("agent")
             if isinstance(agent, str):
                 found[agent] = found.get(agent, False) or about.get("listening") is True
+        self._listening = {agent for agent, listens in found.items() if listens}
         return found
+
+    def listened(self, agent: str) -> bool:
+        """Whether an agent listened when this was last asked, an instant ago."""
+        return agent in self._listening and time.monotonic() - self._asked < _INSTANT_S

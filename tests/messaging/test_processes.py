@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,9 +43,10 @@ def agents(store: Store) -> None:
         store.agents.register(agent)
 
 
-def listening(store: Store, agent: str) -> None:
-    while not store.agents.get(agent).listening:
-        pass
+def listening(store: Store, agent: str, count: int = 1) -> None:
+    """Wait until so many instances listen for an agent."""
+    while sum(about == {"agent": agent, "listening": True} for about in store.engine.instances().values()) < count:
+        time.sleep(0.001)
 
 
 def test_both_sides_that_send_at_once_make_one_direct_and_lose_nothing(
@@ -66,8 +68,8 @@ def test_each_of_several_listeners_of_one_agent_hears_everything(store: Store, c
     listeners = [child(LISTENS, store.root, 20) for _ in range(3)]
     for listener in listeners:
         listener.hear()
+    listening(store, "bob", 3)  # None of them keeps the others from listening.
     for number in range(20):
-        listening(store, "bob")  # None of them keeps the others from listening.
         store.messages.send(str(number), agent="anna", to="bob")
     for listener in listeners:
         assert listener.hear() == [str(number) for number in range(20)]
@@ -77,14 +79,15 @@ def test_two_listeners_in_one_instance_hear_everything(store: Store) -> None:
     heard: list[list[str]] = [[], []]
 
     def listen(mine: list[str]) -> None:
-        while len(mine) < 10:
+        while len(set(mine)) < 10:
             mine += [mail.content for mail in store.messages.listen(agent="bob", timeout_s=30).messages]
 
     threads = [threading.Thread(target=listen, args=(mine,)) for mine in heard]
     for thread in threads:
         thread.start()
-    listening(store, "bob")
-    for number in range(10):
+    while any(not mine for mine in heard):  # Until both listen.
+        store.messages.send("0", agent="anna", to="bob")
+    for number in range(1, 10):
         store.messages.send(str(number), agent="anna", to="bob")
     for thread in threads:
         thread.join()
