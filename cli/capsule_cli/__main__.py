@@ -1,6 +1,21 @@
-"""`python -m capsule_cli` is `capsule`."""
+"""`capsule`, and `python -m capsule_cli`. A client's hook is answered before typer is loaded."""
 
-from capsule_cli.app import main
+from __future__ import annotations
+
+import sys
+
+from capsule_cli import hooks
+
+
+def main() -> None:
+    """Run `capsule` with the words of the command line; never returns."""
+    words = sys.argv[1:]
+    if words[:3] == hooks.WORDS and (asked := hooks.parsed(words[3:])):
+        sys.exit(hooks.run(*asked))
+    from capsule_cli import app
+
+    app.main()
+
 
 if __name__ == "__main__":
     main()

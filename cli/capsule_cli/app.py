@@ -81,7 +81,9 @@ MODULES: dict[str, str] = {
 
 #: The commands of those that have some.
 GROUPS: dict[str, dict[str, str]] = {
-    "agents": dict.fromkeys(("list", "register", "show", "status", "forget"), "messaging.agents"),
+    "agents": dict.fromkeys(("list", "register", "show", "status", "forget"), "messaging.agents")
+    | {"wake": "messaging.wake"},
+    "agents wake": dict.fromkeys(("install", "uninstall", "test", "hook"), "messaging.wake"),
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
     "git": dict.fromkeys(("setup", "teardown", "status"), "git.clone")
     | dict.fromkeys(("commit", "autocommit", "sync"), "git.sync")

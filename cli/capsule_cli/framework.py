@@ -77,7 +77,8 @@ class Commands(Mapping[str, Any]):
 
     Args:
         modules: The module of each command, in `capsule_cli.commands`, where it stands in `commands`.
-        groups: The commands of those that have some, likewise; the group itself stands in `group` of its module.
+        groups: The commands of those that have some, likewise; the group itself stands in `group` of its module. A
+            group in a group has its names in one text: `agents wake`.
         aliases: Other names of commands, which are found and not listed.
     """
 
@@ -105,7 +106,8 @@ class Commands(Mapping[str, Any]):
         group = get_group_from_info(
             TyperInfo(module.group, name=name, cls=CapsuleGroup), suggest_commands=True, **_PLAIN
         )
-        group.commands = Commands(self._groups[name], {}, {})  # type: ignore[assignment]
+        below = {key.removeprefix(f"{name} "): at for key, at in self._groups.items() if key.startswith(f"{name} ")}
+        group.commands = Commands(self._groups[name], below, {})  # type: ignore[assignment]
         return group
 
     def __contains__(self, name: object) -> bool:

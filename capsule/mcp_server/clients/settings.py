@@ -26,8 +26,8 @@ from capsule.engines.files.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
 
-# What one program or another replaces by the value of a variable or by a file: no path may look like that.
-_REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
+#: What one program or another replaces by the value of a variable or by a file: no path may look like that.
+REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
 # A text, kept; or a comment. A text, kept; or a comma behind the last value.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TRAILING = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
@@ -106,7 +106,7 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
         Refused: There is an entry of our name that isn't ours.
     """
     for word in (launch.command, *launch.args):
-        if _REPLACED.search(word):
+        if REPLACED.search(word):
             raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
     file = _files(client, scope, places)[0]
     entry = file.entry()
@@ -145,7 +145,7 @@ def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = Fal
 def entries(client: Client, scope: Scope, places: Places) -> Iterator[Entry]:
     """Our entries in a program's settings. Raises InvalidDocument: a file can't be read as what it should be."""
     for path in client.files(scope, places):
-        entry = _read(client, path).entry()
+        entry = read_settings(client, path).entry()
         if entry is not None:
             yield entry
 
@@ -208,16 +208,16 @@ def _text(path: str) -> str | None:
             raise InvalidDocument.of([Problem(path, 0, 0, "", "is no UTF-8 text")]) from error
 
 
-def _files(client: Client, scope: Scope, places: Places) -> list[_File]:
+def _files(client: Client, scope: Scope, places: Places) -> list[SettingsFile]:
     """The files of a scope, the one for our entry first: it has the entry, or is there, or counts most."""
-    found = [_read(client, path) for path in client.files(scope, places)]
+    found = [read_settings(client, path) for path in client.files(scope, places)]
     if not found:
         raise InvalidInput(f"{client.title} has no settings of a project; leave --project away")
     return sorted(found, key=lambda file: (file.entry() is None, file.text is None))
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class SettingsFile:
     """A settings file as it was read.
 
     Attributes:
@@ -268,15 +268,18 @@ class _File:
             lines = (f"{name} = {json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
             paste = "\n".join([f"[{'.'.join(self.keys)}]", *lines])
         else:
-            paste = _File(self.client, self.path, None, {})._json(value) or ""
+            paste = SettingsFile(self.client, self.path, None, {})._json(value) or ""
         return Plan(self.client, scope, self.path, paste=paste)
 
     def _json(self, value: dict[str, Any] | None) -> str | None:
+        return self.saying(_changed(copy.deepcopy(self.value), self.keys, value))
+
+    def saying(self, wanted: dict[str, Any]) -> str | None:
+        """The text of the file when it says `wanted`, in its own layout; None: it would lose comments."""
         text = self.text or ""
         if text.strip() and not _is_exact(text):
             return None
         indent = re.search(r"\n([ \t]+)", text)
-        wanted = _changed(copy.deepcopy(self.value), self.keys, value)
         after = json.dumps(wanted, indent=indent[1] if indent else 2, ensure_ascii=False)
         newline = "\r\n" if "\r\n" in text else "\n"
         return after.replace("\n", newline) + (newline if not text or text.endswith("\n") else "")
@@ -306,7 +309,7 @@ def _is_exact(text: str) -> bool:
         return False
 
 
-def _read(client: Client, path: str) -> _File:
+def read_settings(client: Client, path: str) -> SettingsFile:
     """Read a settings file, which need not be there. Raises InvalidDocument: it can't be read as what it should be."""
     text = _text(path)
     try:
@@ -325,7 +328,7 @@ def _read(client: Client, path: str) -> _File:
             told = f"what holds {name or 'the servers'} is no table of names; correct it first"
             raise InvalidDocument.of([Problem(path, 0, 0, "", told)])
         table = table.get(name, {})
-    return _File(client, path, text, value)
+    return SettingsFile(client, path, text, value)
 
 
 def _plain(text: str) -> str:

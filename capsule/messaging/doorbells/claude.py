@@ -3,7 +3,8 @@
 Contract, https://code.claude.com/docs/en/hooks, "Command hook fields": a hook with `asyncRewake` "runs in the
 background and wakes Claude on exit code 2"; its stderr "is shown to Claude as a system reminder". `timeout` is in
 seconds. Every end of a turn starts one more process, so one waits for each session, and the others end at once. It is
-not put on `SessionStart`, where such a hook delays the start (anthropics/claude-code#89960).
+not put on `SessionStart`, where such a hook delays the start (anthropics/claude-code#89960). `claude -p` does not end
+before it either (2.1.197), so there it must not wait.
 
 What must stay true: the hook's process watches the store and rings by itself (`waiting`); nobody else rings it.
 """

@@ -1,11 +1,11 @@
 """Starting a program, and sending a request, for a doorbell.
 
-What must stay true: nothing takes longer than `LIMIT_S`, no shell reads what is run, and a failure is an OSError.
+What must stay true: nothing takes longer than `LIMIT_S`, no shell reads what is run, and a failure is an OSError. What
+starts programs and sends requests is loaded when it is used: a hook loads the doorbells, and is in a hurry.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +15,8 @@ LIMIT_S = 10.0
 
 def run(words: Sequence[str], text: str = "") -> bool:
     """Run a program with a text on its standard input; whether its exit code is 0. Raises OSError."""
+    import subprocess
+
     try:
         done = subprocess.run(
             words,

@@ -42,6 +42,8 @@ _MOST = 16
 #: As many rings of a target are kept.
 _RINGS = 8
 _TRIES = 50
+#: In the place of a pointer, when nothing is unread and a test rings.
+TEST = "nothing is unread, this is a test of the bell"
 
 _log = logging.getLogger("capsule")
 

@@ -77,11 +77,11 @@ def install(
     """
     from capsule.mcp_server.clients import settings
 
-    scope, places = _scope(project, user), _places()
+    scope, places = scope_of(project, user), places_here()
     launch = _launch(asked.agent, tools)
     clients = _clients(names, every, scope, places)
     plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
-    _carry_out(plans, places, dry_run, is_there=True)
+    carry_out(plans, places, dry_run, is_there=True)
 
 
 @commands.command("uninstall")
@@ -96,10 +96,10 @@ def uninstall(
     """Remove the entry `capsule` from the settings of programs, and nothing else."""
     from capsule.mcp_server.clients import settings
 
-    scope, places = _scope(project, user), _places()
+    scope, places = scope_of(project, user), places_here()
     clients = _clients(names, every, scope, places)
     plans = [plan for client in clients for plan in settings.uninstall(client, scope, places, force=force)]
-    _carry_out(plans, places, dry_run, is_there=False)
+    carry_out(plans, places, dry_run, is_there=False)
 
 
 @commands.command("doctor")
@@ -110,9 +110,9 @@ def doctor(names: Names = None) -> None:
     """
     from capsule.mcp_server.clients import table
 
-    places = _places()
+    places = places_here()
     wanted = _named(names) if names else table.CLIENTS
-    store = _store()
+    store = named_store()
     visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
     if not visits:
         raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
@@ -183,7 +183,7 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
     return visits
 
 
-def _scope(project: bool, user: bool) -> Scope:
+def scope_of(project: bool, user: bool) -> Scope:
     refuse(project and user, "is one or the other: your own settings, or the project's", "--project / --user")
     return "project" if project else "user"
 
@@ -220,7 +220,7 @@ def _is_here(client: Client, scope: Scope, places: Places) -> bool:
     return any(map(os.path.isfile, files)) or any(map(os.path.isdir, own))
 
 
-def _places() -> Places:
+def places_here() -> Places:
     from capsule.mcp_server.clients.table import PROGRAMS, VARIABLES, Places
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
@@ -235,7 +235,7 @@ def _copies() -> str:
     return os.path.join(platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups")
 
 
-def _store() -> str | None:
+def named_store() -> str | None:
     """The store that was named, absolute."""
     if asked.store is None:
         return None
@@ -248,17 +248,21 @@ def _launch(name: str | None, tools: Toolset) -> Launch:
     """How a program is to start the server: this very `capsule`, by its absolute path."""
     from capsule.mcp_server.clients.table import Launch
 
-    executable, *words = _executable()
-    words.append("mcp")
-    store, instance = _store(), asked.instance
-    words += ["--store", store] if store else []
-    words += ["--instance", instance] if instance else []
-    words += ["--as", check_id(name)] if name is not None else []
+    executable, *words = executable_words()
+    words += ["mcp", *named_options(name)]
     words += ["--tools", tools] if tools != "conversations" else []
     return Launch(executable, tuple(words))
 
 
-def _executable() -> list[str]:
+def named_options(name: str | None) -> list[str]:
+    """The options that have a program work on the store and as the agent that were named here."""
+    store, instance = named_store(), asked.instance
+    words = ["--store", store] if store else []
+    words += ["--instance", instance] if instance else []
+    return words + (["--as", check_id(name)] if name is not None else [])
+
+
+def executable_words() -> list[str]:
     """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it outlives an upgrade."""
     own = sys.argv[0]
     beside = sysconfig.get_path("scripts")
@@ -269,7 +273,7 @@ def _executable() -> list[str]:
     return [sys.executable, "-m", "capsule_cli"]
 
 
-def _carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
+def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
     """Do what the plans say, or show it, and say so.
 
     Args:

@@ -1,0 +1,91 @@
+"""What a client's hook does: it tells what is unread, says where its session can be rung, or waits there.
+
+What must stay true: a hook with nothing to say prints nothing and ends with 0; one that tells something answers in the
+shape of its client, since a wrong one is ignored in silence; and no text of a message is told. This module imports
+nothing that a hook with nothing to say does not need.
+
+Claude Code, Codex and Gemini CLI all take `hookSpecificOutput.additionalContext` at exit code 0, with the name of the
+event beside it: https://code.claude.com/docs/en/hooks ("JSON output"), https://developers.openai.com/codex/hooks (and
+`codex-rs/hooks/schema/generated/session-start.command.output.schema.json`, which allows no other field there),
+https://geminicli.com/docs/hooks/reference ("Common output fields").
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from capsule.messaging.doorbells import claude, codex, gemini, registry
+from capsule.messaging.doorbells.interface import Target, bell_text
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
+
+#: The clients with hooks: their events, and what an entry in their settings says besides the command.
+EVENTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "claude-code": claude.EVENTS,
+    "codex": codex.EVENTS,
+    "gemini": gemini.EVENTS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a hook's process ends with: its standard output and error, and its exit code."""
+
+    out: str = ""
+    err: str = ""
+    code: int = 0
+
+
+def agent_in(store: Store, directory: str) -> str | None:
+    """The agent that works in a directory, or in the nearest one above it; None: there is none.
+
+    Raises InvalidDocument. Cost: reading the small file of each agent.
+    """
+    here, found, best = os.path.realpath(directory), None, ""
+    for id in store.agents.names():
+        project = os.path.realpath(store.agents.documents.read(id).get("projectPath") or os.sep)
+        if len(best) < len(project) and os.path.commonpath((here, project)) == project != os.sep:
+            found, best = id, project
+    return found
+
+
+def run(
+    store: Store, agent: str, client: str, event: str, said: Mapping[str, Any], has_ended: Callable[[], bool]
+) -> Answer:
+    """Do what a hook is for.
+
+    Args:
+        store: The store, open for this alone.
+        agent: The agent that the client's session acts for.
+        client: One of `EVENTS`.
+        event: One of its events.
+        said: What the client says on standard input; the caller may add `home` and `program` for Codex.
+        has_ended: Whether the client is gone.
+
+    Raises NotFound, Refused, StorageFailed. Cost: as `store.messages.pointer`; after a turn of Claude Code it waits.
+    """
+    session = said.get("session_id")
+    if not isinstance(session, str) or said.get("agent_id"):  # A part of a session has no mail of its own.
+        return Answer()
+    store.agents.documents.known(agent)
+    if client == "codex":
+        address = {"thread": session, **{name: said[name] for name in ("home", "program") if said.get(name)}}
+        registry.register(store, agent, Target(client, address))
+    target = Target(client, {"session": session})
+    if event == "SessionEnd":
+        registry.forget(store, agent, target)
+    elif event == "Stop":
+        from capsule.messaging.doorbells.waiting import wait
+
+        if pointer := wait(store, agent, target, has_ended, claude.WAITS_S - 60):
+            return Answer(err=bell_text(agent, pointer) + "\n", code=2)
+    elif pointer := store.messages.pointer(agent):
+        told = {"hookEventName": event, "additionalContext": bell_text(agent, pointer)}
+        return Answer(out=orjson.dumps({"hookSpecificOutput": told}).decode() + "\n")
+    return Answer()

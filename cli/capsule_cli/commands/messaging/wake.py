@@ -1,0 +1,158 @@
+"""`agents wake`: the hooks and the addresses by which an idle agent is woken.
+
+What must stay true: a program's settings keep everything that is not ours, as with `mcp install`; and a change is
+worked out for all programs before the first file is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule_cli import hooks
+from capsule_cli.commands.mcp import clients
+from capsule_cli.commands.mcp.clients import Project, User
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import acting
+from capsule_cli.shared.options import DryRun, refuse
+from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.clients.table import Client
+    from capsule.messaging.doorbells.interface import Target
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+#: The programs that have an address in place of hooks, and what of it they take.
+ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CLIENT", help="claude-code, codex, gemini; or, with --address, opencode, webhook or command."
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        help="Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL that takes JSON, or a command.",
+    ),
+]
+
+
+@group.callback()
+def _wake() -> None:
+    """Wake an agent that is idle when a message comes for it."""
+
+
+@commands.command("install")
+def install(names: Names, at: At = None, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
+    """Put hooks into the settings of programs, or note an address, so that a message wakes the agent there.
+
+    Everything else in the settings stays. A file with comments stays as it is, and Capsule prints the text to paste
+    into it; the exit code is then 1. With --as, the session is that agent; without it, the agent of CAPSULE_AGENT, or
+    of the project in which the session begins.
+
+    A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how many messages wait
+    and from whom, and never what they say.
+    """
+    from capsule.mcp_server.clients import hooks as settings
+
+    hooked, target = _chosen(names, at)
+    scope, places = clients.scope_of(project, user), clients.places_here()
+    program, options = clients.executable_words(), clients.named_options(asked.agent)
+    plans = [settings.install(client, scope, places, program, options) for client in hooked]
+    if target is not None:
+        _note(target, dry_run)
+    if plans:
+        clients.carry_out(plans, places, dry_run, is_there=True)
+
+
+@commands.command("uninstall")
+def uninstall(names: Names, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
+    """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and nothing else."""
+    from capsule.mcp_server.clients import hooks as settings
+    from capsule.messaging.doorbells import registry
+
+    hooked, _ = _chosen(names, "")
+    scope, places = clients.scope_of(project, user), clients.places_here()
+    plans = [settings.uninstall(client, scope, places) for client in hooked]
+    if plans:
+        clients.carry_out(plans, places, dry_run, is_there=False)
+    if set(names) & set(ADDRESSED):
+        with acting() as (store, agent):
+            gone = [it.target for it in registry.bells(store, agent).bells if it.target.client in names]
+            for target in gone if not dry_run else []:
+                registry.forget(store, agent, target)
+        answer([target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten")
+
+
+@commands.command("test")
+def test() -> None:
+    """Ring wherever the agent can be woken, and say what happened; exit 0 only if a program took it."""
+    from capsule.messaging.doorbells import registry
+    from capsule.messaging.doorbells.interface import bell_text
+
+    told: list[dict[str, Any]] = []
+    with acting() as (store, agent):
+        text = bell_text(agent, store.messages.pointer(agent) or registry.TEST)
+        for bell in registry.bells(store, agent).bells:
+            if not registry.is_there(store, bell):
+                failed = "its session is not idle, or has ended"
+            else:
+                failed = registry.attempt(bell.target, text)
+            told.append({**bell.target.as_json(), "ok": not failed, "said": failed or _outcome(bell.target.client)})
+        registry.ask(store, agent)
+    if not told:
+        what = "a session registers itself when it begins, once its program has the hooks"
+        raise Stopped(f"{agent} can be woken nowhere: {what}; put them in with: capsule agents wake install")
+    if asked.json:
+        out_json(told)
+    else:
+        for one in told:
+            out(shown(f"{one['client']} {' '.join(one['address'].values())}: {one['said']}"))
+    if not any(one["ok"] for one in told):
+        raise typer.Exit(1)
+
+
+@commands.command("hook")
+def hook(
+    client: str = typer.Argument(metavar="CLIENT", help="claude-code, codex or gemini."),
+    event: str = typer.Argument(metavar="EVENT", help="The client's name of the event."),
+) -> None:
+    """Answer a hook of a client: what the client says is read from stdin. Clients run this, and people don't."""
+    raise typer.Exit(hooks.run(client, event, asked.store, asked.agent))
+
+
+def _outcome(client: str) -> str:
+    if client == "claude-code":
+        return "its hook waits, and rings within seconds"
+    return "stored; it is delivered when the session is open" if client == "codex" else "rung"
+
+
+def _chosen(names: Iterable[str], at: str | None) -> tuple[list[Client], Target | None]:
+    """The programs with hooks that were named, and the address."""
+    from capsule.mcp_server.clients.hooks import HOOKED
+    from capsule.messaging.doorbells.interface import Target
+
+    known = [*(client.name for client in HOOKED), *ADDRESSED]
+    for name in names:
+        refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+    with_address = [name for name in names if name in ADDRESSED]
+    refuse(with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address")
+    refuse(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
+    target = Target(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
+    return [client for client in HOOKED if client.name in names], target
+
+
+def _note(target: Target, dry_run: bool) -> None:
+    from capsule.messaging.doorbells import registry
+
+    with acting() as (store, agent):
+        if not dry_run:
+            registry.register(store, agent, target)
+    answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")

@@ -1,0 +1,189 @@
+"""`capsule agents wake`: what a hook answers, and what a test of the bells says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.messaging.doorbells import registry
+from capsule.messaging.doorbells.interface import Target
+
+SESSION = {"session_id": "one", "cwd": "/"}
+
+
+@pytest.fixture
+def agents(capsule: Any, tmp_path: Path) -> Any:
+    """The program, and two agents; bob works in the folder `project`."""
+    (tmp_path / "project" / "deep").mkdir(parents=True)
+    capsule("agents", "register", "--as", "anna")
+    capsule("agents", "register", "--as", "bob", "--project", str(tmp_path / "project"))
+    return capsule
+
+
+def hook(capsule: Any, client: str, event: str, *options: str, said: Any = SESSION, **variables: str) -> Any:
+    """Run a hook as a client does; its exit code, its standard output and error."""
+    words = [sys.executable, "-m", "capsule_cli", "agents", "wake", "hook", client, event, *options]
+    environment = {**capsule.environment(), "CAPSULE_STORE": str(capsule.root), **variables}
+    done = subprocess.run(words, input=json.dumps(said), capture_output=True, text=True, env=environment, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("client", ["claude-code", "codex", "gemini"])
+def test_a_hook_with_nothing_to_say_says_nothing(agents: Any, client: str) -> None:
+    assert hook(agents, client, "SessionStart", "--as", "bob") == (0, "", "")
+    assert hook(agents, client, "SessionStart") == (0, "", ""), "no agent works here"
+
+
+@pytest.mark.parametrize(
+    ("client", "event"),
+    [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")],
+)
+def test_a_hook_tells_what_is_unread_and_from_whom_and_no_text(agents: Any, client: str, event: str) -> None:
+    agents("send", "--as", "anna", "--to", "bob", "the secret of the day")
+    code, out, err = hook(agents, client, event, "--as", "bob")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert told.keys() == {"hookSpecificOutput"}
+    assert told["hookSpecificOutput"]["hookEventName"] == event
+    context = told["hookSpecificOutput"]["additionalContext"]
+    assert "1 unread from anna" in context and "bob" in context
+    assert "secret" not in context and "\n" not in context
+
+
+def test_the_agent_is_the_one_whose_project_the_session_is_in(agents: Any, tmp_path: Path) -> None:
+    agents("send", "--as", "anna", "--to", "bob", "hello")
+    inside = SESSION | {"cwd": str(tmp_path / "project" / "deep")}
+    assert "1 unread" in hook(agents, "claude-code", "SessionStart", said=inside)[1]
+    beside = SESSION | {"cwd": str(tmp_path)}
+    assert hook(agents, "claude-code", "SessionStart", said=beside) == (0, "", "")
+
+
+def test_mail_that_is_there_wakes_claude_code_at_the_end_of_its_turn_once(agents: Any) -> None:
+    agents("send", "--as", "anna", "--to", "bob", "the secret of the day")
+    code, out, err = hook(agents, "claude-code", "Stop", "--as", "bob")
+    assert (code, out) == (2, "")
+    assert "1 unread from anna" in err and "secret" not in err
+    waits = started(agents)
+    assert waits.poll() is None, "a ring is outstanding"
+    waits.kill()
+
+
+def test_a_run_of_claude_code_without_a_terminal_is_not_kept_waiting(agents: Any) -> None:
+    agents("send", "--as", "anna", "--to", "bob", "hello")
+    assert hook(agents, "claude-code", "Stop", "--as", "bob", CLAUDE_CODE_ENTRYPOINT="sdk-cli") == (0, "", "")
+
+
+def started(capsule: Any, session: str = "one") -> subprocess.Popen[bytes]:
+    """A `Stop` hook that waits."""
+    options = ("--store", str(capsule.root), "--as", "bob")
+    process: subprocess.Popen[bytes] = capsule.start("agents", "wake", "hook", "claude-code", "Stop", *options)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(SESSION | {"session_id": session}).encode())
+    process.stdin.close()
+    with Store.open(capsule.root) as store:
+        while True:
+            bell = registry.bells(store, "bob").at(Target("claude-code", {"session": session}))
+            if bell is not None and registry.is_there(store, bell):
+                return process
+            assert process.poll() is None
+
+
+def test_a_message_wakes_the_session_that_waits(agents: Any) -> None:
+    waits = started(agents)
+    agents("send", "--as", "anna", "--to", "bob", "the secret of the day")
+    assert waits.wait(30) == 2
+    assert b"1 unread from anna" in waits.stderr.read()
+
+
+def test_one_process_waits_for_a_session_and_another_for_another_one(agents: Any) -> None:
+    first, other = started(agents), started(agents, "two")
+    assert hook(agents, "claude-code", "Stop", "--as", "bob") == (0, "", "")
+    assert first.poll() is None and other.poll() is None
+    first.kill()
+    other.kill()
+
+
+def test_the_process_that_waits_ends_with_its_client(agents: Any) -> None:
+    waits = started(agents)
+    waits.stderr.close()  # As it is when the client has died, whatever shell stands in between.
+    assert waits.wait(30) == 0
+
+
+def test_the_process_that_waits_ends_with_its_session(agents: Any) -> None:
+    waits = started(agents)
+    assert hook(agents, "claude-code", "SessionEnd", "--as", "bob") == (0, "", "")
+    assert waits.wait(30) == 0
+
+
+def test_a_hook_of_codex_says_where_its_thread_can_be_rung(agents: Any) -> None:
+    hook(agents, "codex", "SessionStart", "--as", "bob")
+    with Store.open(agents.root) as store:
+        [bell] = registry.bells(store, "bob").bells
+    assert bell.target.client == "codex" and bell.target.address["thread"] == "one"
+
+
+def test_what_a_hook_cannot_use_is_a_line_on_stderr_and_no_answer(agents: Any) -> None:
+    code, out, err = hook(agents, "claude-code", "SessionStart", "--as", "nobody")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert hook(agents, "claude-code", "SessionStart", "--as", "bob", said=[1]) == (0, "", "")
+
+
+def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
+    script = (
+        "import sys; from capsule_cli import __main__\n"
+        "sys.argv = ['capsule', 'agents', 'wake', 'hook', 'claude-code', 'SessionStart', '--as', 'bob']\n"
+        "try: __main__.main()\n"
+        "except SystemExit: pass\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    environment = {**agents.environment(), "CAPSULE_STORE": str(agents.root)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=json.dumps(SESSION), capture_output=True, text=True, env=environment
+    )
+    loaded = set(done.stderr.split())
+    heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "subprocess", "urllib.request", "importlib.metadata"}
+    assert "capsule.messaging.doorbells.hooks" in loaded
+    assert not loaded & heavy
+
+
+def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: Path) -> None:
+    assert "nowhere" in agents("agents", "wake", "test", "--as", "bob", expect=1).stderr
+    heard = tmp_path / "heard"
+    code = f"import sys; open({str(heard)!r}, 'w').write(sys.stdin.read())"
+    agents("agents", "wake", "install", "command", "--address", f'{sys.executable} -c "{code}"', "--as", "bob")
+    agents("agents", "wake", "install", "webhook", "--address", "http://127.0.0.1:1/", "--as", "bob")
+    waits = started(agents)
+    told = agents.json("agents", "wake", "test", "--as", "bob")
+    assert {one["client"]: one["ok"] for one in told} == {"command": True, "webhook": False, "claude-code": True}
+    assert "test" in heard.read_text()
+    assert waits.wait(30) == 2
+    assert b"test" in waits.stderr.read()
+    agents("agents", "wake", "uninstall", "command", "webhook", "--as", "bob")
+    [one] = agents.json("agents", "wake", "test", "--as", "bob", expect=1)
+    assert one["client"] == "claude-code" and not one["ok"]
+
+
+def test_hooks_go_into_the_settings_and_out_again(agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    [told] = agents.json("agents", "wake", "install", "claude-code", "--as", "bob")
+    path = tmp_path / ".claude" / "settings.json"
+    assert (told["path"], told["changed"]) == (str(path), True)
+    assert "hook claude-code Stop" in path.read_text() and "--as bob" in path.read_text()
+    agents("agents", "wake", "uninstall", "claude-code")
+    assert json.loads(path.read_text()) == {}
+
+
+@pytest.mark.parametrize(
+    "words", [["cursor"], ["webhook"], ["gemini", "--address", "x"], ["webhook", "command", "--address", "x"]]
+)
+def test_what_cannot_be_woken_is_a_usage_error(agents: Any, words: list[str]) -> None:
+    agents("agents", "wake", "install", *words, "--as", "bob", expect=2)
+    assert not os.path.exists(agents.root / ".capsule" / "doorbells")
