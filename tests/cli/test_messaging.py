@@ -195,6 +195,7 @@ def test_history_gives_the_newest_messages_in_order_and_marks_nothing_read(team:
     assert team.json(*words)["messages"] == newest["messages"]
     assert "message 4" in team("history", "direct_anna_bob", "--as", "bob").stdout
     assert team.json("inbox", "--as", "bob")["unread"] == 5
+    team("history", "direct_anna_bob", "--as", "carl", expect=6)
 
 
 # -- groups and agents ------------------------------------------------------------------------------------------------
