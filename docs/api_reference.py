@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import capsule
@@ -77,8 +78,8 @@ def _subjects() -> Iterator[tuple[str, type, str]]:
         if owner.__module__.startswith("capsule."):
             yield _TITLES.get(owner.__name__, owner.__name__), owner, "store."
     with Store.in_memory() as store:
-        later = {name: getattr(store, name) for name, member in vars(Store).items() if isinstance(member, property)}
-        offered = vars(store) | later
+        names = (name for name, member in vars(Store).items() if isinstance(member, cached_property))
+        offered = {**vars(store), **{name: getattr(store, name) for name in names}}
     for name, part in offered.items():
         if not name.startswith("_") and type(part).__module__.startswith(("capsule.store.", "capsule.messaging.")):
             yield f"store.{name}", type(part), f"store.{name}."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -238,19 +239,19 @@ class Store(Writing):
 
     # Messaging is imported when it is asked for: a short command has no use for it.
 
-    @property
+    @cached_property
     def agents(self) -> Agents:
         from capsule.messaging.agents import Agents
 
         return self._offer(Agents)
 
-    @property
+    @cached_property
     def groups(self) -> Groups:
         from capsule.messaging.conversations import Groups
 
         return self._offer(Groups)
 
-    @property
+    @cached_property
     def messages(self) -> Messages:
         from capsule.messaging.delivery import Messages
 
