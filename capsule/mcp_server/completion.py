@@ -25,11 +25,11 @@ _SINCE = ("24h", "1h", "3d", "7d", "30d")
 
 async def completed(
     store: Store, ref: PromptReference | ResourceTemplateReference, argument: CompletionArgument
-) -> Completion | None:
-    """The values that what was typed may become; None for an argument that nothing is known of."""
+) -> Completion:
+    """The values that what was typed may become; none for an argument that nothing is known of."""
     found = await anyio.to_thread.run_sync(_values, store, ref, argument.name, argument.value)
     if found is None:
-        return None
+        return Completion(values=[])
     return Completion(values=found[:_MOST], total=len(found), has_more=len(found) > _MOST)
 
 

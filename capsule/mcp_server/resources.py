@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
 from capsule.format import schema as schemas
-from capsule.mcp_server.stores import Stores, server_store
+from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.fence import escaped, visible
 from capsule.store.lists import Filter
 
@@ -29,6 +29,12 @@ CONVERSATIONS = "capsule://conversations"
 _JSON = "application/json"
 _PAGE = 100
 _MOST_BYTES = 1_000_000
+_ALL = Resource(
+    uri=CONVERSATIONS,
+    name="conversations",
+    description="The conversations: how many there are, and the first 100, as list_conversations lists them.",
+    mime_type=_JSON,
+)
 
 
 def address(id: str) -> str:
@@ -52,13 +58,13 @@ def _listing(store: Store, tag: str = "", title: str = "") -> str:
 
 
 def conversations_with(ctx: Context, tag: str = "", title: str = "") -> str:
-    """Conversations that have a tag, or whose title has a text: the first 100, as list_conversations lists them."""
-    return _listing(server_store(ctx), tag, title)
+    """All conversations, or those that have a tag or whose title has a text: the first 100."""
+    return _listing(store_of(ctx), tag, title)
 
 
 def conversation(ctx: Context, id: str) -> str:
     """A conversation: its head and the newest messages of its active branch, a megabyte at most."""
-    store = server_store(ctx)
+    store = store_of(ctx)
     head = store.head(store.resolve(id))
     told = {name: value for name, value in head.as_json().items() if name != "path"}
     standing = store.summaries.standing(head.id) if head.is_summary else None
@@ -89,7 +95,7 @@ def _placed(page: Page, index: int) -> dict[str, Any]:
 
 def message(ctx: Context, id: str, message: str) -> str:
     """One message, all of it; by its id, a prefix of it, @N or @last."""
-    store = server_store(ctx)
+    store = store_of(ctx)
     id = store.resolve(id)
     return _json(_placed(store.page(id, 1, around=message), 0))
 
@@ -99,9 +105,10 @@ def schema(ctx: Context, kind: str) -> str:
     return schemas.text(kind, schemas.versions(kind)[-1])
 
 
-def _page(stores: Stores, cursor: str | None) -> tuple[list[Resource], str | None]:
-    page = stores.main().list(limit=_PAGE, cursor=cursor or "")
-    return [_resource(head) for head in page.heads if not head.damaged], page.cursor()
+def _page(store: Store, cursor: str | None) -> tuple[list[Resource], str | None]:
+    page = store.list(limit=_PAGE, cursor=cursor or "")
+    listed = [_resource(head) for head in page.heads if not head.damaged]
+    return [*([] if cursor else [_ALL]), *listed], page.cursor()
 
 
 def _resource(head: Head) -> Resource:
@@ -110,15 +117,8 @@ def _resource(head: Head) -> Resource:
 
 def register(server: CapsuleServer) -> None:
     """Register the resources on a server."""
-    stores = server.stores
-
-    def conversations() -> str:
-        """The conversations: how many there are, and the first 100, as list_conversations lists them."""
-        return _listing(stores.main())
-
-    server.resource(CONVERSATIONS, mime_type=_JSON)(conversations)
     server.resource(CONVERSATIONS + "{?tag,title}", mime_type=_JSON)(conversations_with)
     server.resource(CONVERSATIONS + "/{id}", mime_type=_JSON)(conversation)
     server.resource(CONVERSATIONS + "/{id}/messages/{message}", mime_type=_JSON)(message)
     server.resource("capsule://schema/{kind}", mime_type="application/schema+json")(schema)
-    server.list_also(lambda cursor: _page(stores, cursor))
+    server.list_also(_page)

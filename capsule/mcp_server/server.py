@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
-from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
     CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
     GetPromptResult,
     InputRequiredResult,
     ListResourcesResult,
@@ -33,7 +34,7 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import Toolset, access_of, needed_by
 from capsule.mcp_server.logs import Logs
-from capsule.mcp_server.subscriptions import Subscriptions
+from capsule.mcp_server.subscriptions import Bus, Subscriptions
 from capsule.mcp_server.tools.fence import visible
 from capsule.mcp_server.tools.forms import in_its_form
 from capsule.mcp_server.tools.threads import Turns
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from capsule.mcp_server.stores import Stores
+    from capsule.store.store import Store
 
 _CONVERSATIONS = (
     "Conversations kept as files, written by people and agents at once. Find one with list_conversations or search, "
@@ -79,8 +81,8 @@ class CapsuleServer(MCPServer[Any]):
         self.has_messaging = False
         self._turns = Turns()
         self._register: Callable[[CapsuleServer], None] | None = None
-        self._listed: Callable[[str | None], tuple[list[Resource], str | None]] | None = None
-        bus = InMemorySubscriptionBus()
+        self._listed: Callable[[Store, str | None], tuple[list[Resource], str | None]] | None = None
+        bus = Bus()
         options.setdefault("log_level", "WARNING")
         super().__init__(name, instructions=instructions, version=version, subscriptions=bus, **options)
         self.middleware.append(in_its_form)
@@ -98,8 +100,8 @@ class CapsuleServer(MCPServer[Any]):
         """Have `register` called before the first answer that needs it."""
         self._register = register
 
-    def list_also(self, resources: Callable[[str | None], tuple[list[Resource], str | None]]) -> None:
-        """Have `resources/list` answer with these too: a page from a cursor on, and the next cursor."""
+    def list_also(self, resources: Callable[[Store, str | None], tuple[list[Resource], str | None]]) -> None:
+        """Have `resources/list` answer with these too: a page of a store from a cursor on, and the next cursor."""
         self._listed = resources
 
     def ready(self) -> None:
@@ -229,7 +231,7 @@ class CapsuleServer(MCPServer[Any]):
             import anyio.to_thread
 
             cursor = params.cursor if params else None
-            more, found.next_cursor = await anyio.to_thread.run_sync(self._listed, cursor)
+            more, found.next_cursor = await anyio.to_thread.run_sync(self._listed, self.stores.of(ctx), cursor)
             found.resources = [*([] if cursor else found.resources), *more]
         return found
 
@@ -263,8 +265,8 @@ def build(stores: Stores, *, version: str, tools: Toolset = "conversations", **o
     server = CapsuleServer(stores, version=version, instructions=INSTRUCTIONS[tools], **options)
     server.has_messaging = tools != "conversations"
     server.add_later(partial(_register, tools))
-    completion: Callable[[Callable[..., Any]], Callable[..., Any]] = server.completion()  # type: ignore[no-untyped-call]
-    completion(_complete(stores))
+    complete = partial(_complete, stores)
+    sdk.server_of(server).add_request_handler("completion/complete", CompleteRequestParams, complete)
     return server
 
 
@@ -278,10 +280,7 @@ def _register(tools: Toolset, server: CapsuleServer) -> None:
     prompts.register(server)
 
 
-def _complete(stores: Stores) -> Callable[..., Any]:
-    async def complete(ref: Any, argument: Any, context: Any) -> Any:
-        from capsule.mcp_server.completion import completed
+async def _complete(stores: Stores, ctx: ServerRequestContext[Any], params: CompleteRequestParams) -> CompleteResult:
+    from capsule.mcp_server.completion import completed
 
-        return await completed(stores.main(), ref, argument)
-
-    return complete
+    return CompleteResult(completion=await completed(stores.of(ctx), params.ref, params.argument))

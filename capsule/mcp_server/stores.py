@@ -37,7 +37,7 @@ class Stores:
         return [self._main]
 
     def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
-        """The store that stands for the client of this request: its locks are that client's."""
+        """The store that stands for the client of this request: its agent is that client, and its locks are its."""
         return self._main
 
     def reader(self, ctx: ServerRequestContext[Any, Any]) -> Reader:
@@ -45,7 +45,7 @@ class Stores:
         return self._reader
 
     def main(self) -> Store:
-        """The store of the server itself: what resources read, and what is watched."""
+        """The store of the server itself: what is watched."""
         return self._main
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
@@ -58,13 +58,6 @@ def store_of(ctx: Context) -> Store:
     server: Any = ctx.mcp_server
     stores: Stores = server.stores
     return stores.of(ctx.request_context)
-
-
-def server_store(ctx: Context) -> Store:
-    """The store of the server itself."""
-    server: Any = ctx.mcp_server
-    stores: Stores = server.stores
-    return stores.main()
 
 
 def reader_of(ctx: Context) -> Reader:

@@ -2,25 +2,27 @@
 
 A client of 2025 asks with `resources/subscribe` and hears of it on its connection; one of 2026 asks with
 `subscriptions/listen`, which the SDK answers from a bus. What must stay true: both hear the same, of whoever wrote it;
-a client hears of every change after the answer to its subscription; the store is followed only while somebody listens;
-and a client that does not read delays the others for seconds only.
+a client hears of every change after the answer to its subscription, and of none that its agent may not read; the store
+is followed only while somebody listens; and a client that does not read delays the others for seconds only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
     ListenHandler,
     ResourcesListChanged,
     ResourceUpdated,
     ServerEvent,
-    SubscriptionBus,
 )
 from mcp_types import (
     EmptyResult,
@@ -32,6 +34,8 @@ from mcp_types import (
 
 from capsule.errors import CapsuleError
 from capsule.mcp_server import sdk
+from capsule.store.store import Store
+from capsule.store.view import sees
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection
@@ -48,20 +52,37 @@ _RETRY_S = 1.0
 _LISTED = frozenset({"created", "deleted", "restored", "damaged", "repaired"})
 
 
+#: The store of the client that subscribes.
+_SUBSCRIBER: ContextVar[Store] = ContextVar("subscriber")
+
+
+class Bus(InMemorySubscriptionBus):
+    """The bus of one server, which passes over the clients whose agent may not read what changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed_over: frozenset[Store] = frozenset()
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Deliver events to a listener; see `SubscriptionBus`."""
+        store = _SUBSCRIBER.get()
+        return super().subscribe(lambda event: None if store in self.passed_over else listener(event))
+
+
 class Subscriptions:
     """Who listens to what on one server, and the task that follows the store for them.
 
     It belongs to one event loop of asyncio, which the transports of the SDK run on.
     """
 
-    def __init__(self, bus: SubscriptionBus, stores: Stores) -> None:
+    def __init__(self, bus: Bus, stores: Stores) -> None:
         self._bus = bus
         self._stores = stores
         self._listened = ListenHandler(bus)
-        self._connections: dict[Connection, set[str]] = {}
+        self._connections: dict[Connection, tuple[Store, set[str]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self._listening = 0
+        self._listening: Counter[Store] = Counter()
 
     def serve(self, server: Server[Any]) -> None:
         """Answer `resources/subscribe` and `resources/unsubscribe` of this server, and say that its list changes."""
@@ -73,9 +94,9 @@ class Subscriptions:
     async def _subscribe(self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams) -> EmptyResult:
         connection = sdk.connection_of(ctx.session)
         if connection not in self._connections:
-            self._connections[connection] = set()
+            self._connections[connection] = self._stores.of(ctx), set()
             connection.exit_stack.callback(self._forget, connection)
-        self._connections[connection].add(str(params.uri))
+        self._connections[connection][1].add(str(params.uri))
         self._adapt()
         await self._begun.wait()
         return EmptyResult()
@@ -83,18 +104,21 @@ class Subscriptions:
     async def _listen(
         self, ctx: ServerRequestContext[Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        self._listening += 1
+        store = self._stores.of(ctx)
+        _SUBSCRIBER.set(store)
+        self._listening[store] += 1
         try:
             self._adapt()
             await self._begun.wait()
             return await self._listened(ctx, params)
         finally:
-            self._listening -= 1
+            self._listening -= Counter([store])
             self._adapt()
 
     async def _unsubscribe(self, ctx: ServerRequestContext[Any], params: UnsubscribeRequestParams) -> EmptyResult:
         connection = sdk.connection_of(ctx.session)
-        self._connections.get(connection, set()).discard(str(params.uri))
+        if connection in self._connections:
+            self._connections[connection][1].discard(str(params.uri))
         self._adapt()
         return EmptyResult()
 
@@ -113,7 +137,7 @@ class Subscriptions:
 
     def _adapt(self) -> None:
         """Follow the store when somebody listens, and only then."""
-        wanted = self._listening > 0 or any(self._connections.values())
+        wanted = bool(self._listening) or any(uris for _, uris in self._connections.values())
         if wanted and not self.followed:
             self._begun = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._follow(self._begun))
@@ -132,6 +156,7 @@ class Subscriptions:
                 async with store.watch(at) as watch:
                     async for change in watch:
                         at = change.cursor
+                        self._bus.passed_over = await self._who_may_not_read(change)
                         for event in events(change):
                             await self._tell(event)
                 return  # The store was closed.
@@ -144,9 +169,21 @@ class Subscriptions:
                 begun.set()  # Nobody waits for what may never begin.
             await anyio.sleep(_RETRY_S)
 
+    async def _who_may_not_read(self, change: Change) -> frozenset[Store]:
+        """The stores of the clients that must not hear of a change."""
+        asked = {*self._listening, *(store for store, _ in self._connections.values())}
+        agents = [store for store in asked if store.agent is not None]
+        if not agents:
+            return frozenset()
+        return await anyio.to_thread.run_sync(
+            lambda: frozenset(store for store in agents if not sees(store.engine, change))
+        )
+
     async def _tell(self, event: ServerEvent) -> None:
         await self._bus.publish(event)
-        for connection, uris in list(self._connections.items()):
+        for connection, (store, uris) in list(self._connections.items()):
+            if store in self._bus.passed_over:
+                continue
             if isinstance(event, ResourceUpdated):
                 if event.uri not in uris:
                     continue

@@ -38,6 +38,12 @@ def seen_by(agent: str, engine: Engine) -> Engine:
     return cast("Engine", AgentView(agent, engine))
 
 
+def sees(engine: Engine, change: Change) -> bool:
+    """Whether who has this engine may read the conversation that changed. Cost: as `Index.heads`."""
+    view: object = engine
+    return not isinstance(view, AgentView) or change.id not in view.index.unseen_among([change])
+
+
 class AgentView:
     """An engine as an agent sees it. See `Engine`; what is not here is as the engine has it.
 
@@ -207,17 +213,18 @@ class IndexView:
         while True:
             wanted = limit - len(seen)
             found, cursor = self._engine.index.changes(since, wanted, refresh=refresh)
-            unseen = self._unseen_among(found)
+            unseen = self.unseen_among(found)
             seen += [change for change in found if change.id not in unseen]
             if len(found) < wanted or len(seen) == limit:
                 return seen, cursor
             since, refresh = cursor, False
 
-    def _unseen_among(self, changes: list[Change]) -> set[str]:
+    def unseen_among(self, changes: list[Change]) -> set[str]:
+        """The conversations that the agent may not read; of those that went, the ones that it could not."""
         if not changes:
             return set()
         unseen = self.unseen()
-        gone = {change.id for change in changes if change.kind == "deleted"} - unseen
+        gone = {change.id for change in changes} - {head.id for head in self._engine.index.heads()}
         if gone:
             left = {trashed.id for trashed in AgentView(self._agent, self._engine).trash(CONVERSATIONS)}
             unseen |= {trashed.id for trashed in self._engine.trash(CONVERSATIONS) if trashed.id in gone} - left
