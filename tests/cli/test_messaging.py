@@ -238,6 +238,8 @@ def test_an_agent_gets_its_id_from_the_folder_and_is_listening_while_it_listens(
     process = capsule.start("listen", "--follow", "--json")
     capsule("send", "--as", "bob", "--to", id, "hello")
     assert json.loads(process.stdout.readline())["content"] == "hello"
+    while not capsule.json("agents", "show", id)["listening"]:  # It prints before it waits again.
+        pass
     assert capsule.json("agents", "show", id)["online"]
     process.kill()
     process.wait(60)
