@@ -117,13 +117,13 @@ async def test_a_branch_far_up_costs_nothing_until_reading_reaches_it(
     store.append("plan-1", content="Another.", parent=ids[0])
     store.append_many("plan-1", [{"role": "user", "content": f"text {n}"} for n in range(200)])
     asked: list[str] = []
-    document = store.document
+    document = store.engine.document
 
-    def told(id: str) -> dict[str, Any]:
+    def told(kind: str, id: str) -> dict[str, Any]:
         asked.append(id)
-        return document(id)
+        return document(kind, id)
 
-    monkeypatch.setattr(store, "document", told)
+    monkeypatch.setattr(store.engine, "document", told)
     async with talking(store, "legacy") as client:
         found = data(await client.call_tool("read_conversation", {"id": "plan-1"}))
         seen = [message["text"] for message in found["messages"]]
