@@ -26,7 +26,6 @@ from mcp_types import (
     ListResourcesResult,
     PaginatedRequestParams,
     Resource,
-    TextContent,
     ToolAnnotations,
 )
 
@@ -38,6 +37,7 @@ from capsule.mcp_server.subscriptions import Bus, Subscriptions
 from capsule.mcp_server.tools.fence import visible
 from capsule.mcp_server.tools.forms import in_its_form
 from capsule.mcp_server.tools.threads import Turns
+from capsule.mcp_server.unread import Pointing
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -140,8 +140,6 @@ class CapsuleServer(MCPServer[Any]):
         """Register what a store offers before it is first asked for; list only the tools that the client may call."""
         if ctx.method.partition("/")[0] in ("tools", "resources", "prompts"):
             self.ready()
-        if self.has_messaging and ctx.method in ("initialize", "tools/list"):
-            await self._admit(ctx)
         result = await call_next(ctx)
         if ctx.method == "tools/list" and isinstance(result, dict):
             access = self.stores.access(ctx)
@@ -150,17 +148,6 @@ class CapsuleServer(MCPServer[Any]):
                 listed for listed, tool in tools if tool and access.has(needed_by(tool.name, tool.annotations))
             ]
         return result
-
-    async def _admit(self, ctx: ServerRequestContext[Any, Any]) -> None:
-        """Open the store of a client before its first call: its agent is online from then on."""
-        import anyio.to_thread
-
-        try:
-            await anyio.to_thread.run_sync(self.stores.of, ctx)
-        except CapsuleError as error:
-            from capsule.mcp_server.errors import explained
-
-            raise MCPError(INVALID_PARAMS, explained(error)) from error
 
     def _ensure_allowed(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
@@ -186,7 +173,7 @@ class CapsuleServer(MCPServer[Any]):
 
             ensure_known(name, arguments, schema["properties"])
         try:
-            result = await super().call_tool(name, arguments, context)
+            return await super().call_tool(name, arguments, context)
         except ToolError as error:
             from capsule.mcp_server import errors
 
@@ -194,19 +181,6 @@ class CapsuleServer(MCPServer[Any]):
             if told is None:
                 raise
             raise told from error.__cause__
-        if self.has_messaging and name != "listen" and context is not None and isinstance(result, CallToolResult):
-            await self._point_to_unread(result, context)
-        return result
-
-    async def _point_to_unread(self, result: CallToolResult, context: Context[Any, Any]) -> None:
-        """End the text of an answer with a line about unread messages, if there are new ones."""
-        import anyio.to_thread
-
-        reader = self.stores.reader(context.request_context)
-        line = await anyio.to_thread.run_sync(reader.line)
-        last = result.content[-1]
-        if line and isinstance(last, TextContent):
-            last.text = f"{last.text}\n{line}"
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
@@ -263,7 +237,9 @@ def build(stores: Stores, *, version: str, tools: Toolset = "conversations", **o
         options: Of the SDK's server, such as those of `http.admitting`.
     """
     server = CapsuleServer(stores, version=version, instructions=INSTRUCTIONS[tools], **options)
-    server.has_messaging = tools != "conversations"
+    if tools != "conversations":
+        server.has_messaging = True
+        server.middleware.append(Pointing(stores))
     server.add_later(partial(_register, tools))
     complete = partial(_complete, stores)
     sdk.server_of(server).add_request_handler("completion/complete", CompleteRequestParams, complete)

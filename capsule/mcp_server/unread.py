@@ -7,16 +7,20 @@ to nothing while nothing changes. A model starts no turn because of a notificati
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from capsule.errors import CapsuleError
 from capsule.mcp_server.tools.fence import word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from capsule.mcp_server.stores import Stores
     from capsule.messaging.delivery import Messages
@@ -67,6 +71,37 @@ class Reader:
     def got(self, mail: Iterable[Mail]) -> None:
         """Note that the client was given messages, in the order of their conversations."""
         self._told |= {each.conversation: each.id for each in mail}
+
+
+class Pointing:
+    """A middleware of the SDK's: ends the answers of the other tools with the line, errors too.
+
+    It also opens the store of a client with its handshake: its agent is online from then on, and not from a first call.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Serve one request."""
+        if ctx.method in ("initialize", "tools/list"):
+            try:
+                await anyio.to_thread.run_sync(self._stores.of, ctx)
+            except CapsuleError as error:
+                from capsule.mcp_server.errors import explained
+
+                raise MCPError(INVALID_PARAMS, explained(error)) from error
+        result = await call_next(ctx)
+        is_other = ctx.method == "tools/call" and (ctx.params or {}).get("name") != "listen"
+        if is_other and isinstance(result, dict) and result.get("content"):
+            try:
+                line = await anyio.to_thread.run_sync(self._stores.reader(ctx).line)
+            except CapsuleError as error:
+                _log.warning("a client is not told of unread messages: %s", error.message)
+                return result
+            if line:
+                result["content"][-1]["text"] += f"\n{line}"
+        return result
 
 
 def leave(store: Store) -> None:

@@ -229,7 +229,7 @@ async def test_other_answers_point_once_to_a_new_message_and_never_hold_its_text
         for tool, arguments in (("set_status", {"text": ""}), ("list_agents", {}), ("search", {"query": "SECRET"})):
             assert "unread from" not in text(await bob.call_tool(tool, arguments))
         await sent(anna, "more")
-        said = text(await bob.call_tool("list_agents", {}))
+        said = error(await bob.call_tool("read_conversation", {"id": "nowhere"}))
         assert said.splitlines()[-1] == "3 unread from anna, carl: listen"
         assert len(await heard(bob)) == 3
         assert "unread from" not in text(await bob.call_tool("list_agents", {}))
