@@ -5,6 +5,7 @@ What must stay true: a text that stands in a file can't command the terminal it 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,10 +107,10 @@ def _chosen(
     source: Store, id: str, last: int | None, around: str | None, span: int, *, all_: bool
 ) -> tuple[list[Placed], Tree | None]:
     """The messages that were asked for, and the tree, where other branches may be."""
-    if last is None and around is None:
-        history, tree, current = source.branches.tree(id)
-        return [(place, history[place]) for place in (range(len(history)) if all_ else tree.path(current))], tree
-    page = source.page(id, last or 2 * span + 1, around=around)
+    if all_:
+        history, tree, _ = source.branches.tree(id)
+        return list(enumerate(history)), tree
+    page = source.page(id, last or (2 * span + 1 if around else sys.maxsize), around=around)
     near = slice(max(page.at - span, 0), page.at + span + 1) if around else slice(None)
     return page.entries[near], page.tree
 
