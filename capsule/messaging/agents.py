@@ -120,6 +120,8 @@ class Agents:
             return new_agent(id, stamp, name=name, project_path=path)
 
         self.documents.edit(id, change, make)
+        if path is not None and (there == path or not only_of_path):
+            self.documents.set_home(id, path)
         return there == path
 
     def _path_of(self, id: str) -> str | None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
 
 KIND_OF_AGENTS = "agents"
+#: The local kind of document that holds the folder in which an agent works on this machine.
+KIND_OF_HOMES = "homes"
 _TRIES = 50
 _SEEN_S = 60.0
 
@@ -102,6 +104,23 @@ class AgentDocuments:
         if now - self._noted.get(id, -_SEEN_S) >= _SEEN_S:
             self.edit(id, lambda document: None)
             self._noted[id] = now
+
+    def home(self, id: str) -> str | None:
+        """The folder that an agent was registered with here; a document that came from elsewhere may name any.
+
+        Cost: reading a small file.
+        """
+        try:
+            path = self._engine.name(KIND_OF_HOMES, id)
+            return str(codec.decode(self._engine.read(KIND_OF_HOMES, id), path).get("project"))
+        except NotFound:
+            return None
+
+    def set_home(self, id: str, path: str) -> None:
+        """Note the folder in which an agent works on this machine. Cost: as `home`, and a small file if it is new."""
+        if self.home(id) != path:
+            data = codec.encode({"project": path})
+            again(lambda: self._engine.edit(KIND_OF_HOMES, id, lambda _: data), path, id, _TRIES)
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""

@@ -93,8 +93,8 @@ def _as_warning(agent: str) -> Iterator[None]:
 
 
 def _files(store: Store, agent: Agent) -> Iterator[_File]:
-    """The files that may have a block; none when the agent has no folder here."""
-    project, names = agent.project_path or "", store.settings.notification_files
+    """The files that may have a block; none when the agent was registered with no folder here."""
+    project, names = store.agents.documents.home(agent.id) or "", store.settings.notification_files
     folder = os.path.realpath(project)
     if os.path.isabs(project) and os.path.isdir(folder):
         paths = dict.fromkeys(os.path.realpath(os.path.join(folder, name)) for name in names)

@@ -186,6 +186,15 @@ def test_a_folder_that_may_not_be_written_is_a_warning(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
+def test_a_document_from_elsewhere_names_no_folder_that_is_written(store: Store, project: Path) -> None:
+    store.agents.register("carl")
+    path = Path(store.root) / "agents" / "carl.json"
+    path.write_text(path.read_text().replace('"projectPath": null', f'"projectPath": "{project}"'))
+    assert store.agents.get("carl").project_path == str(project)
+    store.messages.send("hello", agent="anna", to="carl")
+    assert os.listdir(project) == []
+
+
 def test_a_symlink_within_the_project_stays_one(store: Store, claude: Path) -> None:
     target = claude.with_name("AGENTS.md")
     target.write_bytes(OLD)

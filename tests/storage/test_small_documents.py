@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -86,6 +87,11 @@ def test_a_document_of_a_local_kind_counts_only_as_this_store_wrote_it(root: Pat
         engine.read("doorbells", "anna")
     engine.edit("doorbells", "anna", lambda data: b"new" if data is None else data)
     assert engine.read("doorbells", "anna") == b"new"
+    if os.geteuid() == 0:
+        os.chown(path, 1, -1)  # In a store that several users share.
+        engine.edit("doorbells", "bob", lambda data: b"mine")
+        with pytest.raises(NotFound):
+            engine.read("doorbells", "anna")
     copy = root.with_name("copy")
     shutil.copytree(root, copy)
     with pytest.raises(NotFound):

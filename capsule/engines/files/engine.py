@@ -89,12 +89,14 @@ class FilesEngine:
                 held.replace(got[1] if got else None, after, None, [])
 
     def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
-        """Whether a file counts: of a local kind only one that this store wrote here, as a clone can carry any other.
+        """Whether a file counts: of a local kind only one that this user wrote here, as a clone can carry any other.
 
         The note knows the inode and the times of what was written, which nobody can foretell of a clone.
         """
-        noted = self.storage.noted(kind, id) if kind in LOCAL else None
-        return kind not in LOCAL or (noted is not None and noted.signature == signature)
+        if kind not in LOCAL:
+            return True
+        noted = self.storage.noted(kind, id)
+        return noted is not None and noted.signature == signature and self.storage.is_own(kind, id)
 
     def delete(self, kind: str, id: str) -> Trashed:
         """See `Engine.delete`."""

@@ -237,6 +237,12 @@ class FileStorage:
                 return None
         return Scanned(id, path, whole_files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
 
+    def is_own(self, kind: str, id: str) -> bool:
+        """Whether the file belongs to the user of this process."""
+        with suppress(OSError):
+            return self.sys.lstat(self.layout.document(kind, id)).st_uid == os.geteuid()
+        return False
+
     def tracker(self, kind: str) -> Tracker | None:
         """See `Source.tracker`."""
         from capsule.engines.files.disk.notices import open_tracker
