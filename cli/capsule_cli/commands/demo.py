@@ -6,16 +6,18 @@ whatever is started is ended with the show; and a number that is not as it must 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,13 @@ EACH = 60  # messages of each agent's stream
 DEADLINE_S = 60
 BY_HAND = "I typed this into the file with my editor, while the agents were writing."
 TITLE = "Release team (renamed by hand)"
+QUESTION, ANSWER = "The pastures are wet. Can we mow?", "Not before Friday."
+RULES = "# Rules\n\nRun the tests.\n"
 
 
 @commands.command("demo")
 def demo() -> None:
-    """Show the main job on a store of its own: many writers, a hand edit, a lock, a kill -9, an agent, two clones."""
+    """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk, two clones."""
     if os.name != "posix":
         raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
     directories = tempfile.TemporaryDirectory(prefix="capsule demo ", ignore_cleanup_errors=True)
@@ -102,7 +106,9 @@ class _Show:
         self._root = self._names["store"]
         self.acknowledged: list[str] = []
         here = [str(Path(sys.modules[name].__path__[0]).parent) for name in ("capsule", "capsule_cli")]
-        self._environment = {name: value for name, value in outside_hooks().items() if name != "CAPSULE_INSTANCE"}
+        # Who runs the demo may be an agent: nothing here acts for it, or answers its hooks.
+        own = ("CAPSULE_INSTANCE", "CAPSULE_AGENT", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_PROJECT_DIR")
+        self._environment = {name: value for name, value in outside_hooks().items() if name not in own}
         self._environment |= {f"GIT_{who}_NAME": "demo" for who in ("AUTHOR", "COMMITTER")}
         self._environment |= {f"GIT_{who}_EMAIL": "demo@example.org" for who in ("AUTHOR", "COMMITTER")}
         # The user's own settings of git stay out of it: a signature, for example, could ask for a password.
@@ -117,6 +123,8 @@ class _Show:
         yield "Another instance holds a chat; it is killed with SIGKILL; the chat goes on", self.lock_and_kill
         agent = "An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it"
         yield agent, self.agent_and_listener
+        talk = "Two agents talk to each other, and a person follows; a third agent is away, and a fourth is woken"
+        yield talk, self.messengers
         yield "Two clones in git both go on talking; they merge by message, without a conflict", self.two_clones
         yield "What is in the file", self.result
 
@@ -216,6 +224,82 @@ class _Show:
         answer = self._run("capsule search 'hear* pastures'")
         _must(answer.count("\n") == 1 and mine["message"] in answer, "the search did not find the one message")
 
+    def messengers(self) -> None:
+        """Ada and Bob are MCP servers, Paul is a person who follows, Dora is away, and Eve's program is idle."""
+        rules = Path(self._directory, "project", "CLAUDE.md")
+        rules.parent.mkdir()
+        rules.write_text(RULES, encoding="utf-8")
+        self._names["project"] = str(rules.parent)
+        for agent in ("paul", "eve", "dora --project {project}"):
+            self._run(f"capsule agents register --as {agent}")
+        person = self._start("capsule listen --as paul --follow --json")
+        _say(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")
+        hook = self._start("capsule agents wake hook claude-code Stop --as eve")
+        assert hook.stdin is not None
+        hook.stdin.write(json.dumps({"session_id": "demo", "hook_event_name": "Stop", "cwd": self._root}))
+        hook.stdin.close()
+        _say(f"$ capsule agents wake hook claude-code Stop --as eve      (process {hook.pid} waits beside her program)")
+        heard = asyncio.run(self._talk())
+        _must(QUESTION in heard and ANSWER in heard, "the two agents did not hear each other")
+        for who in ("ada", "bob"):
+            mail = person.hear()
+            _say(f"heard by process {person.pid}: {mail.get('from')}: {mail.get('content')}")
+            _must(mail.get("from") == who, "the person did not hear the agents")
+        text = rules.read_text(encoding="utf-8")
+        _say(f"dora was away, and her CLAUDE.md now says:\n{self._short(text)}")
+        _must("2 from ada, bob" in text and QUESTION not in text, "the block does not say what waits")
+        self._run("capsule listen --as dora --timeout 0s --ack")
+        _must(rules.read_text(encoding="utf-8") == RULES, "the block did not go, or took something with it")
+        _say("dora has read them, and her CLAUDE.md is again as it was")
+        _must(hook.wait(DEADLINE_S) == 2, "the hook did not wake eve")
+        assert hook.stderr is not None
+        said = hook.stderr.read().strip()
+        _must("from ada" in said and QUESTION not in said, "the hook does not say who wrote")
+        _say(f"the hook ended with exit code 2, which wakes eve, and says:\n    {said}")
+
+    async def _talk(self) -> str:
+        """Ada asks the group, and Bob answers: each by a server of its own, driven by the SDK's client.
+
+        Returns:
+            What the two heard.
+        """
+        there, heard = asyncio.Event(), []
+
+        async def ada() -> None:
+            async with self._client("ada") as call:
+                await there.wait()
+                made = await call(
+                    "manage_group", action="create", name="Pastures", agents=["bob", "paul", "dora", "eve"]
+                )
+                await call("send_message", conversation=_group_in(made), text=QUESTION)
+                heard.append(await call("listen", seconds=20))
+
+        async def bob() -> None:
+            async with self._client("bob") as call:
+                there.set()
+                heard.append(await call("listen", seconds=20))
+                await call("send_message", conversation=_group_in(heard[0]), text=ANSWER)
+
+        await asyncio.gather(ada(), bob())
+        return "\n".join(heard)
+
+    @asynccontextmanager
+    async def _client(self, agent: str) -> AsyncIterator[Callable[..., Awaitable[str]]]:
+        """An MCP server that is started as an agent; what is given calls a tool, and returns the text."""
+        from mcp import Client, StdioServerParameters
+
+        words = ["-m", "capsule_cli", "mcp", "--tools", "messaging", "--as", agent]
+        server = StdioServerParameters(command=sys.executable, args=words, env=self._environment, cwd=self._root)
+        async with Client(server) as client:
+
+            async def call(tool: str, **arguments: Any) -> str:
+                answer = await client.call_tool(tool, arguments)
+                text = "\n".join(part.text for part in answer.content if part.type == "text")
+                _say("\n    ".join([f"{agent}: {tool} {json.dumps(arguments)}", *text.splitlines()]))
+                return text
+
+            yield call
+
     def two_clones(self) -> None:
         """The store goes into git; a clone and the original both go on; both end with every message."""
         for line in (
@@ -292,6 +376,11 @@ class _Show:
     def _history(self, id: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self._file(id).read_bytes())["history"]
         return found
+
+
+def _group_in(text: str) -> str:
+    """The id of the group that an answer names; empty: it names none."""
+    return "".join(re.findall(r"group_\w+", text)[:1])
 
 
 def _words_of(name: str, number: int) -> str:
