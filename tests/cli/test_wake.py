@@ -126,7 +126,10 @@ def test_a_hook_of_codex_says_where_its_thread_can_be_rung(agents: Any) -> None:
     hook(agents, "codex", "SessionStart", "--as", "bob")
     with Store.open(agents.root) as store:
         [bell] = registry.bells(store, "bob").bells
-    assert bell.target.client == "codex" and bell.target.address["thread"] == "one"
+    assert bell.target.client == "codex" and bell.target.address["session"] == "one"
+    hook(agents, "codex", "SessionEnd", "--as", "bob")
+    with Store.open(agents.root) as store:
+        assert registry.bells(store, "bob").bells == ()
 
 
 def test_what_a_hook_cannot_use_is_a_line_on_stderr_and_no_answer(agents: Any) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -106,12 +109,46 @@ def test_a_bell_that_fails_is_a_warning_and_is_not_tried_with_every_message(
     assert not registry.was_rung(store, "bob", after(0))
 
 
+def test_codex_gets_the_text_in_its_queue_for_the_session(tmp_path: Path) -> None:
+    program, heard = tmp_path / "codex", tmp_path / "heard"
+    program.write_text(f"""#!/bin/sh\nprintf '%s|' "$CODEX_HOME" "$@" > '{heard}'\n""")
+    program.chmod(0o755)
+    address = {"session": "s", "home": str(tmp_path), "program": str(program)}
+    assert registry.attempt(Target("codex", address), "1 unread") == ""
+    assert heard.read_text() == f"{tmp_path}|queue|--thread|s|--message|1 unread|"
+    program.write_text("#!/bin/sh\necho no rollout found >&2\nexit 1\n")
+    assert "no rollout found" in registry.attempt(Target("codex", address), "1 unread")
+
+
+@pytest.mark.parametrize("client", ["opencode", "webhook"])
+def test_an_address_gets_the_text_as_json(client: str) -> None:
+    heard: list[tuple[str, object]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            self.send_response(404 if "gone" in self.path else 204)
+            self.end_headers()
+
+        def log_message(self, format: str, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/session/s"
+        assert registry.attempt(Target(client, {"url": url}), "1 unread") == ""
+        assert "404" in registry.attempt(Target(client, {"url": f"{url}/gone"}), "1 unread")
+        server.shutdown()
+    prompt = ("/session/s/prompt_async", {"parts": [{"type": "text", "text": "1 unread"}]})
+    assert heard[0] == (prompt if client == "opencode" else ("/session/s", {"text": "1 unread"}))
+
+
 def test_a_new_session_takes_the_place_of_the_last_one_of_its_client(store: Store) -> None:
-    registry.register(store, "bob", Target("codex", {"thread": "one"}))
+    registry.register(store, "bob", Target("codex", {"session": "one"}))
     registry.register(store, "bob", Target("webhook", {"url": "http://localhost/"}))
-    registry.register(store, "bob", Target("codex", {"thread": "two"}))
+    registry.register(store, "bob", Target("codex", {"session": "two"}))
     targets = [bell.target for bell in registry.bells(store, "bob").bells]
-    assert targets == [Target("webhook", {"url": "http://localhost/"}), Target("codex", {"thread": "two"})]
+    assert targets == [Target("webhook", {"url": "http://localhost/"}), Target("codex", {"session": "two"})]
     registry.forget(store, "bob", targets[0])
     assert [bell.target.client for bell in registry.bells(store, "bob").bells] == ["codex"]
 
@@ -159,12 +196,12 @@ def test_a_process_that_was_killed_waits_for_nothing(tmp_path: Path) -> None:
 def test_a_file_of_targets_that_says_something_else_is_taken_for_none(tmp_path: Path) -> None:
     Store.init(tmp_path / "store")
     with Store.open(tmp_path / "store") as store:
-        registry.register(store, "bob", Target("codex", {"thread": "one"}))
+        registry.register(store, "bob", Target("codex", {"session": "one"}))
         path = Path(store.engine.name(registry.KIND, "bob"))
         assert path.parent.parent.name == ".capsule"
         path.write_text('{"bells": [1]}')
         assert registry.bells(store, "bob") == registry.Bells()
-        registry.register(store, "bob", Target("codex", {"thread": "two"}))
+        registry.register(store, "bob", Target("codex", {"session": "two"}))
         assert len(registry.bells(store, "bob").bells) == 1
 
 

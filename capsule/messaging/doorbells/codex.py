@@ -11,11 +11,11 @@ from capsule.messaging.doorbells import programs
 from capsule.messaging.doorbells.interface import Target
 
 #: Its events, and what an entry in its settings says besides the command.
-EVENTS = {"SessionStart": {"timeout": 10}, "UserPromptSubmit": {"timeout": 10}}
+EVENTS = {"SessionStart": {"timeout": 10}, "UserPromptSubmit": {"timeout": 10}, "SessionEnd": {"timeout": 3}}
 
 
 class Codex:
-    """See the module. The address: `thread`, and where they are not the usual ones, `home` and `program`."""
+    """See the module. The address: `session`, and where they are not the usual ones, `home` and `program`."""
 
     name = "codex"
     watches = False
@@ -25,7 +25,7 @@ class Codex:
         home = target.address.get("home")
         words = ["env", f"CODEX_HOME={home}"] if home else []
         words += [target.address.get("program") or "codex", "queue"]
-        return programs.run([*words, "--thread", target.address["thread"], "--message", text])
+        return programs.run([*words, "--thread", target.address["session"], "--message", text])
 
 
 DOORBELL = Codex()

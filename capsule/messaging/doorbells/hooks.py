@@ -74,13 +74,13 @@ def run(
     if not isinstance(session, str) or said.get("agent_id"):  # A part of a session has no mail of its own.
         return Answer()
     store.agents.documents.known(agent)
-    if client == "codex":
-        address = {"thread": session, **{name: said[name] for name in ("home", "program") if said.get(name)}}
-        registry.register(store, agent, Target(client, address))
-    target = Target(client, {"session": session})
+    target = Target(client, {"session": session} | {name: said[name] for name in ("home", "program") if said.get(name)})
     if event == "SessionEnd":
         registry.forget(store, agent, target)
-    elif event == "Stop":
+        return Answer()
+    if client == "codex":
+        registry.register(store, agent, target)
+    if event == "Stop":
         from capsule.messaging.doorbells.waiting import wait
 
         if pointer := wait(store, agent, target, has_ended, claude.WAITS_S - 60):
