@@ -1,7 +1,7 @@
 """OpenCode: `POST /session/{id}/prompt_async` of its server.
 
 Contract, https://opencode.ai/docs/server: "Send a message asynchronously (no wait)", with the body of
-`/session/{id}/message`, answered with 204.
+`/session/{id}/message`, answered with 204. Its server answers what it does not know with 200 and a page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class OpenCode:
     def ring(self, target: Target, text: str) -> bool:
         """Give the session the text as a prompt."""
         url = target.address["url"].rstrip("/")
-        return programs.post(f"{url}/prompt_async", {"parts": [{"type": "text", "text": text}]})
+        return programs.post(f"{url}/prompt_async", {"parts": [{"type": "text", "text": text}]}) == 204
 
 
 DOORBELL = OpenCode()

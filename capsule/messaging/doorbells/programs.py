@@ -34,8 +34,8 @@ def run(words: Sequence[str], text: str = "") -> bool:
     return True
 
 
-def post(url: str, body: dict[str, Any]) -> bool:
-    """Send JSON to an http or https address; whether the answer is 2xx. Raises OSError, as URLError is one."""
+def post(url: str, body: dict[str, Any]) -> int:
+    """Send JSON to an http or https address; the status of the answer, 2xx. Raises OSError, as URLError is one."""
     from urllib.request import Request, urlopen
 
     import orjson
@@ -44,4 +44,4 @@ def post(url: str, body: dict[str, Any]) -> bool:
         raise OSError(f"{url} is neither http nor https")
     request = Request(url, orjson.dumps(body), {"content-type": "application/json"}, method="POST")
     with urlopen(request, timeout=LIMIT_S) as answer:
-        return bool(200 <= answer.status < 300)
+        return int(answer.status)
