@@ -187,6 +187,7 @@ def test_a_folder_that_may_not_be_written_is_a_warning(
 
 
 def test_a_document_from_elsewhere_names_no_folder_that_is_written(store: Store, project: Path) -> None:
+    store.agents.register("anna")
     store.agents.register("carl")
     path = Path(store.root) / "agents" / "carl.json"
     path.write_text(path.read_text().replace('"projectPath": null', f'"projectPath": "{project}"'))
