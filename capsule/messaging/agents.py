@@ -121,6 +121,8 @@ class Agents:
 
         self.documents.edit(id, change, make)
         if path is not None and (there == path or not only_of_path):
+            if self.documents.home(id) not in (None, path):
+                notices.withdraw(self._store, id)
             self.documents.set_home(id, path)
         return there == path
 

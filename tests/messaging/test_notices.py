@@ -188,11 +188,12 @@ def test_a_folder_that_may_not_be_written_is_a_warning(
 
 def test_a_document_from_elsewhere_names_no_folder_that_is_written(store: Store, project: Path) -> None:
     store.agents.register("anna")
+    store.agents.register("anna")
     store.agents.register("carl")
     path = Path(store.root) / "agents" / "carl.json"
     path.write_text(path.read_text().replace('"projectPath": null', f'"projectPath": "{project}"'))
     assert store.agents.get("carl").project_path == str(project)
-    store.messages.send("hello", agent="anna", to="carl")
+    send(store, to="carl")
     assert os.listdir(project) == []
 
 
@@ -227,3 +228,12 @@ def test_an_agent_that_is_forgotten_leaves_no_block(store: Store, claude: Path) 
     send(store)
     store.agents.forget("bob")
     assert not claude.exists()
+
+
+def test_an_agent_that_moves_to_another_folder_takes_its_block_along(store: Store, claude: Path) -> None:
+    send(store)
+    claude.with_name("new").mkdir()
+    store.agents.register("bob", str(claude.with_name("new")))
+    assert not claude.exists()
+    send(store)
+    assert "2 from anna" in (claude.with_name("new") / "CLAUDE.md").read_text()
