@@ -19,6 +19,8 @@ from capsule.mcp_server.server import INSTRUCTIONS, CapsuleServer, build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.budget import tokens
 from capsule.mcp_server.tools.forms import EXTENSION
+from capsule.messaging.listening import Listener
+from capsule.messaging.mail import Mail
 from tests.mcp_server.talking import data, error, text, until
 
 pytestmark = pytest.mark.anyio
@@ -144,7 +146,16 @@ async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_g
 ) -> None:
     monkeypatch.setattr("capsule.mcp_server.tools.waiting._TELL_S", 0.01)
     progress: list[tuple[float | None, str | None]] = []
+    looks: list[int] = []
     found: list[str] = []
+    look = Listener.look
+
+    def looked(listener: Listener) -> list[Mail]:
+        mail = look(listener)
+        looks.append(len(mail))
+        return mail
+
+    monkeypatch.setattr(Listener, "look", looked)
 
     async def note(done: float, total: float | None, message: str | None) -> None:
         progress.append((total, message))
@@ -158,7 +169,7 @@ async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_g
             async with anyio.create_task_group() as tasks:
                 for _ in range(50):  # More than there are threads.
                     tasks.start_soon(wait, bob)
-                await until(lambda: len(progress) > 100)
+                await until(lambda: len(looks) == 50 and len(progress) > 100)
                 assert store.agents.get("bob").listening
                 await sent(anna, "now")
     assert found == ["now"] * 50
