@@ -112,7 +112,9 @@ def doorbell(client: str) -> Doorbell | None:
 
 
 def bells(store: Store, agent: str) -> Bells:
-    """The targets of an agent. Cost: reading one small file."""
+    """The targets of an agent. Cost: a look, and reading one small file if there is one."""
+    if not store.engine.exists(KIND, agent):  # As for most agents; an error is dearer, and each send asks.
+        return Bells()
     try:
         return _decoded(store.engine.read(KIND, agent))
     except NotFound:
