@@ -240,11 +240,12 @@ class Messages:
             self._store._acting(who).head(conversation)  # Raises if it may not listen there.
         self._store.agents.serve(who)
         self._store.agents.documents.seen(who)
-        self._receipts.acknowledge_given(who)
+        since = self._owner.changes().cursor  # First, so that what comes from here on ends the wait.
+        self._receipts.acknowledge_given(who, refresh=False)
         ended, stood = self._stood.pop((who, conversation, thread), (0.0, None))
         if timeout_s <= 0 or time.monotonic() - ended > _RESUMES_S:
             stood = None
-        return Listener(self._owner, self._unread, who, conversation, limit, stood)
+        return Listener(self._owner, self._unread, since, who, conversation, limit, stood)
 
     def _heard(self, agent: str, conversation: str | None, listener: Listener, mail: list[Mail]) -> Heard:
         self._stood[agent, conversation, threading.get_ident()] = time.monotonic(), listener.places
@@ -277,9 +278,12 @@ class Messages:
             self._receipts.acknowledge(who, marks_in(cursor))
         elif conversation is None:
             self._receipts.acknowledge_given(who)
-        elif message is not None or self._store._acting(who).tail_entries(conversation, 1)[1]:
-            last = self._store._acting(who).find_message(conversation, message or "@last")
-            self._receipts.acknowledge(who, {conversation: (last.at or 0, str(last.id))})
+        else:
+            count = self._store._acting(who).engine.tail(conversation, 0)[1]
+            place = count - 1 if message is None else self._owner.index.place_of(conversation, message)
+            if place is None:
+                raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
+            self._receipts.acknowledge_place(who, conversation, place)
 
     def inbox(self, *, agent: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.

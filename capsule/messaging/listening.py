@@ -29,6 +29,7 @@ class Listener:
     Args:
         store: The store, as its owner sees it.
         unread: What its agents have not read.
+        since: A place in the journal up to which the index has everything.
         agent: The agent.
         conversation: Only this conversation; None: all.
         limit: The largest number of messages that a look gives.
@@ -40,7 +41,14 @@ class Listener:
     """
 
     def __init__(
-        self, store: Store, unread: Unread, agent: str, conversation: str | None, limit: int, stood: Places | None
+        self,
+        store: Store,
+        unread: Unread,
+        since: str,
+        agent: str,
+        conversation: str | None,
+        limit: int,
+        stood: Places | None,
     ) -> None:
         self._store = store
         self._unread = unread
@@ -51,7 +59,7 @@ class Listener:
         self._seats: dict[str, Seat] = {}
         #: Conversations that the agent does not take part in.
         self._others: set[str] = set()
-        self.since = store.changes().cursor
+        self.since = since
         self.places: Places = {}
 
     def look(self) -> list[Mail]:
@@ -76,7 +84,7 @@ class Listener:
         return self._given({id: count for id, count in counts.items() if id in self._seats})
 
     def _sit(self) -> None:
-        seats = self._unread.seats(self._agent)
+        seats = self._unread.seats(self._agent, refresh=False)
         self._seats = {id: seat for id, seat in seats.items() if self._conversation in (None, id)}
         self._others -= self._seats.keys()
 

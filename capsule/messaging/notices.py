@@ -22,7 +22,6 @@ from capsule.format.text.notice_block import edited, has_block, plain
 from capsule.ids import new_id
 
 if TYPE_CHECKING:
-    from capsule.messaging.agents import Agent
     from capsule.settings import Settings
     from capsule.store.store import Store
 
@@ -45,12 +44,13 @@ def update(store: Store, agent: str) -> None:
     is there or is wanted, asking the inbox; a flush of the file when it changes.
     """
     with _as_warning(agent):
-        found = store.agents.get(agent)
+        wants = store.agents.documents.read(agent).get("notifications") is not False
 
         def lines(has: bool) -> Sequence[str]:
-            return _lines(store, agent) if found.notifications and (has or not found.online) else ()
+            is_told = wants and (has or agent not in store.agents.presence.online())
+            return _lines(store, agent) if is_told else ()
 
-        for file in _files(store, found):
+        for file in _files(store, agent):
             with _as_warning(agent):
                 file.change(lines)
 
@@ -70,7 +70,7 @@ def clean(store: Store, agent: str) -> list[str]:
         Refused, StorageFailed: The system did not permit it, or the file lies outside of the project.
         StoreBusy: Other programs write the file again and again.
     """
-    return [file.path for file in _files(store, store.agents.get(agent)) if file.change(lambda has: ())]
+    return [file.path for file in _files(store, agent) if file.change(lambda has: ())]
 
 
 def withdraw(store: Store, agent: str) -> None:
@@ -81,7 +81,7 @@ def withdraw(store: Store, agent: str) -> None:
 
 def blocks(store: Store, agent: str) -> list[str]:
     """The files that have a block for an agent. Takes and raises what `clean` does; changes nothing."""
-    return [file.path for file in _files(store, store.agents.get(agent)) if has_block(file.read(), agent, file.path)]
+    return [file.path for file in _files(store, agent) if has_block(file.read(), agent, file.path)]
 
 
 @contextmanager
@@ -92,14 +92,14 @@ def _as_warning(agent: str) -> Iterator[None]:
         _log.warning("no notice for %s: %s", agent, error.message)
 
 
-def _files(store: Store, agent: Agent) -> Iterator[_File]:
+def _files(store: Store, agent: str) -> Iterator[_File]:
     """The files that may have a block; none when the agent was registered with no folder here."""
-    project, names = store.agents.documents.home(agent.id) or "", store.settings.notification_files
+    project, names = store.agents.documents.home(agent) or "", store.settings.notification_files
     folder = os.path.realpath(project)
     if os.path.isabs(project) and os.path.isdir(folder):
         paths = dict.fromkeys(os.path.realpath(os.path.join(folder, name)) for name in names)
         for at, path in enumerate(paths):
-            yield _File(path, folder, agent.id, store.settings, is_made=at == 0)
+            yield _File(path, folder, agent, store.settings, is_made=at == 0)
 
 
 def _lines(store: Store, agent: str) -> Sequence[str]:

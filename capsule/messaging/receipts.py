@@ -47,20 +47,36 @@ class Receipts:
             self._pending[agent] = {**self._pending.get(agent, {}), **marks}
         return ",".join(f"{id}:{place}:{quote(message, safe='')}" for id, (place, message) in marks.items())
 
-    def acknowledge_given(self, agent: str) -> None:
+    def acknowledge_given(self, agent: str, *, refresh: bool = True) -> None:
         """Acknowledge all that an agent was given on this store."""
         with self._guard:
             marks = self._pending.pop(agent, {})
-        self.acknowledge(agent, marks)
+        self.acknowledge(agent, marks, refresh=refresh)
 
-    def acknowledge(self, agent: str, marks: Marks) -> None:
-        """Acknowledge everything up to these messages. Cost: writing a small file."""
+    def acknowledge_place(self, agent: str, conversation: str, place: int) -> None:
+        """Acknowledge everything up to a place in a conversation."""
+        ids = self._store.index.message_ids(conversation, [place])
+        if place in ids:
+            self.acknowledge(agent, {conversation: (place, ids[place])}, refresh=False)
+
+    def acknowledge(self, agent: str, marks: Marks, *, refresh: bool = True) -> None:
+        """Acknowledge everything up to these messages.
+
+        Args:
+            agent: The agent.
+            marks: The messages.
+            refresh: Whether the index may not have them yet.
+
+        Cost: writing a small file.
+        """
         if not marks:
             return
+        if refresh:
+            self._store.index.refresh(marks)
 
         def change(document: Document) -> None:
             for id, (place, message) in marks.items():
-                ids = partial(self._store.index.message_ids, id)
+                ids = partial(self._store.index.message_ids, id, refresh=False)
                 # A message that was moved or removed is no mark: what stands behind the cursor comes again.
                 if ids([place]).get(place) == message and first_unread(document["cursors"].get(id), ids) <= place:
                     document["cursors"][id] = cursor_at(place, ids)

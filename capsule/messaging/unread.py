@@ -55,15 +55,19 @@ class Unread:
         self._store = store
         self._kept: dict[str, dict[str, tuple[Mine, Any, Seat | None]]] = {}
 
-    def seats(self, agent: str) -> dict[str, Seat]:
+    def seats(self, agent: str, *, refresh: bool = True) -> dict[str, Seat]:
         """The conversations that an agent takes part in, the latest first.
+
+        Args:
+            agent: The agent.
+            refresh: Whether to bring the index up to date before; else the answer is what it has.
 
         Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
         the index for each one that changed and is not read.
         """
         cursors, kept = self._store.agents.documents.cursors(agent), self._kept.get(agent, {})
         now: dict[str, tuple[Mine, Any, Seat | None]] = {}
-        for mine in self._store.index.of_agent(agent):
+        for mine in self._store.index.of_agent(agent, refresh=refresh):
             cursor, was = cursors.get(mine.id), kept.get(mine.id)
             is_same = was is not None and was[0] is mine and (was[1] is cursor or was[1] == cursor)
             now[mine.id] = was if was and is_same else (mine, cursor, self._seat(agent, mine, cursor))
@@ -79,13 +83,15 @@ class Unread:
         if isinstance(cursor, dict) and (cursor.get("at"), cursor.get("message")) == (mine.entries - 1, mine.last):
             place = mine.entries  # It has read everything, as in most conversations.
         else:
-            place = first_unread(cursor, partial(self._store.index.message_ids, mine.id))
+            place = first_unread(cursor, partial(self._store.index.message_ids, mine.id, refresh=False))
         return Seat(mine, cursor, place, since, self._item(agent, mine, place, since))
 
     def _item(self, agent: str, mine: Mine, place: int, since: str) -> InboxItem | None:
         since_ms = round(timestamps.parse(since).timestamp() * 1000) if since else 0
-        said = self._store.index.said_after(mine.id, place, agent, since_ms) if place < mine.entries else None
-        if said is None or said.last is None:
+        if place >= mine.entries:
+            return None
+        said = self._store.index.said_after(mine.id, place, agent, since_ms, refresh=False)
+        if said.last is None:
             return None
         name = mine.title
         if mine.type == "direct":

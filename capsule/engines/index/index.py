@@ -68,11 +68,11 @@ class Index(Refreshing):
         question = "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id"
         return self.query(lambda db: [row[0] for row in db.execute(question, (id,))])
 
-    def of_agent(self, agent: str) -> list[Mine]:
+    def of_agent(self, agent: str, *, refresh: bool = True) -> list[Mine]:
         """The sound conversations that an agent takes part in, the latest first.
 
         As long as a conversation does not change, each answer has the same object for it. Costs a pass over the
-        conversations of the agent; the first question also reads their heads.
+        conversations of the agent; the first question also reads their heads. For `refresh` see `changes`.
         """
         from capsule.engines.index.participation import Participations
 
@@ -81,13 +81,17 @@ class Index(Refreshing):
                 self._participations = Participations()
             return self._participations.of_agent(db, agent)
 
-        return self.query(read)
+        return self.query(read, None if refresh else ())
 
-    def message_ids(self, conversation: str, places: Iterable[int]) -> dict[int, str]:
-        """The ids of the messages at these places; a place without a message is left out. Costs a look-up for each."""
+    def message_ids(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, str]:
+        """The ids of the messages at these places; a place without a message is left out. Costs a look-up for each.
+
+        For `refresh` see `changes`.
+        """
         from capsule.engines.index import participation
 
-        return self.query(lambda db: participation.message_ids(db, conversation, places), (conversation,))
+        ids = (conversation,) if refresh else ()
+        return self.query(lambda db: participation.message_ids(db, conversation, places), ids)
 
     def place_of(self, conversation: str, message: str) -> int | None:
         """The place of a message; None: it is not there. Costs reading back to it."""
@@ -105,7 +109,7 @@ class Index(Refreshing):
 
         return self.query(lambda db: participation.conversation_of(db, message))
 
-    def said_after(self, conversation: str, place: int, not_by: str, since_ms: int) -> Said:
+    def said_after(self, conversation: str, place: int, not_by: str, since_ms: int, *, refresh: bool = True) -> Said:
         """The messages of others from a place on.
 
         Args:
@@ -113,6 +117,7 @@ class Index(Refreshing):
             place: The place of the first message that counts.
             not_by: The agent whose own messages don't count.
             since_ms: Messages before this time don't count, in milliseconds since 1970.
+            refresh: See `changes`.
 
         Costs a tenth of a microsecond for each message from `place` on, and reading the last one.
         """
@@ -121,7 +126,7 @@ class Index(Refreshing):
         def read(db: sqlite3.Connection) -> Said:
             return participation.said_after(db, conversation, place, not_by, since_ms)
 
-        return self.query(read, (conversation,))
+        return self.query(read, (conversation,) if refresh else ())
 
     def locks(self) -> dict[str, dict[str, Any]]:
         """The active locks, by conversation."""
