@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
     from capsule.locks.holder import HeldLock
     from capsule.locks.policy import LockState
+    from capsule.messaging.agents import Agent
+    from capsule.messaging.mail import Heard, History, Inbox, InboxItem, Mail, Sent
     from capsule.store.lists import Filter
     from capsule.store.pages import Page
     from capsule.store.store import Store
@@ -46,6 +48,7 @@ __version__ = "0.1.0"
 
 #: The module of each public name, imported on first use: the validation library alone takes 50 ms to import.
 _HOMES = {
+    "Agent": "capsule.messaging.agents",
     "Alternatives": "capsule.format.tree.branches",
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",
@@ -55,14 +58,19 @@ _HOMES = {
     "Found": "capsule.engines.index.search.hits",
     "GitFailed": "capsule.errors",
     "Head": "capsule.format.head",
+    "Heard": "capsule.messaging.mail",
     "HeldLock": "capsule.locks.holder",
+    "History": "capsule.messaging.mail",
     "Hit": "capsule.engines.index.search.hits",
+    "Inbox": "capsule.messaging.mail",
+    "InboxItem": "capsule.messaging.mail",
     "InvalidDocument": "capsule.errors",
     "InvalidInput": "capsule.errors",
     "Listed": "capsule.engines.index.pages",
     "LockLost": "capsule.errors",
     "LockState": "capsule.locks.policy",
     "Locked": "capsule.errors",
+    "Mail": "capsule.messaging.mail",
     "Mark": "capsule.store.summaries",
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
@@ -72,6 +80,7 @@ _HOMES = {
     "Remedy": "capsule.errors",
     "Removal": "capsule.format.tree.branches",
     "Restored": "capsule.store.versions",
+    "Sent": "capsule.messaging.mail",
     "Slot": "capsule.format.tree.branches",
     "Standing": "capsule.store.summaries",
     "Stats": "capsule.engines.index.stats",
@@ -84,6 +93,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Agent",
     "Alternatives",
     "Capsule",
     "CapsuleError",
@@ -93,14 +103,19 @@ __all__ = [
     "Found",
     "GitFailed",
     "Head",
+    "Heard",
     "HeldLock",
+    "History",
     "Hit",
+    "Inbox",
+    "InboxItem",
     "InvalidDocument",
     "InvalidInput",
     "Listed",
     "LockLost",
     "LockState",
     "Locked",
+    "Mail",
     "Mark",
     "Message",
     "NotFound",
@@ -110,6 +125,7 @@ __all__ = [
     "Remedy",
     "Removal",
     "Restored",
+    "Sent",
     "Slot",
     "Standing",
     "Stats",
