@@ -77,10 +77,12 @@ class Listener:
         if others or not counts.keys() <= self._seats.keys() | self._others:
             self._sit()
             self._others |= counts.keys() - self._seats.keys()
+        back = {change.id for change in changes.changes if change.kind in ("restored", "repaired")}
         for id in counts.keys() & self._seats.keys():
+            unread = self._seats[id].place
+            place = self.places.get(id, unread if id in back else 0)
             # Another version may have moved the messages that were given.
-            place = self._seats[id].place if id in others else self.places.get(id, 0)
-            self.places[id] = min(self.places.get(id, 0), place)
+            self.places[id] = min(place, unread) if id in others else place
         return self._given({id: count for id, count in counts.items() if id in self._seats})
 
     def _sit(self) -> None:

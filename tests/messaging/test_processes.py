@@ -228,3 +228,21 @@ def test_a_store_that_acts_for_an_agent_sends_and_hears_as_that_agent_only(root:
         with pytest.raises((Refused, NotFound)):
             bob.messages.status(store.messages.history("direct_anna_carl").messages[0].id)
         assert answer.conversation == "direct_bob_carl"
+
+
+def test_a_conversation_that_comes_back_from_the_trash_is_not_heard_again(store: Store) -> None:
+    direct = store.messages.send("read before", agent="anna", to="bob").conversation
+    store.messages.ack(agent="bob", conversation=direct)
+    store.delete(direct)
+    heard: list[str] = []
+
+    def listen() -> None:
+        heard.extend(mail.content for mail in store.messages.listen(agent="bob", timeout_s=30).messages)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    listening(store, "bob")
+    store.trash.restore(direct)
+    store.messages.send("new", agent="anna", to="bob")
+    thread.join()
+    assert heard == ["new"]
