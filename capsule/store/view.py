@@ -163,26 +163,32 @@ class IndexView:
     def __init__(self, agent: str, engine: Engine) -> None:
         self._agent = agent
         self._engine = engine
+        #: What the rule says of a head, as long as the index has this head.
+        self._kept: dict[str, tuple[Head, int | None]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine.index, name)
 
+    def _hidden_until(self, head: Head) -> int | None:
+        """The time in milliseconds since 1970 from which the agent reads; 0: it reads all, None: nothing."""
+        kept = self._kept.get(head.id)
+        if kept is None or kept[0] is not head:
+            object = policy.Object(head.id, head.type, head.participants, head.archived, head.history)
+            until: int | None = None
+            if policy.may(self._agent, "read", object).allowed:
+                since = _later(policy.seen_from(self._agent, object), head.created_at)
+                until = round(parse(since).timestamp() * 1000) if since else 0
+            kept = self._kept[head.id] = head, until
+        return kept[1]
+
     def hidden(self) -> dict[str, int | None]:
         """The conversations that the agent may not read (None), or only from a time in milliseconds since 1970."""
-        found: dict[str, int | None] = {}
-        for head in self._engine.index.heads():
-            if not head.participants:
-                continue
-            object = policy.Object(head.id, head.type, head.participants, head.archived, head.history)
-            if not policy.may(self._agent, "read", object).allowed:
-                found[head.id] = None
-            elif since := _later(policy.seen_from(self._agent, object), head.created_at):
-                found[head.id] = round(parse(since).timestamp() * 1000)
-        return found
+        heads = (head for head in self._engine.index.heads() if head.participants)
+        return {head.id: until for head in heads if (until := self._hidden_until(head)) != 0}
 
     def unseen(self) -> set[str]:
         """The conversations that the agent may not read."""
-        return {id for id, since_ms in self.hidden().items() if since_ms is None}
+        return {id for id, until in self.hidden().items() if until is None}
 
     def heads(self, progress: Progress | None = None) -> list[Head]:
         """See `Index.heads`."""
@@ -223,8 +229,10 @@ class IndexView:
         """The conversations that the agent may not read; of those that went, the ones that it could not."""
         if not changes:
             return set()
-        unseen = self.unseen()
-        gone = {change.id for change in changes} - {head.id for head in self._engine.index.heads()}
+        ids = {change.id for change in changes}
+        there = [head for head in self._engine.index.heads() if head.id in ids]
+        unseen = {head.id for head in there if head.participants and self._hidden_until(head) is None}
+        gone = ids - {head.id for head in there}
         if gone:
             left = {trashed.id for trashed in AgentView(self._agent, self._engine).trash(CONVERSATIONS)}
             unseen |= {trashed.id for trashed in self._engine.trash(CONVERSATIONS) if trashed.id in gone} - left
