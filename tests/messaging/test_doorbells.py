@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,6 +89,26 @@ def test_the_next_message_rings_at_once_when_the_agent_has_read(
         bell_text("bob", "1 unread from anna"),
         bell_text("bob", "1 unread from carl"),
     ]
+
+
+def test_nobody_is_rung_for_an_inbox_that_was_emptied_meanwhile(store: Store, tmp_path: Path) -> None:
+    registry.register(store, "bob", writer(tmp_path / "heard"))
+    assert not registry.ring(store, "bob", lambda: "")
+    assert not (tmp_path / "heard").exists()
+    assert registry.ring(store, "bob", lambda: "1 unread from anna")
+
+
+def test_another_package_offers_a_doorbell(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bell:
+        name, watches = "of-a-package", False
+
+        def ring(self, target: Target, text: str) -> bool:
+            return text == "1 unread"
+
+    offered = {("capsule.doorbells", "of-a-package"): [SimpleNamespace(load=Bell)]}
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: offered[group, name])
+    assert registry.attempt(Target("of-a-package"), "1 unread") == ""
+    assert registry.attempt(Target("of-a-package"), "else") != ""
 
 
 def test_nobody_is_rung_without_a_target(store: Store) -> None:

@@ -210,11 +210,12 @@ def _ring(store: Store, agent: str, pointer: Callable[[], str]) -> bool:
         chosen[:] = [bell for bell in found.bells if not _watches(bell) and due(bell.rung, found.read, now)]
         return found.plus(*(_rung(bell, now) for bell in chosen))
 
-    found = bells(store, agent)
-    if change(found) != found:
+    found, told = bells(store, agent), ""
+    if change(found) != found and (told := pointer()):
         found = _edit(store, agent, change)
-    text = bell_text(agent, pointer()) if chosen else ""
-    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, text))]
+    else:
+        chosen.clear()  # No ring is due, or the agent has read everything meanwhile.
+    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, told)))]
     if failed:
         for bell, why in failed:
             _log.warning("the doorbell %s of %s: %s", bell.target.client, agent, why)

@@ -42,7 +42,11 @@ def wait(store: Store, agent: str, target: Target, has_ended: Callable[[], bool]
         bell = registry.bells(store, agent).at(mine)
         if bell is None or bell.target != mine:
             return ""
-        pointer = store.messages.pointer(agent) or (registry.TEST if bell.asked else "")
+        pointer = store.messages.pointer(agent)
+        if bell.asked:
+            pointer = pointer or registry.TEST
+        elif pointer and store.agents.get(agent).listening:
+            pointer = ""
         if pointer and registry.take(store, agent, mine):
             return pointer
         cursor = store.wait_for_changes(cursor, timeout_s=min(LOOK_S, left)).cursor
