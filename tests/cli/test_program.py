@@ -139,7 +139,7 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
             r"(?:run: |it: |with: |`|\$ |: )capsule ([a-z]+(?: (?!capsule )[^\s`,;:()#|>]+)*)", text
         ):
             command: Any = group
-            given = words.split()
+            given = re.sub(r"""'[^']*('|$)|"[^"]*("|$)""", "X", words).split()  # An argument may hold anything.
             while given and hasattr(command, "get_command") and (found := command.get_command(context, given[0])):
                 command = found
                 del given[0]
