@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 #: The length of the suffix in the id of an agent, with its `-`.
 _SUFFIX = 7
-_LETTERS = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ı": "i"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +209,10 @@ def ids_for(path: str) -> tuple[str, str]:
 
 
 def slug(text: str) -> str:
-    """A text as an id: letters without their accents, everything else as `-`; empty if nothing is left."""
-    plain = unicodedata.normalize("NFKD", text.lower().translate(_LETTERS))
-    plain = "".join(character for character in plain if not unicodedata.combining(character))
-    return re.sub("[^a-z0-9]+", "-", plain).strip("-")
+    """A text as an id: its letters as Latin ones, everything else as `-`; empty if nothing is left."""
+    from anyascii import anyascii  # A table of all scripts, which only the name of a new agent needs.
+
+    return re.sub("[^a-z0-9]+", "-", anyascii(text).lower()).strip("-")
 
 
 def _agent_of(document: Document, presence: dict[str, bool]) -> Agent:

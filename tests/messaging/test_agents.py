@@ -31,7 +31,9 @@ def memory() -> Iterator[Store]:
     [
         ("/home/My Project", "my-project"),
         ("/home/Straße_Ærø", "strasse-aero"),
-        ("/home/ЖЖ", "agent"),
+        ("/home/Проект", "proekt"),
+        ("/home/项目", "xiangmu"),
+        ("/home/!?", "agent"),
         ("/", "agent"),
         ("/" + "x" * 200, "x" * 53),
     ],
