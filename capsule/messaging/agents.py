@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
@@ -194,6 +196,20 @@ class Agents:
         """
         id = self.documents.known(self._store._subject(agent))
         self._store._acting(id).agents.presence.announce(id)
+
+    def at(self, folder: str) -> Sequence[str]:
+        """Look up the agents of a folder: those whose project it is, or the nearest one above it that is one's.
+
+        Args:
+            folder: The folder, without links in its path.
+
+        Raises InvalidDocument. Cost: reading a small file for each agent.
+        """
+        by_project: dict[str, list[str]] = {}
+        for id in self.names():
+            by_project.setdefault(self.documents.read(id).get("projectPath") or "", []).append(id)
+        above = accumulate(os.path.abspath(folder).split("/"), "{}/{}".format)
+        return next((by_project[each] for each in reversed(list(above)) if each and each in by_project), [])
 
     def list(self) -> list[Agent]:
         """List the agents, in the order of their ids. Raises InvalidDocument. Cost: reading a small file for each."""

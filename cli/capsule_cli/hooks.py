@@ -59,7 +59,8 @@ def _answer(client: str, event: str, root: str | None, agent: str | None, said: 
     if event == "Stop" and os.environ.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
         return hooks.Answer()  # `claude -p` would stay until the hook ends; seen with 2.1.197.
     with Store.open(root, keep_locks=False) as store:
-        agent = agent or os.environ.get("CAPSULE_AGENT") or hooks.agent_in(store, _project(said))
+        here = os.path.realpath(_project(said))
+        agent = agent or os.environ.get("CAPSULE_AGENT") or next(iter(store.agents.at(here)), None)
         if agent is None:
             return hooks.Answer()
         return hooks.run(store, agent, client, event, said, _has_ended())

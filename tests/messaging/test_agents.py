@@ -56,6 +56,17 @@ def test_an_agent_without_a_folder_is_not_taken_over_by_a_folder_of_its_name(mem
     assert memory.agents.register(project="/a/app").id != "app"
 
 
+def test_the_agents_of_a_folder_are_those_of_the_nearest_project_around_it(memory: Store) -> None:
+    for id, project in (("anna", "/a"), ("bob", "/a/b"), ("carl", "/a/b"), ("dora", None)):
+        memory.agents.register(id, project)
+    assert [memory.agents.at(folder) for folder in ("/a/bb/c", "/a/b/c", "/a", "/")] == [
+        ["anna"],
+        ["bob", "carl"],
+        ["anna"],
+        [],
+    ]
+
+
 def test_registering_again_changes_only_what_is_given(memory: Store) -> None:
     first = memory.agents.register("anna", "/a", name="Anna")
     memory.agents.set_status("anna", "reviewing")

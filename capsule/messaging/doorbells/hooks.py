@@ -12,7 +12,6 @@ https://geminicli.com/docs/hooks/reference ("Common output fields").
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,19 +39,6 @@ class Answer:
     out: str = ""
     err: str = ""
     code: int = 0
-
-
-def agent_in(store: Store, directory: str) -> str | None:
-    """The agent that works in a directory, or in the nearest one above it; None: there is none.
-
-    Raises InvalidDocument. Cost: reading the small file of each agent.
-    """
-    here, found, best = os.path.realpath(directory), None, ""
-    for id in store.agents.names():
-        project = os.path.realpath(store.agents.documents.read(id).get("projectPath") or os.sep)
-        if len(best) < len(project) and os.path.commonpath((here, project)) == project != os.sep:
-            found, best = id, project
-    return found
 
 
 def run(

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsule_cli.shared.asked import asked
@@ -68,11 +67,7 @@ def acting() -> Iterator[tuple[Store, str]]:
 
 def _agent_here(store: Store) -> str:
     """The agent whose project is the current folder, or the nearest one above it."""
-    by_project: dict[str, list[str]] = {}
-    for agent in store.agents.list():
-        by_project.setdefault(agent.project_path or "", []).append(agent.id)
-    here = Path(os.path.realpath(os.getcwd()))
-    found = next((by_project[str(folder)] for folder in (here, *here.parents) if str(folder) in by_project), [])
+    found = store.agents.at(os.path.realpath(os.getcwd()))
     if len(found) != 1:
         who = f"{' and '.join(found)} work in this folder" if found else "no agent works in this folder"
         ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
