@@ -175,13 +175,13 @@ def test_show_around_takes_the_beginning_of_a_messages_id(capsule: Any) -> None:
 
 
 def test_show_around_one_of_the_last_messages_reads_the_end_alone(capsule: Any, monkeypatch: Any) -> None:
-    from capsule import Store
+    from capsule.engines.files.engine import FilesEngine
 
     id, messages = conversation(capsule, 600)
     capsule.file(id).touch()
     asked: list[str] = []
-    document = Store.document
-    monkeypatch.setattr(Store, "document", lambda self, id: asked.append(id) or document(self, id))
+    document = FilesEngine.document
+    monkeypatch.setattr(FilesEngine, "document", lambda self, kind, id: asked.append(id) or document(self, kind, id))
     capsule("show", id, "--around", messages[500])
     assert asked == []
     capsule("show", id, "--around", messages[5])

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.maintenance import doctor
 from tests.torture.supervisor import supervise
-from tests.torture.writers import LONG, assert_clean, check, make
+from tests.torture.writers import LONG, assert_only_leftovers, check, make
 
 pytestmark = pytest.mark.slow
 
@@ -29,23 +28,6 @@ def assert_next_writer_appends(root: Path, ids: list[str]) -> None:
             store.append(id, content="next 0 ")
             store.tail(id, 1)
         assert [lock for lock in store.locks.list() if lock.state == "orphaned"] == []
-
-
-def assert_only_leftovers(root: Path) -> int:
-    """Assert that the doctor finds only what dead processes leave by design, and repair removes it; return its number.
-
-    These are instance files, which the next process to take a lock also sweeps, and temporaries of writers that were
-    killed while they replaced a file, which the next replacement also sweeps.
-    """
-    with Store.open(root) as store:
-        found = list(doctor.examine(store))
-        assert {finding.kind for finding in found} <= {"leftover"}, list(map(str, found))
-        for finding in found:
-            directory = Path(finding.path).parent.name
-            assert directory == "instances" or (directory == "conversations" and finding.path.endswith(".tmp"))
-        list(doctor.examine(store, repair=True))
-    assert_clean(root)
-    return len(found)
 
 
 def assert_quarantine_is_explained(root: Path) -> int:

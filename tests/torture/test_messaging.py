@@ -29,7 +29,7 @@ from capsule.format.members import members_in
 from tests.conftest import SEED
 from tests.git.repositories import bare, cloned, environment, new
 from tests.torture.test_clones import FOLDER, Work, run_syncs, sync_until_stable
-from tests.torture.writers import LONG, PATIENCE_S, PRELUDE, assert_clean
+from tests.torture.writers import LONG, PATIENCE_S, PRELUDE, assert_only_leftovers
 
 pytestmark = pytest.mark.slow
 
@@ -249,6 +249,6 @@ def test_every_message_reaches_every_recipient_in_two_clones(tmp_path: Path) -> 
     for clone in clones:
         with clone.store() as store:
             assert {agent: store.messages.inbox(agent=agent).unread for agent in AGENTS} == dict.fromkeys(AGENTS, 0)
-        assert_clean(clone.root)
+        assert_only_leftovers(clone.root)
     killed = sum(deaths.values())
     print(f"seed {SEED}: {sent} messages, {again} heard again, {killed} kills, {time.monotonic() - began:.1f} s")

@@ -265,6 +265,25 @@ def assert_clean(root: Path) -> None:
         assert [str(finding) for finding in doctor.examine(store)] == []
 
 
+def assert_only_leftovers(root: Path) -> int:
+    """Assert that the doctor finds only what dead processes leave by design, and repair removes it; return its number.
+
+    These are instance files, which the next process to take a lock also sweeps, and temporaries of writers that were
+    killed while they replaced a file, which the next replacement also sweeps.
+    """
+    with Store.open(root) as store:
+        found = list(doctor.examine(store))
+        assert {finding.kind for finding in found} <= {"leftover"}, list(map(str, found))
+        for finding in found:
+            directory = Path(finding.path).parent.name
+            assert directory == "instances" or (
+                directory in ("conversations", "agents") and finding.path.endswith(".tmp")
+            )
+        list(doctor.examine(store, repair=True))
+    assert_clean(root)
+    return len(found)
+
+
 def make(root: Path, types: Iterable[str]) -> list[str]:
     """A store with an empty conversation of each type; their ids."""
     Store.init(root)
