@@ -110,12 +110,14 @@ def test_one_process_waits_for_a_session_and_another_for_another_one(agents: Any
     other.kill()
 
 
+@pytest.mark.slow
 def test_the_process_that_waits_ends_with_its_client(agents: Any) -> None:
     waits = started(agents)
     waits.stderr.close()  # As it is when the client has died, whatever shell stands in between.
     assert waits.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_the_process_that_waits_ends_with_its_session(agents: Any) -> None:
     waits = started(agents)
     assert hook(agents, "claude-code", "SessionEnd", "--as", "bob") == (0, "", "")

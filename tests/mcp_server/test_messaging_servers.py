@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from capsule import Store
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
 from tests.mcp_server.serving import Stdio, admit, environment, eventually, over_http, over_stdio
+
+pytestmark = pytest.mark.slow
 
 TOOLS = ("--tools", "messaging")
 
@@ -22,6 +26,7 @@ def texts(found: dict[str, Any]) -> list[str]:
     return [message["content"] for message in found["messages"]]
 
 
+@pytest.mark.sample
 def test_two_servers_over_stdio_talk_and_their_agents_are_online_while_they_run(root: Path) -> None:
     with Store.open(root) as store, over_stdio(root, *TOOLS, "--as", "anna") as anna:
         with over_stdio(root, *TOOLS, "--as", "bob") as bob:
