@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["disk_directory", "file_system", "record"]
+__all__ = ["commit", "disk_directory", "file_system", "record"]
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _VERSIONS = (
@@ -51,7 +51,9 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is measured."""
+
     def git(*words: str) -> str:
         done = subprocess.run(
             ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30, check=True
@@ -76,7 +78,7 @@ def record(directory: Path, *, quick: bool, seconds: float) -> dict[str, str]:
     """What a reader needs to judge the figures by."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(),
+        "commit": commit(),
         "run": f"{'quick' if quick else 'full'}, {seconds / 60:.1f} minutes",
         "processor": f"{_processor()}, {os.cpu_count()} cores",
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5, 15 minutes, at the end)",

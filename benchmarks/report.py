@@ -5,9 +5,10 @@ What must stay true: a bar is compared as it is worded, and one that isn't reach
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,17 @@ class Report:
     bars: list[Bar] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def as_text(self) -> str:
+        """The report as JSON, which `of_text` reads."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def of_text(cls, text: str) -> Report:
+        """The report that `as_text` wrote."""
+        told = json.loads(text)
+        tables = [Table(**table | {"rows": [*map(tuple, table["rows"])]}) for table in told["tables"]]
+        return cls(tables, [Bar(**bar) for bar in told["bars"]], told["data"], told["skipped"])
 
 
 def micro(seconds: float) -> str:
