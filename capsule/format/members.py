@@ -64,20 +64,21 @@ def as_json(members: Iterable[Member]) -> list[Item]:
     return [_item(member) for member in members]
 
 
-def joined(value: Any, ids: Iterable[str], at: str) -> list[Item]:
+def joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
     """A valid `participants` after these agents have joined; who takes part already stays as it is.
 
     Args:
         value: The list as it stands in the file; None: there is none. It stays as it is.
         ids: The agents.
         at: When, as the format writes times.
+        fields: More fields of those who join, by their names in the format; None removes one.
     """
-    return _changed(value, {id: {"id": id, "joinedAt": at} for id in ids}, was_in=False)
+    return _changed(value, ids, {"leftAt": None, "optedOutAt": None, **fields, "joinedAt": at}, was_in=False)
 
 
-def left(value: Any, ids: Iterable[str], at: str) -> list[Item]:
+def left(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
     """As `joined`, after these agents have left."""
-    return _changed(value, {id: {"id": id, "leftAt": at} for id in ids}, was_in=True)
+    return _changed(value, ids, {**fields, "leftAt": at}, was_in=True)
 
 
 def id_of(item: Item) -> str:
@@ -85,17 +86,17 @@ def id_of(item: Item) -> str:
     return item if isinstance(item, str) else str(item["id"])
 
 
-def _changed(value: Any, changes: dict[str, dict[str, Any]], *, was_in: bool) -> list[Item]:
+def _changed(value: Any, ids: Iterable[str], fields: dict[str, Any], *, was_in: bool) -> list[Item]:
     now = {member.id: member.is_in for member in members_in(value)}
-    waiting = {id: change for id, change in changes.items() if now.get(id, False) is was_in}
+    waiting = dict.fromkeys(id for id in ids if now.get(id, False) is was_in)
     result: list[Item] = []
-    for item in value or ():
-        if (change := waiting.pop(id_of(item), None)) is not None:
-            item = {**({} if isinstance(item, str) else item), **change}
-            if not was_in:
-                item.pop("leftAt", None)
+    for item in (*(value or ()), *(id for id in waiting if id not in now)):
+        if (id := id_of(item)) in waiting:
+            del waiting[id]
+            item = {**({"id": item} if isinstance(item, str) else item), **fields}
+            item = {name: field for name, field in item.items() if field is not None or name not in fields}
         result.append(item)
-    return [*result, *waiting.values()]
+    return result
 
 
 def _is_member(item: Any) -> bool:

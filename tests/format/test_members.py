@@ -53,6 +53,14 @@ def test_joining_and_leaving_change_one_item_and_keep_the_rest() -> None:
     assert joined(None, ["anna"], T1) == [{"id": "anna", "joinedAt": T1}]
 
 
+def test_who_joins_or_leaves_gets_more_fields_and_coming_back_ends_an_opt_out() -> None:
+    value = joined(["anna"], ["bob"], T1, invitedBy="anna", canSend=None)
+    assert value == ["anna", {"id": "bob", "invitedBy": "anna", "joinedAt": T1}]
+    gone = left([*value, {"id": "carl", "note": None}], ["bob", "carl"], T2, optedOutAt=T2)
+    assert gone[2] == {"id": "carl", "note": None, "optedOutAt": T2, "leftAt": T2}
+    assert joined(gone, ["bob"], T3)[1] == value[1] | {"joinedAt": T3}
+
+
 def test_a_head_has_the_members_and_the_history_and_shows_neither_when_there_is_none() -> None:
     value = ["anna", {"id": "bob", "joinedAt": T2, "leftAt": T3}, {"id": "carl", "joinedAt": T1}]
     document = new_capsule("c", "", T1, type="group", metadata={"participants": value, "history": "all"})
