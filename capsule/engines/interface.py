@@ -196,6 +196,12 @@ class Engine(Protocol):
     def exists(self, kind: str, id: str) -> bool:
         """Whether a document with this id exists."""
 
+    def version(self, kind: str, id: str) -> object | None:
+        """A key that another version of a document without entries does not have; None: there is none.
+
+        Of a document that was written just now, each call gives another key.
+        """
+
     def ids(self, kind: str) -> list[str]:
         """The ids of all documents of a kind, sorted."""
 

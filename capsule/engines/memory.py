@@ -131,6 +131,11 @@ class MemoryEngine:
         """See `Engine.exists`."""
         return (kind, id) in self._documents
 
+    def version(self, kind: str, id: str) -> object | None:
+        """See `Engine.version`."""
+        stored = self._documents.get((kind, id))
+        return stored and stored.serial
+
     def ids(self, kind: str) -> list[str]:
         """See `Engine.ids`."""
         with self._guard:

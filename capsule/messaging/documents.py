@@ -1,14 +1,15 @@
-"""The documents of agents, `agents/{id}.json`: read, made and changed.
+"""The documents without entries that messaging keeps: of agents, `agents/{id}.json`, and of projects.
 
-What must stay true: a document is changed under its mutex, and what a change does not name stays. `lastSeen` alone is
-no reason for a write more often than once a minute.
+What must stay true: a document is changed under its mutex, and what a change does not name stays. That something was
+seen is no reason for a write more often than once a minute. What was read is parsed again only if it changed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from capsule import timestamps
 from capsule.engines.files.engine import again
@@ -16,11 +17,13 @@ from capsule.errors import NotFound
 from capsule.format import codec
 from capsule.format.agents import agent_in, is_agent_id
 from capsule.format.canonical import order_agent
+from capsule.ids import is_id
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
 
 KIND_OF_AGENTS = "agents"
+KIND_OF_PROJECTS = "projects"
 #: The local kind of document that holds the folder in which an agent works on this machine.
 KIND_OF_HOMES = "homes"
 _TRIES = 50
@@ -29,74 +32,144 @@ _SEEN_S = 60.0
 Document = dict[str, Any]
 
 
-class AgentDocuments:
-    """The documents of the agents of a store."""
+class Documents:
+    """The documents of one kind.
+
+    Args:
+        engine: The engine that keeps them.
+    """
+
+    kind: ClassVar[str]
+    #: The kind in errors.
+    noun: ClassVar[str]
+    #: The field that says when the subject of the document last did something.
+    seen_field: ClassVar[str]
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        #: The files as they were last read, and what they say: an agent may have thousands of cursors.
-        self._last: dict[str, tuple[bytes, Document]] = {}
-        #: When this process last looked at `lastSeen`, by agent, in seconds.
-        self._noted: dict[str, float] = {}
+        self._listed: Callable[[], Iterable[str]] = self.ids
+        #: The documents as they were last read: an agent may have thousands of cursors.
+        self._last: dict[str, tuple[object, bytes, Document]] = {}
+
+    def known_as(self, ids: Callable[[], Iterable[str]]) -> Self:
+        """The same documents, with errors that name only these."""
+        other = copy(self)
+        other._listed = ids
+        return other
+
+    def is_id(self, text: str) -> bool:
+        """Whether `text` may be the id of such a document."""
+        return is_id(text)
+
+    def parsed(self, data: bytes, path: str) -> Document:
+        """The document in a file, checked, in canonical order. Raises InvalidDocument."""
+        return codec.decode(data, path)
+
+    def ordered(self, document: Document) -> Document:
+        """The document in canonical order."""
+        return document
 
     def ids(self) -> list[str]:
-        """The ids of all agents, sorted. Cost: one scan of a directory."""
-        return self._engine.ids(KIND_OF_AGENTS)
+        """The ids of all documents, sorted. Cost: one scan of a directory."""
+        return self._engine.ids(self.kind)
 
     def exists(self, id: str) -> bool:
-        """Whether there is such an agent. Cost: an lstat."""
-        return is_agent_id(id) and self._engine.exists(KIND_OF_AGENTS, id)
+        """Whether there is such a document. Cost: an lstat."""
+        return self.is_id(id) and self._engine.exists(self.kind, id)
 
     def known(self, id: str) -> str:
-        """`id`, if there is such an agent. Raises NotFound, which lists those there are. Cost: an lstat."""
+        """`id`, if there is such a document. Raises NotFound, which lists those there are. Cost: an lstat."""
         if not self.exists(id):
-            there = ", ".join(self.ids()) or "none yet"
-            raise NotFound(f"there is no agent {id[:80]!r}; the agents are: {there}", id=id)
+            raise self.missing(id)
         return id
 
+    def missing(self, id: str) -> NotFound:
+        """The error that there is no such document, which lists those there are."""
+        there = ", ".join(self._listed()) or "none yet"
+        return NotFound(f"there is no {self.noun} {id[:80]!r}; the {self.noun}s are: {there}", id=id)
+
     def read(self, id: str) -> Document:
-        """The document of an agent, not to be changed in place. Raises NotFound, InvalidDocument.
+        """A document, not to be changed in place. Raises NotFound, InvalidDocument.
 
-        Cost: reading a small file, and parsing it if it changed.
+        Cost: an lstat, and reading a small file if it changed.
         """
-        data = self._engine.read(KIND_OF_AGENTS, self.known(id))
+        version = self._engine.version(self.kind, id) if self.is_id(id) else None
+        if version is None:
+            raise self.missing(id)
         last = self._last.get(id)
-        if last is None or last[0] != data:
-            last = self._last[id] = data, agent_in(data, self._engine.name(KIND_OF_AGENTS, id))
-        return last[1]
-
-    def cursors(self, id: str) -> Document:
-        """How far an agent has read, by conversation; empty for one that was forgotten. Raises InvalidDocument."""
-        return self.read(id).get("cursors") or {} if self.exists(id) else {}
+        if last is None or last[0] != version:
+            data = self._engine.read(self.kind, id)
+            is_same = last is not None and last[1] == data
+            document = last[2] if last and is_same else self.parsed(data, self._engine.name(self.kind, id))
+            last = self._last[id] = version, data, document
+        return last[2]
 
     def edit(
         self, id: str, change: Callable[[Document], object], make: Callable[[str], Document] | None = None
     ) -> None:
-        """Change a document in place, and note that the agent was seen.
+        """Change a document in place, and note that its subject was seen.
 
         Args:
-            id: The agent.
-            change: Changes the document; it runs again if another program wrote it meanwhile.
+            id: The document.
+            change: Changes the document; it runs again if another program wrote it meanwhile. Of what the fields hold
+                it replaces what it changes.
             make: Makes the document if there is none, at the time given; None: that is an error.
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
         """
-        path = self._engine.name(KIND_OF_AGENTS, id)
+        path = self._engine.name(self.kind, id)
 
         def edit(data: bytes | None) -> bytes | None:
             now = timestamps.now()
             if data is None:
                 if make is None:
-                    raise NotFound(f"there is no agent {id!r}", id=id)
-                return codec.encode(make(now))
-            before = agent_in(data, path)
-            after = before | {"cursors": dict(before.get("cursors") or {})}
+                    raise self.missing(id)
+                return codec.encode(self.ordered(make(now)))
+            before = self.parsed(data, path)
+            after = {name: dict(value) if isinstance(value, dict) else value for name, value in before.items()}
             change(after)
-            if after == before and not _is_stale(before, now):
+            if after == before and not _is_stale(before.get(self.seen_field), now):
                 return None
-            return codec.encode(order_agent(after | {"updatedAt": now, "lastSeen": now}))
+            return codec.encode(self.ordered(after | {"updatedAt": now, self.seen_field: now}))
 
-        again(lambda: self._engine.edit(KIND_OF_AGENTS, id, edit), path, id, _TRIES)
+        again(lambda: self._engine.edit(self.kind, id, edit), path, id, _TRIES)
+
+    def delete(self, id: str) -> None:
+        """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
+        self._engine.delete(self.kind, self.known(id))
+
+
+class ProjectDocuments(Documents):
+    """The documents of the projects of a store."""
+
+    kind, noun, seen_field = KIND_OF_PROJECTS, "project", "lastActive"
+
+
+class AgentDocuments(Documents):
+    """The documents of the agents of a store."""
+
+    kind, noun, seen_field = KIND_OF_AGENTS, "agent", "lastSeen"
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        #: When this process last looked at `lastSeen`, by agent, in seconds.
+        self._noted: dict[str, float] = {}
+
+    def is_id(self, text: str) -> bool:
+        """See `Documents.is_id`."""
+        return is_agent_id(text)
+
+    def parsed(self, data: bytes, path: str) -> Document:
+        """See `Documents.parsed`."""
+        return agent_in(data, path)
+
+    def ordered(self, document: Document) -> Document:
+        """See `Documents.ordered`."""
+        return order_agent(document)
+
+    def cursors(self, id: str) -> Document:
+        """How far an agent has read, by conversation; empty for one that was forgotten. Raises InvalidDocument."""
+        return self.read(id).get("cursors") or {} if self.exists(id) else {}
 
     def seen(self, id: str) -> None:
         """Note that an agent did something, unless that was noted within the last minute."""
@@ -122,14 +195,10 @@ class AgentDocuments:
             data = codec.encode({"project": path})
             again(lambda: self._engine.edit(KIND_OF_HOMES, id, lambda _: data), path, id, _TRIES)
 
-    def delete(self, id: str) -> None:
-        """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
-        self._engine.delete(KIND_OF_AGENTS, self.known(id))
 
-
-def _is_stale(document: Document, now: str) -> bool:
-    """Whether it is more than a minute ago that the agent was seen."""
+def _is_stale(seen: Any, now: str) -> bool:
+    """Whether this time is more than a minute ago, or no time."""
     try:
-        return timestamps.seconds_between(str(document.get("lastSeen")), now) > _SEEN_S
+        return timestamps.seconds_between(str(seen), now) > _SEEN_S
     except ValueError:
         return True

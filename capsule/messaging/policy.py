@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from capsule.errors import Refused
@@ -32,6 +32,8 @@ Action = Literal[
     "rewrite",  # Change anything else: messages of others, the type, who reads from when.
     "delete",
 ]
+#: The project of an agent that works in none.
+GLOBAL = "global"
 #: "owner": a person without an agent's name. "left": an agent that took part once.
 Relation = Literal["owner", "member", "left", "stranger"]
 
@@ -134,8 +136,52 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
+class Profile:
+    """An agent, as far as decisions depend on it.
+
+    Attributes:
+        name: What people call it.
+        project: Its project, or "global"; empty: it is not registered.
+        dm: Who may write to it: open, restricted or closed.
+        discoverable: Who finds it: public, project or private.
+        entries: What it says of other agents, by their ids: "allow" or "block".
+    """
+
+    id: str
+    name: str = ""
+    project: str = ""
+    dm: str = "open"
+    discoverable: str = "public"
+    entries: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Profile:
+        """The profile in a document. A policy that is no known word is the strictest one."""
+        dm, discoverable = document.get("dmPolicy") or "open", document.get("discoverable") or "public"
+        entries = document.get("dm")
+        return cls(
+            document["id"],
+            document.get("name") or document["id"],
+            document.get("project") or GLOBAL,
+            dm if dm in ("open", "restricted") else "closed",
+            discoverable if discoverable in ("public", "project") else "private",
+            {id: "allow" if entry.get("permission") == "allow" else "block" for id, entry in (entries or {}).items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class State:
-    """What a decision depends on besides the object. Nothing yet."""
+    """What a decision depends on besides the object.
+
+    Attributes:
+        profiles: The subject, and the agents that the object names.
+        sight: The projects that the subject's project sees, its own included.
+        met: The agents with whom the subject has a direct.
+    """
+
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    sight: frozenset[str] = frozenset()
+    met: frozenset[str] = frozenset()
 
 
 _ALLOWED = Decision(True)

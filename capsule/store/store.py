@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from capsule.messaging.agents import Agents
     from capsule.messaging.conversations import Groups
     from capsule.messaging.delivery import Messages
+    from capsule.messaging.directory import Directory
     from capsule.settings import Settings
     from capsule.watch.stream import Event, Watch
 
@@ -83,10 +84,12 @@ class Store(Writing):
         instance: str | None = None,
         user: str | None = None,
         agent: str | None = None,
+        main_store: Store | None = None,
     ) -> None:
         super().__init__(engine)
         self.agent = None if agent is None else check_id(agent)
         self._whole = engine
+        self._main_store = main_store
         if agent is not None:
             from capsule.store.view import seen_by
 
@@ -95,7 +98,6 @@ class Store(Writing):
         self.settings = settings
         self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
         self._listeners = Listeners(self)
-        self._main_store: Store | None = None
         self.locks = Locks(self)
         self.branches = Branches(self)
         self.forks = Forks(self)
@@ -206,7 +208,7 @@ class Store(Writing):
 
         Raises InvalidInput. Cost: a few objects, and no second index.
         """
-        other = type(self)(
+        return type(self)(
             self.root,
             self.settings,
             self._whole,
@@ -214,9 +216,8 @@ class Store(Writing):
             instance=instance,
             user=user,
             agent=agent or self.agent,
+            main_store=self,
         )
-        other._main_store = self
-        return other
 
     def _subject(self, agent: str | None) -> str:
         """The agent that a call is about: the given one, or the one that the store acts for."""
@@ -232,12 +233,17 @@ class Store(Writing):
         if self.agent == agent:
             return self
         if agent not in self._for_agents:
-            other = type(self)(self.root, self.settings, self._whole, agent=agent)
-            other._main_store = self
+            other = type(self)(self.root, self.settings, self._whole, agent=agent, main_store=self)
             self._for_agents.setdefault(agent, other)
         return self._for_agents[agent]
 
     # Messaging is imported when it is asked for: a short command has no use for it.
+
+    @cached_property
+    def _directory(self) -> Directory:
+        from capsule.messaging.directory import Directory
+
+        return Directory(self._whole) if self._main_store is None else self._main_store._directory
 
     @cached_property
     def agents(self) -> Agents:

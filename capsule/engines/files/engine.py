@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from capsule.engines.files.disk.layout import LOCAL
-from capsule.engines.files.external_edits import decoded, forget_texts, settle
+from capsule.engines.files.external_edits import STEP_NS, decoded, forget_texts, settle
 from capsule.engines.files.protocols import Interfered, Known, Signature, Tracker, Trashed
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction
@@ -108,6 +109,13 @@ class FilesEngine:
     def exists(self, kind: str, id: str) -> bool:
         """See `Engine.exists`. Costs an lstat."""
         return self.storage.exists(kind, id)
+
+    def version(self, kind: str, id: str) -> object | None:
+        """See `Engine.version`. Costs an lstat."""
+        found = self.storage.find(kind, id)
+        if found is None:
+            return None
+        return found.signature if time.time_ns() - found.signature.ctime_ns > STEP_NS else object()
 
     def ids(self, kind: str) -> list[str]:
         """See `Engine.ids`. Costs one scandir."""

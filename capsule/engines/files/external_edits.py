@@ -32,7 +32,7 @@ _log = logging.getLogger("capsule")
 #: An editor that writes in place is mostly done within this time after its last byte; so long it is waited for.
 _QUIET_NS = 150_000_000
 #: No clock that stamps files has a longer step: a younger file may be written to without its times changing.
-_STEP_NS = 10_000_000
+STEP_NS = 10_000_000
 _POLL_S = 0.02
 _PATIENCE_S = 1.0
 _FEWER = (
@@ -96,8 +96,8 @@ def settle(held: HeldDocument, *, mend: bool = False, trust: bool = True) -> Kno
         data, signature = got
         age_ns = time.time_ns() - signature.mtime_ns
         is_patient = time.monotonic() < deadline
-        if 0 <= age_ns < _STEP_NS and is_patient:
-            time.sleep((_STEP_NS - age_ns) / 1e9)  # What parses may be half of what is being saved.
+        if 0 <= age_ns < STEP_NS and is_patient:
+            time.sleep((STEP_NS - age_ns) / 1e9)  # What parses may be half of what is being saved.
             continue
         try:
             document = decoded(data, held.path, held.id)
