@@ -44,6 +44,28 @@ def check_id(text: str) -> str:
     return text
 
 
+def slug(text: str) -> str:
+    """A text as an id: its letters as Latin ones, everything else as `-`; empty if nothing is left."""
+    from anyascii import anyascii  # A table of all scripts, which only a new name needs.
+
+    return re.sub("[^a-z0-9]+", "-", anyascii(text).lower()).strip("-")
+
+
+def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
+    """The id for a folder that is made of its name, and the one that no other folder has: with a suffix of its path.
+
+    Args:
+        path: The folder.
+        length: The number of characters that the second one may have.
+        nameless: What stands for a name of which nothing is left.
+    """
+    from hashlib import sha256  # OpenSSL with it, which only a new name needs.
+
+    suffix = sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    plain = slug(os.path.basename(path))[: length - 7].strip("-") or nameless
+    return plain, f"{plain}-{suffix}"
+
+
 def new_id() -> str:
     """A new id of a conversation or an instance: a UUIDv4, so that its first characters are unique."""
     return str(uuid.uuid4())

@@ -14,6 +14,7 @@ from capsule.errors import InvalidDocument, InvalidInput, Problem
 from capsule.format import codec, validation
 from capsule.format.canonical import order_agent
 from capsule.format.new import CURRENT
+from capsule.format.projects import GLOBAL, project_id
 
 Document = dict[str, Any]
 
@@ -62,6 +63,12 @@ def new_agent(id: str, stamp: str, *, name: str | None = None, project_path: str
         "notifications": True,
         "cursors": {},
     }
+
+
+def project_of(document: Document) -> str:
+    """The project of an agent: its id, or `global`. One that names none has that of its folder."""
+    path = document.get("projectPath")
+    return document.get("project") or (project_id(path) if path else GLOBAL)
 
 
 def check_agent(document: Document, path: str, data: bytes | None = None) -> None:

@@ -1,14 +1,16 @@
 """Who takes part in a conversation: `metadata.participants`.
 
-What must stay true: an item is a text, the id of an agent that was there from the start, or an object with `id`,
-`joinedAt` and `leftAt`; what else stands in an object is kept; and one who left comes back under the same item, so that
-an id stands there once. Pure; no pydantic.
+What must stay true: an item is a text, the id of an agent that was there from the start, or an object with `id` and
+perhaps the times, the origin and the rights of the membership; what else stands in an object is kept; and one who left
+comes back under the same item, so that an id stands there once. Pure; no pydantic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from capsule.timestamps import sortable
@@ -24,19 +26,41 @@ class Member:
         id: The agent's id.
         joined_at: When it joined, as the format writes times; empty: it was there from the start.
         left_at: When it left; empty: it takes part. Of leaving and joining the later counts; at one time, leaving.
+        opted_out_at: When it left by itself; empty: it did not, or joined later.
+        invited_by: The agent that let it in, or `self` or `system`; empty: it does not say.
+        source: Why it is there: `manual`, `frontmatter`, `default` or `system`; empty: it does not say.
+        can_leave, can_send, can_invite, can_manage: What it may do there; None: what the conversation grants.
     """
 
     id: str
     joined_at: str = ""
     left_at: str = ""
+    opted_out_at: str = ""
+    invited_by: str = ""
+    source: str = ""
+    can_leave: bool | None = None
+    can_send: bool | None = None
+    can_invite: bool | None = None
+    can_manage: bool | None = None
 
     @property
     def is_in(self) -> bool:
         """Whether it takes part now."""
         return not self.left_at
 
+    @property
+    def is_invited(self) -> bool:
+        """Whether somebody else let it in; not, if it joined by itself or by a rule of its project."""
+        return self.invited_by != "self" and self.source not in _BY_RULE
 
-_NOBODY = Member("")
+
+_BY_RULE = frozenset({"frontmatter", "default"})
+_TIMES = ("joinedAt", "leftAt", "optedOutAt")
+_RIGHTS = ("canLeave", "canSend", "canInvite", "canManage")
+#: The fields of an item in the order of `Member`.
+_FIELDS = ("id", *_TIMES, "invitedBy", "source", *_RIGHTS)
+_values = attrgetter(*(field.name for field in fields(Member)))
+_TYPES = dict.fromkeys(_FIELDS, str) | dict.fromkeys(_RIGHTS, bool)
 
 
 def are_members(value: Any) -> bool:
@@ -52,11 +76,19 @@ def members_in(value: Any) -> tuple[Member, ...]:
     members: dict[str, Member] = {}
     for item in value if isinstance(value, list) else ():
         if _is_member(item):
-            id, *times = (item, "", "") if isinstance(item, str) else (item["id"], *map(_time, _times(item)))
-            other = members.get(id, _NOBODY)
-            joined_at, left_at = max(times[0], other.joined_at), max(times[1], other.left_at)
-            members[id] = Member(id, joined_at, left_at if left_at >= joined_at else "")
+            member = _member(item)
+            other = members.get(member.id)
+            members[member.id] = member if other is None else _both(other, member)
     return tuple(members.values())
+
+
+def precedence(name: str, value: Any) -> tuple[int, str]:
+    """Which value of a field of an item stands where two versions differ, the greater one: the later time, and what
+    grants less."""
+    if name in _RIGHTS:
+        return 2 if value is False else 0 if value is True else 1, ""
+    is_less = value == "self" if name == "invitedBy" else name == "source" and value in _BY_RULE
+    return int(is_less), sortable(value) if isinstance(value, str) else ""
 
 
 def as_json(members: Iterable[Member]) -> list[Item]:
@@ -101,18 +133,30 @@ def _changed(value: Any, ids: Iterable[str], fields: dict[str, Any], *, was_in: 
 
 def _is_member(item: Any) -> bool:
     if type(item) is dict:
-        return type(item.get("id")) is str and all(time is None or type(time) is str for time in _times(item))
+        known = ((_TYPES[name], value) for name, value in item.items() if name in _TYPES)
+        return type(item.get("id")) is str and all(value is None or type(value) is type_ for type_, value in known)
     return type(item) is str
 
 
-def _times(item: dict[str, Any]) -> tuple[Any, Any]:
-    return item.get("joinedAt"), item.get("leftAt")
+def _member(item: Item) -> Member:
+    if isinstance(item, str):
+        return Member(item)
+    get = item.get
+    times = (sortable(time) if (time := get(name)) else "" for name in _TIMES)
+    return _sound(item["id"], *times, get("invitedBy") or "", get("source") or "", *map(get, _RIGHTS))
 
 
-def _time(text: str | None) -> str:
-    return sortable(text) if text else ""
+def _both(one: Member, other: Member) -> Member:
+    pairs = zip(_FIELDS, _values(one), _values(other), strict=True)
+    return _sound(*(max(pair, key=partial(precedence, name)) for name, *pair in pairs))
+
+
+def _sound(id: str, joined_at: str, left_at: str, opted_out_at: str, *rest: Any) -> Member:
+    """A member without the times of leaving that a later time of joining made void."""
+    left, opted_out = (time if time >= joined_at else "" for time in (left_at, opted_out_at))
+    return Member(id, joined_at, left, opted_out, *rest)
 
 
 def _item(member: Member) -> Item:
-    times = {name: time for name, time in (("joinedAt", member.joined_at), ("leftAt", member.left_at)) if time}
-    return {"id": member.id, **times} if times else member.id
+    said = {name: value for name, value in zip(_FIELDS, _values(member), strict=True) if value not in ("", None)}
+    return said if len(said) > 1 else member.id

@@ -6,9 +6,7 @@ id. The module does not know conversations.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.format.agents import MAX_AGENT_ID, check_agent_id, new_agent
+from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.documents import AgentDocuments, Document
 from capsule.messaging.presence import Presence
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
-
-#: The length of the suffix in the id of an agent, with its `-`.
-_SUFFIX = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ class Agents:
             return self.get(id)
         if path is None:
             raise InvalidInput("give the agent an id, or the folder of its project")
-        plain, suffixed = ids_for(path)
+        plain, suffixed = folder_ids(path, MAX_AGENT_ID, "agent")
         if self._path_of(suffixed) != path and self._register(plain, path, name, only_of_path=True):
             return self.get(plain)
         self._register(suffixed, path, name)
@@ -215,20 +211,6 @@ class Agents:
         """List the agents, in the order of their ids. Raises InvalidDocument. Cost: reading a small file for each."""
         presence = self.presence.online()
         return [_agent_of(self.documents.read(id), presence) for id in self.names()]
-
-
-def ids_for(path: str) -> tuple[str, str]:
-    """The id for an agent that works in a folder, and the one for when another folder has taken the first."""
-    suffix = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:6]
-    plain = slug(os.path.basename(path))[: MAX_AGENT_ID - _SUFFIX].strip("-") or "agent"
-    return plain, f"{plain}-{suffix}"
-
-
-def slug(text: str) -> str:
-    """A text as an id: its letters as Latin ones, everything else as `-`; empty if nothing is left."""
-    from anyascii import anyascii  # A table of all scripts, which only the name of a new agent needs.
-
-    return re.sub("[^a-z0-9]+", "-", anyascii(text).lower()).strip("-")
 
 
 def _agent_of(document: Document, presence: dict[str, bool]) -> Agent:

@@ -38,6 +38,30 @@ def test_of_leaving_and_joining_the_later_counts() -> None:
     assert members_in(["a", {"id": "a", "leftAt": T1}]) == (Member("a", "", T1),)
 
 
+def test_a_member_has_its_origin_and_its_rights_and_is_written_as_it_was() -> None:
+    items: list[Any] = [
+        {"id": "a", "joinedAt": T2, "invitedBy": "anna", "source": "manual", "canSend": False, "canManage": True},
+        {"id": "b", "joinedAt": T1, "leftAt": T2, "optedOutAt": T2, "invitedBy": "self"},
+        {"id": "c", "source": "default", "canInvite": None},
+    ]
+    a, b, c = members_in(items)
+    assert a == Member("a", T2, invited_by="anna", source="manual", can_send=False, can_manage=True)
+    assert (b.opted_out_at, b.is_in) == (T2, False)
+    assert [member.is_invited for member in (a, b, c, Member("d"))] == [True, False, False, True]
+    assert as_json((a, b, c)) == [*items[:2], {"id": "c", "source": "default"}]
+    assert members_in([{"id": "b", "joinedAt": T3, "leftAt": T2, "optedOutAt": T2}]) == (Member("b", T3),)
+    assert not are_members([{"id": "a", "canSend": "no"}])
+
+
+def test_of_two_items_of_one_agent_the_later_times_stand_and_what_grants_less() -> None:
+    invited = {"id": "a", "joinedAt": T1, "invitedBy": "zoe", "source": "manual", "canSend": True, "canManage": True}
+    alone = {"id": "a", "joinedAt": T2, "invitedBy": "self", "source": "default", "canSend": False}
+    member = Member("a", T2, invited_by="self", source="default", can_send=False)
+    assert members_in([invited, alone]) == members_in([alone, invited]) == (member,)
+    gone = {"id": "a", "leftAt": T3, "optedOutAt": T3}
+    assert members_in([invited, gone])[0].opted_out_at == T3
+
+
 def test_joining_and_leaving_change_one_item_and_keep_the_rest() -> None:
     value: list[Any] = ["anna", {"id": "bob", "joinedAt": T1, "can": ["read"]}]
     gone = left(value, ["bob", "nobody"], T2)

@@ -1,0 +1,100 @@
+"""The channels: conversations with a name, which belong to a project or to all.
+
+What must stay true: the id of a channel's conversation says its scope and its name, so that a name is taken once in a
+scope, also when clones are merged; and what can't be understood grants nothing. Pure; no pydantic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capsule.errors import InvalidInput
+from capsule.format.projects import GLOBAL
+
+ACCESSES = ("open", "members", "private")
+#: Characters.
+MAX_CHANNEL_NAME = 80
+_NAME = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What makes a conversation a channel: `metadata.channel`.
+
+    Attributes:
+        name: Its name.
+        scope: `global`, or the id of the project whose agents find it.
+        access: Who comes in: `open`: who will; `members`: who is invited; `private`: nobody.
+        is_default: Whether the agents of its scope join it when they are registered.
+        topic_required: Whether a message needs a topic there.
+        default_topic: The topic of a message that names none; empty: there is none.
+        owner: The agent whose notes it holds; empty: it holds no notes.
+    """
+
+    name: str
+    scope: str = GLOBAL
+    access: str = "open"
+    is_default: bool = False
+    topic_required: bool = False
+    default_topic: str = ""
+    owner: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id of its conversation."""
+        return notes_id(self.owner) if self.owner else channel_id(self.scope, self.name)
+
+    def as_json(self) -> dict[str, Any]:
+        """The channel as the format writes it."""
+        return {
+            "name": self.name,
+            "scope": self.scope,
+            "access": self.access,
+            "isDefault": self.is_default,
+            "topicRequired": self.topic_required,
+            "defaultTopic": self.default_topic or None,
+            "owner": self.owner or None,
+        }
+
+
+def channel_in(metadata: Mapping[str, Any]) -> Channel | None:
+    """The channel in the metadata of a conversation; None if it is none.
+
+    An access that can't be understood counts as private, and a scope as that of no project.
+    """
+    about = metadata.get("channel")
+    if metadata.get("type") != "channel" or not isinstance(about, dict):
+        return None
+    name, scope, access, topic, owner = (
+        text if isinstance(text := about.get(key), str) else ""
+        for key in ("name", "scope", "access", "defaultTopic", "owner")
+    )
+    flags = (about.get(key) is True for key in ("isDefault", "topicRequired"))
+    return Channel(name, scope, access if access in ACCESSES else "private", *flags, topic, owner)
+
+
+def channel_id(scope: str, name: str) -> str:
+    """The id of the conversation of the channel with this name in this scope."""
+    return f"channel_{scope}_{name}"
+
+
+def notes_id(agent: str) -> str:
+    """The id of the conversation of an agent's notes."""
+    return f"notes_{agent}"
+
+
+def check_channel_name(text: str) -> str:
+    """`text`, if it may be the name of a channel.
+
+    Raises:
+        InvalidInput: It may not.
+    """
+    if len(text) > MAX_CHANNEL_NAME or not _NAME.fullmatch(text):
+        raise InvalidInput(
+            f"{text[:90]!r} is no name of a channel: small letters, digits and - between them, at most "
+            f"{MAX_CHANNEL_NAME}"
+        )
+    return text

@@ -1,0 +1,70 @@
+"""The document of a project: `projects/{id}.json`.
+
+What must stay true: the id of a project is made of its folder and holds no underscore, so that
+`channel_{project}_{name}` names one channel of one project; none is `global`, which stands for no project; only the
+`id` is required, as people write such a file too; unknown fields are kept. What a link lets agents see is for
+`capsule.messaging` to know. Pure; no pydantic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from capsule.errors import InvalidInput
+from capsule.format.new import CURRENT
+from capsule.ids import folder_ids
+
+Document = dict[str, Any]
+
+#: Where agents and channels are that belong to no project.
+GLOBAL = "global"
+PROJECT_ID = "[a-z0-9]+(-[a-z0-9]+)*-[0-9a-f]{6}"
+#: Characters. `channel_{project}_{name}` has at most 128, as every id.
+MAX_PROJECT_ID = 36
+_ID = re.compile(PROJECT_ID)
+
+
+def is_project_id(text: str) -> bool:
+    """Whether `text` may be the id of a project."""
+    return len(text) <= MAX_PROJECT_ID and _ID.fullmatch(text) is not None
+
+
+def check_project_id(text: str) -> str:
+    """`text`, if it may be the id of a project.
+
+    Raises:
+        InvalidInput: It may not.
+    """
+    if not is_project_id(text):
+        raise InvalidInput(
+            f"{text[:60]!r} is no project id: small letters, digits and - between them, at the end - and 6 "
+            f"hexadecimal digits, at most {MAX_PROJECT_ID}"
+        )
+    return text
+
+
+def project_id(path: str) -> str:
+    """The id of the project in a folder: the same on each machine that has it there."""
+    return folder_ids(path, MAX_PROJECT_ID, "project")[1]
+
+
+def new_project(path: str, stamp: str, *, name: str | None = None) -> Document:
+    """The document of a new project, in canonical order.
+
+    Args:
+        path: Its folder.
+        stamp: When it is made, as the format writes times.
+        name: What people call it; None: as its folder.
+    """
+    return {
+        "id": project_id(path),
+        "name": (path.rpartition("/")[2] or path) if name is None else name,
+        "version": CURRENT,
+        "createdAt": stamp,
+        "updatedAt": stamp,
+        "path": path,
+        "lastActive": stamp,
+        "metadata": {},
+        "links": {},
+    }

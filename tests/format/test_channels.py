@@ -1,0 +1,67 @@
+"""Channels and projects: their ids, and what is read out of metadata that says less, or nonsense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capsule.errors import InvalidInput
+from capsule.format.agents import MAX_AGENT_ID, new_agent, project_of
+from capsule.format.channels import MAX_CHANNEL_NAME, Channel, channel_id, channel_in, check_channel_name, notes_id
+from capsule.format.projects import GLOBAL, MAX_PROJECT_ID, check_project_id, is_project_id, new_project, project_id
+from capsule.ids import is_id
+
+STAMP = "2026-01-01T00:00:00.000Z"
+
+
+@pytest.mark.parametrize("path", ["/home/anna/api", "/", "/x/Ünïcode Ω 工", "/x/___", f"/x/{'long-' * 30}", "/a\udcff"])
+def test_a_folder_gives_one_project_id_and_a_channel_of_any_name_there_has_an_id(path: str) -> None:
+    id = project_id(path)
+    assert is_project_id(id) and check_project_id(id) == id == project_id(path) != project_id(f"{path}2")
+    assert len(id) <= MAX_PROJECT_ID
+    assert is_id(channel_id(id, check_channel_name("x" * MAX_CHANNEL_NAME)))
+    assert project_of(new_agent("anna", STAMP, project_path=path)) == id == new_project(path, STAMP)["id"]
+
+
+def test_no_project_is_global_and_an_agent_without_one_is() -> None:
+    assert not is_project_id(GLOBAL)
+    assert project_of({"id": "anna"}) == project_of({"id": "anna", "project": None}) == GLOBAL
+    assert project_of({"id": "anna", "project": GLOBAL, "projectPath": "/p"}) == GLOBAL
+    for text in ("", "api", "api-12345g", "Api-123456", "a_b-123456", "-123456", f"{'x' * 30}-123456", "a-123456\n"):
+        assert not is_project_id(text)
+        with pytest.raises(InvalidInput):
+            check_project_id(text)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "Releases", "a_b", "a b", "a\n", "é", "x" * (MAX_CHANNEL_NAME + 1)])
+def test_a_name_that_would_make_two_ids_alike_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput):
+        check_channel_name(name)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "channel"),
+    [
+        ({}, None),
+        ({"type": "channel"}, None),
+        ({"type": "channel", "channel": "general"}, None),
+        ({"type": "chat", "channel": {"name": "a", "access": "open"}}, None),
+        ({"type": "channel", "channel": {}}, Channel("", "", "private")),
+        ({"type": "channel", "channel": {"name": "a", "access": "oepn", "scope": 5}}, Channel("a", "", "private")),
+        ({"type": "channel", "channel": {"name": "a", "access": None, "isDefault": 1}}, Channel("a", "", "private")),
+        ({"type": "channel", "channel": {"name": "a", "scope": GLOBAL, "access": "open"}}, Channel("a")),
+    ],
+)
+def test_what_can_not_be_understood_grants_nothing(metadata: dict[str, Any], channel: Channel | None) -> None:
+    assert channel_in(metadata) == channel
+
+
+def test_a_channel_is_read_as_it_was_written_and_names_its_conversation() -> None:
+    for channel in (
+        Channel("releases", "api-123456", "members", True, True, "misc"),
+        Channel("notes", access="private", owner="x" * MAX_AGENT_ID),
+    ):
+        assert channel_in({"type": "channel", "channel": channel.as_json()}) == channel
+    assert Channel("releases", "api-123456").id == "channel_api-123456_releases"
+    assert channel.id == notes_id("x" * MAX_AGENT_ID) and is_id(channel.id)
