@@ -72,8 +72,9 @@ def channel_in(metadata: Mapping[str, Any]) -> Channel | None:
         text if isinstance(text := about.get(key), str) else ""
         for key in ("name", "scope", "access", "defaultTopic", "owner")
     )
-    flags = (about.get(key) is True for key in ("isDefault", "topicRequired"))
-    return Channel(name, scope, access if access in ACCESSES else "private", *flags, topic, owner)
+    is_default, topic_required = (about.get(key) is True for key in ("isDefault", "topicRequired"))
+    access = access if access in ACCESSES else "private"
+    return Channel(name, scope, access, is_default, topic_required, topic, owner)
 
 
 def channel_id(scope: str, name: str) -> str:

@@ -10,8 +10,11 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from capsule.format.channels import Channel, channel_in
 from capsule.format.members import Member, are_members, as_json, members_in
 from capsule.format.servers import are_switches, switches_in
+
+_OPTIONAL = ("sourceConversationId", "titleSetBy", "forkedFrom", "history", "createdBy", "description")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,9 @@ class Head:
         mcp_servers: The MCP servers that are on (True) or off there, other than by default.
         participants: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
+        created_by: Who made it; None: it does not say.
+        description: What it is for; None: it does not say.
+        channel: What makes it a channel; None: it is none.
         lock: The lock as it stands in the capsule, when it is active; else None.
         path: The file.
         bytes: Size of the file.
@@ -48,6 +54,9 @@ class Head:
     conflicts: tuple[str, ...] = ()
     participants: tuple[Member, ...] = ()
     history: str = ""
+    created_by: str | None = None
+    description: str | None = None
+    channel: Channel | None = None
     lock: dict[str, Any] | None = None
     path: str = ""
     bytes: int = 0
@@ -61,7 +70,7 @@ class Head:
             return None
         texts: list[Any] = [document.get(name) for name in ("id", "title", "version", "createdAt", "updatedAt")]
         texts.append(about.get("mode", "api"))
-        optional = [about.get(name) for name in ("sourceConversationId", "titleSetBy", "forkedFrom", "history")]
+        optional = [about.get(name) for name in _OPTIONAL]
         tags, lock, servers = about.get("tags", []), about.get("lock"), about.get("mcpServers")
         members = about.get("participants")
         if (
@@ -77,10 +86,10 @@ class Head:
             return None
         flags = (about.get(name) is True for name in ("pinned", "archived", "isSummary"))
         holder = lock if lock and lock.get("active") is True else None
-        *named, history = optional
+        *named, history, created_by, description = optional
         more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *named]
         on = switches_in(servers) if servers else {}
-        whose = members_in(members) if members else (), history or ""
+        whose = members_in(members) if members else (), history or "", created_by, description, channel_in(about)
         return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), *whose, holder, path, size))
 
     @property
@@ -95,7 +104,8 @@ class Head:
         shown = {camel(name): value for name, value in asdict(self).items() if name != "damaged"}
         shown["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
         shown["participants"] = as_json(self.participants)
-        for name in ("conflicts", "participants", "history"):
+        shown["channel"] = self.channel and self.channel.as_json()
+        for name in ("conflicts", "participants", "history", "createdBy", "description", "channel"):
             if not shown[name]:
                 del shown[name]
         return shown
@@ -113,10 +123,13 @@ class ParsedHead:
         untitled: Whether the first user message gives it its title.
         participants: The agents that take part, and those that left.
         joined: When the latest of them joined; empty: all were there from the start.
+        channel: What makes it a channel; None: it is none.
         current: The `currentNode`; None: the last message is the end of the active branch.
     """
 
-    __slots__ = ("current", "document", "joined", "lock", "metadata", "participants", "tag", "type", "untitled")
+    __slots__ = (
+        *("channel", "current", "document", "joined", "lock", "metadata", "participants", "tag", "type", "untitled"),
+    )
 
     def __init__(self, tag: str, document: dict[str, Any]) -> None:
         self.tag = tag
@@ -129,6 +142,7 @@ class ParsedHead:
         self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
         self.participants = members_in(self.metadata.get("participants"))
         self.joined = max((member.joined_at for member in self.participants), default="")
+        self.channel = channel_in(self.metadata)
         current = self.metadata.get("currentNode")
         self.current: str | None = current if isinstance(current, str) else None
 

@@ -132,17 +132,19 @@ def _changed(value: Any, ids: Iterable[str], fields: dict[str, Any], *, was_in: 
 
 
 def _is_member(item: Any) -> bool:
-    if type(item) is dict:
-        known = ((_TYPES[name], value) for name, value in item.items() if name in _TYPES)
-        return type(item.get("id")) is str and all(value is None or type(value) is type_ for type_, value in known)
-    return type(item) is str
+    if type(item) is not dict:
+        return type(item) is str
+    for name, value in item.items():
+        if value is not None and type(value) is not _TYPES.get(name, type(value)):
+            return False
+    return type(item.get("id")) is str
 
 
 def _member(item: Item) -> Member:
     if isinstance(item, str):
         return Member(item)
     get = item.get
-    times = (sortable(time) if (time := get(name)) else "" for name in _TIMES)
+    times = [sortable(time) if (time := get(name)) else "" for name in _TIMES]
     return _sound(item["id"], *times, get("invitedBy") or "", get("source") or "", *map(get, _RIGHTS))
 
 
@@ -153,8 +155,9 @@ def _both(one: Member, other: Member) -> Member:
 
 def _sound(id: str, joined_at: str, left_at: str, opted_out_at: str, *rest: Any) -> Member:
     """A member without the times of leaving that a later time of joining made void."""
-    left, opted_out = (time if time >= joined_at else "" for time in (left_at, opted_out_at))
-    return Member(id, joined_at, left, opted_out, *rest)
+    if joined_at:
+        left_at, opted_out_at = (time if time >= joined_at else "" for time in (left_at, opted_out_at))
+    return Member(id, joined_at, left_at, opted_out_at, *rest)
 
 
 def _item(member: Member) -> Item:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from capsule import Store
 from capsule.errors import InvalidInput
 from capsule.format.agents import MAX_AGENT_ID, new_agent, project_of
 from capsule.format.channels import MAX_CHANNEL_NAME, Channel, channel_id, channel_in, check_channel_name, notes_id
+from capsule.format.head import Head, ParsedHead
+from capsule.format.new import new_capsule
 from capsule.format.projects import GLOBAL, MAX_PROJECT_ID, check_project_id, is_project_id, new_project, project_id
 from capsule.ids import is_id
 
@@ -65,3 +68,19 @@ def test_a_channel_is_read_as_it_was_written_and_names_its_conversation() -> Non
         assert channel_in({"type": "channel", "channel": channel.as_json()}) == channel
     assert Channel("releases", "api-123456").id == "channel_api-123456_releases"
     assert channel.id == notes_id("x" * MAX_AGENT_ID) and is_id(channel.id)
+
+
+def test_the_index_and_the_head_of_a_file_say_the_same_of_a_channel() -> None:
+    channel = Channel("releases", "api-123456", "members", default_topic="misc")
+    store = Store.in_memory()
+    metadata = {"channel": channel.as_json(), "description": "What goes out", "createdBy": "anna"}
+    members = [{"id": "anna", "joinedAt": STAMP, "invitedBy": "bob", "canInvite": False}, "bob"]
+    document = new_capsule(channel.id, "releases", STAMP, type="channel", metadata=metadata | {"participants": members})
+    store.engine.create("conversations", document)
+    (head,) = store.list().heads
+    assert head == Head.of(document, head.path, head.bytes)
+    assert (head.channel, head.description, head.created_by) == (channel, "What goes out", "anna")
+    shown = head.as_json()
+    assert (shown["channel"], shown["participants"]) == (channel.as_json(), members)
+    assert ParsedHead("", document).channel == channel
+    assert store.engine.index.of_agent("anna")[0].members == head.participants

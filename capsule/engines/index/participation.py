@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.rows import HEAD_FIELDS, members_of
-from capsule.format.members import Member
+from capsule.engines.index.rows import HEAD_FIELDS
+from capsule.format.members import Member, members_in
 
 _LAST = "(SELECT id FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 _MINE = (
@@ -106,7 +106,7 @@ class Participations:
     def _entry(self, row: tuple[Any, ...], was: _Entry | None = None) -> _Entry:
         id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, last = row
         of = orjson.loads(head)
-        members, is_archived = members_of(of[_MEMBERS]), bool(archived)
+        members, is_archived = members_in(of[_MEMBERS]), bool(archived)
         mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, members, of[_HISTORY], last)
         if was is not None and was[-1] == mine:
             mine = was[-1]

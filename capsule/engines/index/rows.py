@@ -15,8 +15,9 @@ import orjson
 from capsule.engines.index.messages import Message, ms_of
 from capsule.engines.index.reading import Found, Row
 from capsule.engines.index.search import words
+from capsule.format.channels import Channel
 from capsule.format.head import Head
-from capsule.format.members import Member
+from capsule.format.members import as_json, members_in
 from capsule.format.tree import tree
 from capsule.timestamps import sortable
 
@@ -44,15 +45,18 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
     path = f"{prefix}{id}.json"
     if damaged or head is None:
         return Head(id=id, path=path, bytes=size, damaged=damaged)
-    title, version, created_at, mode, type, tags, *more, conflicts, members, history = orjson.loads(head)
-    locked = orjson.loads(lock) if lock else None
-    rest = (tuple(tags), *more, tuple(conflicts), members_of(members), history, locked, path, size)
+    title, version, created_at, mode, type, tags, *more, conflicts, members, history, maker, about, channel = (
+        orjson.loads(head)
+    )
+    whose = members_in(members), history, maker, about, channel and Channel(**channel)
+    rest = (tuple(tags), *more, tuple(conflicts), *whose, orjson.loads(lock) if lock else None, path, size)
     return Head(*(id, title, version, created_at, updated_at, mode, type, *rest))
 
 
-def members_of(members: list[dict[str, str]]) -> tuple[Member, ...]:
-    """The members as that column has them."""
-    return tuple([Member(*member.values()) for member in members])
+def fields_of(head: Head) -> bytes:
+    """The JSON array of the column `head`: members as the format writes them, and a channel by its attributes."""
+    values = [as_json(head.participants) if name == "participants" else getattr(head, name) for name in HEAD_FIELDS]
+    return orjson.dumps(values)
 
 
 class Rows:
@@ -264,7 +268,7 @@ class Rows:
 
     def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:
         was = orjson.loads(row["head"]) if row["head"] else [None] * len(HEAD_FIELDS)
-        now = orjson.loads(orjson.dumps([getattr(head, name) for name in HEAD_FIELDS]))
+        now = orjson.loads(fields_of(head))
         fields = [name for name, old, new in zip(HEAD_FIELDS, was, now, strict=True) if old != new]
         if found.current != row["current"]:
             fields.append("current_node")
@@ -300,7 +304,7 @@ def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
     values["rest"], values["context"] = found.rest
     if head is not None:
         values |= {
-            "head": orjson.dumps([getattr(head, name) for name in HEAD_FIELDS]).decode(),
+            "head": fields_of(head).decode(),
             "title": head.title,
             "created_at": head.created_at,
             "mode": head.mode,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 10
+VERSION = 11
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
