@@ -1,15 +1,17 @@
-"""The settings of a store, as `capsule.toml` gives them.
+"""The settings of a store, and what is declared of channels, agents and links, as `capsule.toml` gives them.
 
 What must stay true: an empty `capsule.toml` means the defaults below. An invalid value is an error that names the file
 and the setting, never a silent default. An unknown setting is only a warning, with its line and the most similar
-setting, so that an older Capsule opens a newer store.
+setting, so that an older Capsule opens a newer store. What is declared takes no effect here.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from reprlib import Repr
 from typing import Any
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
@@ -41,6 +43,11 @@ TEMPLATE = """\
 # The files in the folder of an agent's project that say how much mail waits while the agent is away. The first is made
 # where it is missing, the others are not. [] means none.
 # files = ["CLAUDE.md", "AGENTS.md"]
+
+# Channels, links and the policies of agents can be declared, and take effect when a person applies them.
+# [channels.releases]
+# access = "members"
+# members = ["anna"]
 """
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -64,6 +71,8 @@ class Settings:
     """The settings in a `capsule.toml`; durations in seconds, sizes in bytes.
 
     Attributes:
+        channels, agents: What is declared of each, by name: the checked fields that the file gives.
+        links: By project, the projects whose agents its own agents see.
         unknown: A problem for each setting that this version doesn't know.
     """
 
@@ -74,6 +83,9 @@ class Settings:
     message_bytes: int = 10_000_000
     document_bytes: int = 500_000_000
     notification_files: tuple[str, ...] = ("CLAUDE.md", "AGENTS.md")
+    channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    agents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown: tuple[Problem, ...] = field(default=())
 
     @property
@@ -83,55 +95,101 @@ class Settings:
         return {name: getattr(self, name) for name in names}
 
 
+#: A YAML file of a few lines can hold a list whose text would fill the memory.
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxstring = 2, 60
+_shown = _SHORT.repr
+
+
 def _duration(value: Any) -> float:
     if isinstance(value, str):
         return seconds(value)
-    raise InvalidInput(f"{value!r} is no duration: write it in quotes, such as {'30m'!r}")
+    raise InvalidInput(f"{_shown(value)} is no duration: write it in quotes, such as {'30m'!r}")
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
+    """`value`, if it is true or false; else InvalidInput is raised, as by each check of a value here."""
     if isinstance(value, bool):
         return value
-    raise InvalidInput(f"{value!r} is neither true nor false")
+    raise InvalidInput(f"{_shown(value)} is neither true nor false")
 
 
-def _append(value: Any) -> str:
-    if value in ("splice", "replace"):
-        return str(value)
-    raise InvalidInput(f'{value!r} is neither "splice" nor "replace"')
+def one_of(*words: str) -> Callable[[Any], str]:
+    """The check that a value is one of these words."""
+
+    def check(value: Any) -> str:
+        if value in words:
+            return str(value)
+        raise InvalidInput(f"{_shown(value)} is none of: {', '.join(words)}")
+
+    return check
+
+
+def text(value: Any) -> str:
+    """`value`, if it is a text."""
+    if isinstance(value, str):
+        return value
+    raise InvalidInput(f"{_shown(value)} is no text")
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """`value`, if it is a list of names."""
+    if isinstance(value, list) and all(isinstance(name, str) and name and "\0" not in name for name in value):
+        return tuple(value)
+    raise InvalidInput(f"{_shown(value)} is no list of names")
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise InvalidInput(f"{_shown(value)} is no table")
 
 
 def _bytes(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise InvalidInput(f"{value!r} is no number of bytes above 0")
+    raise InvalidInput(f"{_shown(value)} is no number of bytes above 0")
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(name, str) and name and "\0" not in name for name in value):
-        return tuple(value)
-    raise InvalidInput(f"{value!r} is no list of file names")
-
-
-_KNOWN = {
-    "shared": ("shared", _flag),
-    "storage.append": ("append", _append),
+Check = Callable[[Any], Any]
+DM = one_of("open", "restricted", "closed")
+DISCOVERABLE = one_of("public", "project", "private")
+#: The settings by name, each with its attribute and its check; NAME is one that the person chooses.
+_KNOWN: dict[str, tuple[str, Check]] = {
+    "shared": ("shared", flag),
+    "storage.append": ("append", one_of("splice", "replace")),
     "storage.mutex_timeout": ("mutex_timeout_s", _duration),
     "lock.ttl": ("lock_ttl_s", _duration),
     "limits.message_bytes": ("message_bytes", _bytes),
     "limits.document_bytes": ("document_bytes", _bytes),
-    "notifications.files": ("notification_files", _names),
+    "notifications.files": ("notification_files", names),
+    "channels.NAME": ("", _table),
+    "channels.NAME.scope": ("", text),
+    "channels.NAME.access": ("", one_of("open", "members", "private")),
+    "channels.NAME.description": ("", text),
+    "channels.NAME.default": ("", flag),
+    "channels.NAME.members": ("", names),
+    "channels.NAME.topic_required": ("", flag),
+    "channels.NAME.default_topic": ("", text),
+    "agents.NAME": ("", _table),
+    "agents.NAME.dm": ("", DM),
+    "agents.NAME.discoverable": ("", DISCOVERABLE),
+    "agents.NAME.description": ("", text),
+    "agents.NAME.allow": ("", names),
+    "agents.NAME.block": ("", names),
+    "links.NAME": ("", names),
 }
+_DECLARED = ("channels", "agents", "links")
+_Keys = tuple[str, ...]
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _leaves(table: Mapping[str, Any], above: _Keys = ()) -> Iterator[tuple[_Keys, Any]]:
+    """The settings in a table with the keys that lead to them; an empty table is one too."""
     for key, value in table.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*above, key))
         else:
-            flat[prefix + key] = value
-    return flat
+            yield (*above, key), value
 
 
 def parse(data: bytes, path: str) -> Settings:
@@ -141,30 +199,61 @@ def parse(data: bytes, path: str) -> Settings:
         InvalidDocument: It is no TOML, or a setting has a value that can't be accepted.
     """
     try:
-        given = _flat(tomllib.loads(data.decode()))
+        table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"line (\d+), column (\d+)", str(error))
         line, column = (int(place[1]), int(place[2])) if place else (0, 0)
         raise InvalidDocument.of([Problem(path, line, column, "", f"is no TOML: {error}")]) from error
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    unknown = []
+    for keys, value in _leaves(table):
+        name = ".".join((keys[0], "NAME", *keys[2:]) if keys[0] in _DECLARED and keys[1:] else keys)
         if name in _KNOWN:
             attribute, check = _KNOWN[name]
             try:
-                values[attribute] = check(value)
+                _put(values, (attribute,) if attribute else keys, check(value))
             except InvalidInput as error:
-                raise InvalidDocument.of([Problem(path, 0, 0, name, str(error))]) from error
-    return Settings(**values, unknown=tuple(_unknown(name, data, path) for name in given if name not in _KNOWN))
+                raise InvalidDocument.of([Problem(path, *_place(keys, data), ".".join(keys), str(error))]) from error
+        elif value != {}:
+            what = f"is no setting that this version of Capsule knows{meant(name, _KNOWN)}"
+            unknown.append(Problem(path, *_place(keys, data), ".".join(keys), what))
+    return Settings(**values, unknown=tuple(unknown))
 
 
-def _unknown(name: str, data: bytes, path: str) -> Problem:
-    """The problem of a setting that this version doesn't know."""
+def _put(values: dict[str, Any], keys: _Keys, value: Any) -> None:
+    for key in keys[:-1]:
+        values = values.setdefault(key, {})
+    values[keys[-1]] = value
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What to say of an unknown name: the known one that it resembles, or all of them."""
     from difflib import get_close_matches
 
-    last = name.rpartition(".")[2]
-    key = re.compile(rf"""^\s*(?:[\w."'-]+\.\s*)?["']?{re.escape(last)}["']?\s*=""")
-    line = next((n for n, line in enumerate(data.decode().splitlines(), 1) if key.match(line)), 0)
-    by_last = {known.rpartition(".")[2]: known for known in _KNOWN}
-    near = get_close_matches(name, _KNOWN, 1) or [by_last[match] for match in get_close_matches(last, by_last, 1)]
-    meant = f"; did you mean {near[0]}?" if near else f"; the settings are: {', '.join(_KNOWN)}"
-    return Problem(path, line, 1, name, f"is no setting that this version of Capsule knows{meant}")
+    by_last = {each.rpartition(".")[2]: each for each in known}
+    last = [by_last[match] for match in get_close_matches(name.rpartition(".")[2], by_last, 1)]
+    near = get_close_matches(name, known, 1) or last
+    return f"; did you mean {near[0]}?" if near else f"; the settings are: {', '.join(known)}"
+
+
+def _place(keys: _Keys, data: bytes) -> tuple[int, int]:
+    """The line and column of a setting; (0, 0): it isn't found."""
+    table: _Keys = ()
+    for number, line in enumerate(data.decode().splitlines(), 1):
+        if match := _LINE.match(line):
+            here = _keys_in(match["table"] or match["key"])
+            table, here = (here, ()) if match["table"] else (table, table + here)
+            if here and keys[: len(here)] == here:
+                return number, 1
+    return 0, 0
+
+
+_LINE = re.compile(r"\s*(?:\[(?P<table>[^\]]+)\]|(?P<key>[^=#\[]+)=)")
+
+
+def _keys_in(dotted: str) -> _Keys:
+    """The keys of a dotted key; none: it is no key."""
+    try:
+        return next(_leaves(tomllib.loads(f"{dotted}=0")))[0]
+    except tomllib.TOMLDecodeError:
+        return ()

@@ -128,9 +128,17 @@ def test_a_directory_that_is_no_store_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_invalid_settings_are_refused_by_name(root: Path) -> None:
-    for text in ["shared = 1", "[limits]\nmessage_bytes = -1", "[lock]\nttl = 30", "= x"]:
+    for text, place in [
+        ("shared = 1", ":1:1: shared: "),
+        ("[limits]\nmessage_bytes = -1", ":2:1: limits.message_bytes: "),
+        ("[lock]\nttl = 30", ":2:1: lock.ttl: "),
+        ("= x", ":1:"),
+        ("[channels.a]\naccess = 'open'\n[channels.b]\naccess = 'opn'", ":4:1: channels.b.access: "),
+        ("[links]\n'my.app' = 'web'", ":2:1: links.my.app: "),
+        ("agents.bob = 1", ":1:1: agents.bob: "),
+    ]:
         (root / "capsule.toml").write_text(text)
-        with pytest.raises(InvalidDocument, match=r"capsule\.toml"):
+        with pytest.raises(InvalidDocument, match=re.escape(f"capsule.toml{place}")):
             Store.open(root)
 
 
@@ -142,6 +150,8 @@ def test_a_misspelt_setting_is_named_with_its_line_and_the_closest_name(
         ("[limit]\nmessage_bytes = 9", r"capsule\.toml:2:1: limit\.message_bytes: .*limits\.message_bytes"),
         ("mutex_timeout = '1s'", r"capsule\.toml:1:1: mutex_timeout: .*storage\.mutex_timeout"),
         ("storage.colour = 1", r"capsule\.toml:1:1: storage\.colour: .*storage\.append"),
+        ("[channels.a]\n[channels.'b c']\nacess = 1", r"capsule\.toml:3:1: channels\.b c\.acess: .*NAME\.access"),
+        ("links = 1", r"capsule\.toml:1:1: links: "),
     ]:
         (root / "capsule.toml").write_text(text)
         Store.open(root).close()
