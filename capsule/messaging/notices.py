@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import drop_name, name_also, naming, open_document, pread_all, replace_file
+from capsule.engines.files.disk.whole_files import content, drop_name, name_also, naming, replace_file
 from capsule.errors import CapsuleError, Refused, StoreBusy
 from capsule.format.text.notice_block import edited, has_block, plain
 from capsule.ids import new_id
@@ -152,7 +152,7 @@ class _File:
         """What it holds; None: it is not there. Raises as `clean` does."""
         if not self.path.startswith(os.path.join(self.folder, "")):
             raise Refused(f"{self.path} lies outside of the project {self.folder}, and stays as it is", path=self.path)
-        return _content(self.path, self.settings.document_bytes)
+        return content(self.path, self.settings.document_bytes)
 
     def change(self, lines: Callable[[bool], Sequence[str]]) -> bool:
         """Give the block the lines that `lines` answers, when it is told whether there is a block.
@@ -186,22 +186,9 @@ class _File:
                 os.rename(self.path, aside)
             except FileNotFoundError:
                 return
-            changed = _content(aside, self.settings.document_bytes) != before
+            changed = content(aside, self.settings.document_bytes) != before
             if changed:
                 name_also(sys, aside, self.path)
             drop_name(sys, aside)
         if changed:
             raise StoreBusy(f"{self.path} was changed by another program meanwhile", id=self.path, holder="others")
-
-
-def _content(path: str, most: int) -> bytes | None:
-    sys = Syscalls()
-    with naming(path, "read"):
-        try:
-            fd, found = open_document(sys, path, os.O_RDONLY, most)
-        except FileNotFoundError:
-            return None
-        try:
-            return pread_all(sys, fd, found.st_size)
-        finally:
-            sys.close(fd)

@@ -85,6 +85,25 @@ def open_document(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int,
     return fd, found
 
 
+def content(path: str, most: int) -> bytes | None:
+    """The bytes of a regular file of at most `most` bytes, which is no document; None: there is none.
+
+    Raises:
+        InvalidDocument: Something else is in its place, or it is larger.
+        Refused, StorageFailed: The system did not permit it.
+    """
+    sys = Syscalls()
+    with naming(path, "read"):
+        try:
+            fd, found = open_document(sys, path, os.O_RDONLY, most)
+        except FileNotFoundError:
+            return None
+        try:
+            return pread_all(sys, fd, found.st_size)
+        finally:
+            sys.close(fd)
+
+
 def ensure_regular(sys: Syscalls, path: str) -> None:
     """Raise InvalidDocument when something other than a regular file is at `path`; FileNotFoundError for nothing."""
     found = sys.lstat(path)
