@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -98,16 +99,28 @@ class HttpStores(Stores):
         assert holder is not None
         # The SDK's own record of the session: what a header says may be made up.
         connection = sdk.connection_of(ctx.session)
+        with self._running():
+            if connection.session_id is None:
+                return self._of_holder(holder)
+            return self._sessions.get(connection.session_id) or self._begun(connection, holder)
+
+    def of_holder(self, holder: str) -> Store:
+        """The store of a holder's requests that have no session; it stays open while it is asked for again."""
+        with self._running():
+            return self._of_holder(holder).store
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
         with self._guard:
             if self._is_over:
                 raise InvalidInput("the server is being stopped")
-            if connection.session_id is None:
-                opened = self._holders.get(holder)
-                if opened is None:
-                    opened = self._holders[holder] = self._open(holder, instance=holder)
-                opened.used = time.monotonic()
-            else:
-                opened = self._sessions.get(connection.session_id) or self._begun(connection, holder)
+            yield
+
+    def _of_holder(self, holder: str) -> _Opened:
+        opened = self._holders.get(holder)
+        if opened is None:
+            opened = self._holders[holder] = self._open(holder, instance=holder)
+        opened.used = time.monotonic()
         return opened
 
     def _begun(self, connection: Connection, holder: str) -> _Opened:

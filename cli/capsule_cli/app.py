@@ -27,7 +27,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("conversations", "list (ls)", "List the conversations, the latest first."),
         ("search", "search", "Find messages and titles by their words."),
         ("watch", "tail", "Print the last messages, and follow with -f."),
-        ("watch", "watch", "Report changes as they happen."),
+        ("watch", "watch, events", "Report changes as they happen, or those since a cursor."),
         ("edit", "edit", "Change a conversation or message in your editor."),
     ),
     "Order and remove": (

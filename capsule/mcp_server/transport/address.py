@@ -15,6 +15,8 @@ from capsule.errors import InvalidInput, Refused
 
 #: Where on the server the protocol is spoken.
 PATH = "/mcp"
+#: Where on the server the events are.
+EVENTS = "/events"
 _LOOPBACK = "127.0.0.1"
 
 

@@ -28,7 +28,8 @@ from capsule.errors import CapsuleError
 from capsule.mcp_server import unread
 from capsule.mcp_server.access import SCOPES
 from capsule.mcp_server.sessions import log
-from capsule.mcp_server.transport.address import PATH, Listener, security
+from capsule.mcp_server.transport.address import EVENTS, PATH, Listener, security
+from capsule.mcp_server.transport.events import events_of
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 
 if TYPE_CHECKING:
@@ -105,10 +106,12 @@ def serve(
         return JSONResponse({"status": "ok"})
 
     server.custom_route("/health", methods=["GET"])(health)
+    named = security(listener, hosts)
+    server.custom_route(EVENTS, methods=["GET"])(events_of(stores, named))
 
     app = server.streamable_http_app(
         streamable_http_path=PATH,
-        transport_security=security(listener, hosts),
+        transport_security=named,
         # A session is a lease: one that is idle for as long as a lock may be has gone, and its locks with it.
         session_idle_timeout=settings.lock_ttl_s,
         max_sessions=_MOST_SESSIONS,
@@ -232,10 +235,11 @@ class _Edge:
 
 
 def _normalised(scope: Scope) -> Scope:
-    """A request whose Host and Origin can be compared, and that asks for no stream to be resumed: none can be."""
+    """A request whose Host and Origin can be compared, and that asks for no stream of the protocol to be resumed."""
     folded = (b"host", b"origin")
     headers = [(name, value.lower() if name in folded else value) for name, value in scope["headers"]]
-    return {**scope, "headers": [pair for pair in headers if pair[0] != b"last-event-id"]}
+    kept = [pair for pair in headers if pair[0] != b"last-event-id" or scope["path"] == EVENTS]
+    return {**scope, "headers": kept}
 
 
 class _Answer:

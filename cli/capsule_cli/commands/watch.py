@@ -1,4 +1,4 @@
-"""`watch` and `tail`: changes as they come, and the end of a conversation as it grows.
+"""`watch`, `events` and `tail`: changes as they come or came, and the end of a conversation as it grows.
 
 What must stay true: a line is written as soon as its change is known, and the one after it only when the first has been
 taken; both end at once, whatever they wait for; a text that stands in a file can't command the terminal.
@@ -65,9 +65,39 @@ def watch(
             answer({"cursor": now}, now, line=True)
             return
         for change in followed(store, cursor, [store.resolve(id) for id in ids] if ids else None):
-            _tell(change)
+            _tell(change, change.as_json())
             if exec_ is not None:
                 _run(exec_, change, store.root)
+
+
+@commands.command("events")
+def events(
+    since: str | None = option("--since CURSOR", "Begin with the events after this cursor. Without it: from now on."),
+    topics: str = option(
+        "--topics LIST",
+        "Print only these, with commas: messages, channels, groups, directs, conversations.",
+        "",
+    ),
+    follow: bool = flag("--follow -f", "Go on with what happens, until Ctrl-C."),
+) -> None:
+    """Print what happened since a cursor, a line each, and then the cursor to go on from.
+
+    With --as the events are those of conversations that the agent may read. With --json a line is a JSON object with
+    `kind`, `id`, `topics` and `cursor`; the last line has only the cursor. With -f each event has its own.
+    """
+    from capsule.watch.events import as_json, check_topics, topics_of
+
+    wanted = check_topics(filter(None, topics.split(",")))
+    if follow:
+        end_at_once()
+    with store_of() as store:
+        found = store.changes(since)
+        while found.changes or follow:
+            for change in found.changes:
+                if wanted.intersection(topics_of(change)):
+                    _tell(change, as_json(change))
+            found = store.wait_for_changes(found.cursor) if follow else store.changes(found.cursor)
+        answer({"cursor": found.cursor}, found.cursor, line=True)
 
 
 def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator[Change]:
@@ -78,9 +108,9 @@ def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator
         since = found.cursor
 
 
-def _tell(change: Change) -> None:
+def _tell(change: Change, shown: dict[str, Any]) -> None:
     if asked.json:
-        out_json(change.as_json(), line=True)
+        out_json(shown, line=True)
     elif in_terminal():
         at = short_time(change.at, "seconds")
         out(one_line(f"{at}  {change.kind:<8}  {change.id}  {_details(change)}".rstrip()))
