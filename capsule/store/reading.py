@@ -7,7 +7,7 @@ answer, so that the answer fits the files.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -180,6 +180,7 @@ class Reading:
         branch: str = "all",
         in_tools: bool = False,
         profile: str = "balanced",
+        where: Mapping[str, Any] | None = None,
         limit: int = 20,
         cursor: str | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -200,17 +201,22 @@ class Reading:
             branch: `all`: messages of every branch; `active`: messages of the active branch.
             in_tools: Search tool calls and reasoning too.
             profile: The weight of a message's age: `recent`, `balanced` or `exact`.
+            where: Only messages whose fields fit this filter, such as `{"confidence": {"$gte": 0.5}}`: their topic,
+                thread, mentions, confidence, intent, priority, model, and whatever is in their metadata
+                (docs/search.md). Titles are not searched then.
             limit: The largest number of hits in a page.
             cursor: `Found.cursor` of the page before, with the same query and options.
             progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
 
         Raises:
-            InvalidInput: An option can't be accepted, or the cursor belongs to another search.
+            InvalidInput: An option can't be accepted, a pattern of the filter takes longer than a second, or the cursor
+                belongs to another search.
             StorageFailed, StoreBusy: The index can't be built.
 
         Cost: as `heads`, and about a microsecond for each match that is ranked.
         """
         from capsule.engines.index.search.search import Asked, check
+        from capsule.format.filters import parse
 
         asked = Asked(
             query=query,
@@ -225,6 +231,7 @@ class Reading:
             branch=branch,
             in_tools=in_tools,
             profile=profile,
+            where=None if where is None else parse(where),
             limit=limit,
             cursor=cursor,
         )

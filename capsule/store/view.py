@@ -21,6 +21,7 @@ from capsule.timestamps import parse, sortable
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.protocols import Trashed
+    from capsule.engines.index.facts import Place, Value
     from capsule.engines.index.pages import Listed
     from capsule.engines.index.search.hits import Found
     from capsule.engines.index.search.search import Asked
@@ -241,6 +242,18 @@ class IndexView:
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:
         """See `Index.search`."""
         return self._engine.index.search(asked, now_ms, progress, hidden=self.hidden())
+
+    def messages_with(self, where: object, conversation: str | None = None) -> list[Place]:
+        """See `Index.messages_with`."""
+        return self._engine.index.messages_with(where, conversation, hidden=self.hidden())
+
+    def mentions_of(self, agent: str) -> list[Place]:
+        """See `Index.mentions_of`."""
+        return self._engine.index.mentions_of(agent, hidden=self.hidden())
+
+    def values_of(self, path: str, conversation: str) -> list[Value]:
+        """See `Index.values_of`."""
+        return self._engine.index.values_of(path, conversation, hidden=self.hidden())
 
     def listed(
         self,

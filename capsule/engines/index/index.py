@@ -20,6 +20,7 @@ from capsule.format.head import Head
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
+    from capsule.engines.index.facts import Place, Value
     from capsule.engines.index.pages import Listed
     from capsule.engines.index.participation import Mine, Said
     from capsule.engines.index.search.hits import Found as FoundHits
@@ -196,6 +197,41 @@ class Index(Refreshing):
         from capsule.engines.index.search.search import search
 
         return self.query(lambda db: search(db, asked, now_ms, hidden), progress=progress)
+
+    def messages_with(
+        self,
+        where: object,
+        conversation: str | None = None,
+        *,
+        hidden: Mapping[str, int | None] = MappingProxyType({}),
+    ) -> list[Place]:
+        """The messages that a filter fits, of one conversation or of all sound ones, each in its order.
+
+        For `hidden` see `search`. Raises InvalidInput. Costs about half a microsecond for each value that is compared,
+        and a look-up for each message that is found.
+        """
+        from capsule.engines.index import facts
+        from capsule.engines.index.hidden import hide
+        from capsule.format.filters import parse
+
+        parsed = parse(where)
+        return self.query(lambda db: facts.messages_with(db, parsed, conversation, hide(db, hidden)))
+
+    def mentions_of(self, agent: str, *, hidden: Mapping[str, int | None] = MappingProxyType({})) -> list[Place]:
+        """The messages that mention an agent (or "@all") as one that takes part. For `hidden` see `search`."""
+        return self.messages_with({"mentions": agent}, hidden=hidden)
+
+    def values_of(
+        self, path: str, conversation: str, *, hidden: Mapping[str, int | None] = MappingProxyType({})
+    ) -> list[Value]:
+        """The numbers and texts that the messages of a conversation have at a path, the last one first.
+
+        For `hidden` see `search`. Costs a look-up for each message of the conversation.
+        """
+        from capsule.engines.index import facts
+        from capsule.engines.index.hidden import hide
+
+        return self.query(lambda db: facts.values_of(db, path, conversation, hide(db, hidden)))
 
     def listed(
         self,

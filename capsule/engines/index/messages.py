@@ -14,6 +14,7 @@ from zlib import crc32
 import orjson
 
 from capsule import timestamps
+from capsule.engines.index.facts import Fact, facts_of
 from capsule.engines.index.search.folding import count as count_words
 from capsule.format import canonical
 from capsule.format.tree.tree import ROOT
@@ -23,7 +24,7 @@ _FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
 
 
 class Message(NamedTuple):
-    """One message as the index has it; see `schema` for the columns of the same names."""
+    """One message as the index has it; see `schema` for the columns of the same names, and for the table of facts."""
 
     id: str
     parent: str | None
@@ -34,6 +35,7 @@ class Message(NamedTuple):
     content: str
     tools: str | None
     digest: int
+    facts: list[Fact]
 
 
 #: Makes a message of a tuple, at a third of the cost.
@@ -56,7 +58,8 @@ def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[
             return None
         digest = crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
         words, tools = count_words(content), _tools(entry)
-        made.append(_message((id, parent, role, get("from"), ms_of(stamp), words, content, tools, digest)))
+        facts = facts_of(entry)
+        made.append(_message((id, parent, role, get("from"), ms_of(stamp), words, content, tools, digest, facts)))
     return made
 
 

@@ -27,7 +27,7 @@ HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
 HEAD_FIELDS = tuple(
     field.name for field in fields(Head) if field.name not in ("id", "updated_at", "lock", "path", "bytes", "damaged")
 )
-#: The fields of a `Message` in their order, behind its number, its conversation and its place.
+#: The fields of a `Message` but its facts in their order, behind its number, its conversation and its place.
 _MESSAGE = (
     "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, content, tools, digest, active)"
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
@@ -142,7 +142,9 @@ class Rows:
             first, self._next = self._next, self._next + len(messages)
         # In the order of their numbers, as that is the quickest.
         numbered = list(enumerate(messages, first))
-        self._db.executemany(_MESSAGE, ((num, capsule, at + num - first, *message) for num, message in numbered))
+        self._db.executemany(_MESSAGE, ((num, capsule, at + num - first, *message[:-1]) for num, message in numbered))
+        facts = [(num, *fact) for num, message in numbered if message.facts for fact in message.facts]
+        self._db.executemany("INSERT OR IGNORE INTO facts VALUES(?, ?, ?, ?)", facts)
         words.add(self._db, ((num, message.content, message.tools) for num, message in numbered))
 
     def _insert_members(self, capsule: int, head: Head | None) -> None:
@@ -264,6 +266,8 @@ class Rows:
     def _remove_messages(self, column: str, number: int) -> None:
         found = self._db.execute(f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,))
         words.remove(self._db, found.fetchall())
+        numbers = f"SELECT num FROM messages WHERE {column} = ?"
+        self._db.execute(f"DELETE FROM facts WHERE message IN ({numbers})", (number,))
         self._db.execute(f"DELETE FROM messages WHERE {column} = ?", (number,))
 
     def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:

@@ -59,6 +59,15 @@ CREATE TABLE messages(
     digest INTEGER NOT NULL               -- checksum and length of its bytes
 );
 
+-- The values that filters ask for (see `facts`); most messages have none.
+CREATE TABLE facts(
+    message INTEGER NOT NULL,             -- its number
+    path TEXT NOT NULL,                   -- a field, or a key in `metadata`; below it: "release.name"
+    type INTEGER NOT NULL,
+    value NOT NULL,                       -- an integer, a real or a text
+    PRIMARY KEY(message, path, type, value)
+) WITHOUT ROWID;
+
 CREATE TABLE changes(
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     at_ms INTEGER NOT NULL,
@@ -75,6 +84,7 @@ _INDEXES = (
     "CREATE INDEX messages_in_order ON messages(capsule, at, sender, time_ms)",
     # What a search asks of every match, without the texts that make the rows lie far apart.
     "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words)",
+    "CREATE INDEX facts_by_value ON facts(path, type, value, message)",
 )
 
 

@@ -15,17 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
 from capsule import timestamps
+from capsule.engines.index.facts import condition
+from capsule.engines.index.hidden import Hidden, hide
 from capsule.engines.index.pages import Page
 from capsule.engines.index.search.hits import Found, Hit
 from capsule.engines.index.search.query import Query, parse
 from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
 from capsule.engines.index.search.snippets import Snippet, snippet
 from capsule.errors import InvalidInput
+from capsule.format.filters import Filter
 
 BRANCHES = ("active", "all")
 #: What words in a title and in tags count among titles.
@@ -33,7 +36,6 @@ _TITLE_WEIGHT, _TAG_WEIGHT = 2.0, 1.0
 #: So few conversations are looked for by where their messages lie in the index, too.
 _FEW = 16
 _DIGITS = 6
-_ALWAYS_MS = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Asked:
     branch: str = "all"
     in_tools: bool = False
     profile: str = "balanced"
+    where: Filter | None = None
     limit: int = 20
     cursor: str | None = None
 
@@ -59,7 +62,7 @@ class Asked:
     def words(self) -> str:
         """What a cursor of this search belongs to. Without the times: `2h ago` is another time for the next page."""
         asked = (self.query, self.roles, self.senders, self.ids, self.tags, self.mode, self.title_only)
-        return repr((*asked, self.branch, self.in_tools, self.profile))
+        return repr((*asked, self.branch, self.in_tools, self.profile, self.where))
 
 
 #: The matching messages, with what narrows them in an index without texts.
@@ -86,7 +89,7 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
     """
     profile = profile_of(asked.profile)
     query = parse(asked.query)
-    numbered = _hide(db, hidden)
+    numbered = hide(db, hidden)
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
@@ -97,38 +100,31 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
             "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
         ).fetchone()
         page = Page(now_ms, *top)
-    found = _Search(db, asked, query, profile, page, numbered).found(generation)
+    where = condition(db, asked.where, numbered) if asked.where is not None else ("TRUE", [])
+    found = _Search(db, asked, query, profile, page, numbered, where).found(generation)
     for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
-        found = _Search(db, asked, query, profile, page, numbered).found(generation)
+        found = _Search(db, asked, query, profile, page, numbered, where).found(generation)
         if found.hits:
             break
     return found
 
 
-class _Hidden(NamedTuple):
-    """The numbers of the conversations that are wholly hidden; and whether some are in part, as `seen_from` says."""
-
-    wholly: list[int]
-    partly: bool
-
-
-def _hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> _Hidden:
-    question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
-    found = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
-    since = {num: time_ms for num, id in found if (time_ms := hidden[id]) is not None}
-    if since:
-        db.create_function("seen_from", 1, lambda capsule: since.get(capsule, _ALWAYS_MS))
-    return _Hidden([num for num, _ in found if num not in since], bool(since))
-
-
 class _Search:
-    """One page of one search."""
+    """One page of one search. `where` is a condition about the row `m`, and the values bound in it."""
 
     def __init__(
-        self, db: sqlite3.Connection, asked: Asked, query: Query, profile: Profile, page: Page, hidden: _Hidden
+        self,
+        db: sqlite3.Connection,
+        asked: Asked,
+        query: Query,
+        profile: Profile,
+        page: Page,
+        hidden: Hidden,
+        where: tuple[str, list[Any]],
     ) -> None:
         self._db = db
         self._hidden = hidden
+        self._where = where
         self._asked = asked
         self._query = query
         self._words = query.having(page.having) if page.having else query.match
@@ -191,8 +187,8 @@ class _Search:
                 conditions.append(f"m.{column} IN ({_marks(wanted)})")
                 values += wanted
         self._narrow(conditions, values, "m.time_ms", "m.capsule")
-        if self._hidden.partly:
-            conditions.append("m.time_ms >= seen_from(m.capsule)")
+        conditions.append(self._where[0])
+        values += self._where[1]
         if asked.mode:
             conditions.append("m.capsule IN (SELECT num FROM capsules WHERE mode = ?)")
             values.append(asked.mode)
@@ -206,8 +202,7 @@ class _Search:
                 values.append(time_ms)
         if self._capsules is not None:
             conditions.append(f"{capsule} IN ({', '.join(map(str, self._capsules))})")
-        if self._hidden.wholly:
-            conditions.append(f"{capsule} NOT IN ({', '.join(map(str, self._hidden.wholly))})")
+        conditions += self._hidden.conditions(capsule, time if capsule == "m.capsule" else "")
 
     def _reach(self) -> tuple[int, int]:
         """The first and the last number that a message may have."""
@@ -233,6 +228,8 @@ class _Search:
         else:  # No index has a text without words.
             content = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
             fit, num, table, match = "1.0", "m.num", f"messages AS m WHERE instr({content}, ?)", self._query.literal
+            if not match:
+                table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND {conditions}"
             f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
@@ -269,7 +266,13 @@ class _Search:
     def _titles(self) -> tuple[list[_Match], bool]:
         """The matches among titles and tags that are to be ranked, and whether there are others."""
         asked = self._asked
-        if asked.roles or asked.senders or self._capsules == [] or not (asked.query.strip() or asked.title_only):
+        if (
+            asked.roles
+            or asked.senders
+            or asked.where is not None
+            or self._capsules == []
+            or not (asked.query.strip() or asked.title_only)
+        ):
             return [], False
         limit = -1 if self._profile.ranks_all else WINDOW + 1
         conditions = ["c.num <= ?", "c.gone = 0", "c.damaged = ''"]

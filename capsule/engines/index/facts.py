@@ -1,0 +1,201 @@
+"""The fields of messages that filters ask for: a row for each value at a path, and the questions to these rows.
+
+What must stay true: nothing that a caller gives becomes SQL, only a bound value; a message without such fields has no
+row, and costs nothing. `facts` in `schema` says what a row is. The values in a list are values of the path of the list,
+and so are those in objects in a list, below their own names.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from capsule import timestamps
+from capsule.engines.index.hidden import Hidden
+from capsule.engines.index.search.folding import composed, tokens
+from capsule.errors import InvalidInput
+from capsule.format import filters
+from capsule.format.filters import LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, Filter, Test
+
+#: The fields that are values at the path of their name; each key of `metadata` is another one.
+_FIELDS = ("topic", "thread", "confidence", "intent", "priority", "model")
+_ANY = frozenset((*_FIELDS, "mentions", "metadata"))
+#: The types of values; `_IN_LIST` is added to the type of one that stands in a list.
+_NULL, _BOOL, _NUMBER, _TEXT, _LIST, _OBJECT, _IN_LIST = 0, 1, 2, 3, 4, 5, 8
+#: All texts of a question together are compared with its patterns for this long, in seconds.
+_MATCHED_S = 1.0
+
+#: A path, the type of the value there, and the value: of a list its length, of an object the number of its keys.
+Fact = tuple[str, int, str | float]
+
+
+class Place(NamedTuple):
+    """Where a message is: its conversation, its place there, and its id."""
+
+    conversation: str
+    place: int
+    message: str
+
+
+class Value(NamedTuple):
+    """A value that messages have: how many do, and when the last of them was written."""
+
+    value: str | float
+    messages: int
+    last: str
+
+
+# -- The facts in a message -------------------------------------------------------------------------------------------
+
+
+def facts_of(entry: Mapping[str, Any]) -> list[Fact]:
+    """The facts in a message. Costs a tenth of a microsecond if there are none."""
+    if _ANY.isdisjoint(entry):
+        return []
+    given = [(name, entry[name]) for name in _FIELDS if name in entry]
+    if isinstance(mentions := entry.get("mentions"), dict):
+        given.append(("mentions", mentions.get("valid")))
+    if isinstance(metadata := entry.get("metadata"), dict):
+        given += metadata.items()
+    return list(_flat(given))
+
+
+def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:
+    left = [(path, value, 0) for path, value in given]
+    while left:  # No recursion: a file may nest lists as deep as it likes.
+        path, value, within = left.pop()
+        if len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS:
+            continue  # No filter can ask for it.
+        if value is None:
+            yield path, _NULL + within, 0
+        elif isinstance(value, bool):
+            yield path, _BOOL + within, int(value)
+        elif isinstance(value, str):
+            # One character more than a filter may have: a longer text never equals a filter's.
+            yield path, _TEXT + within, value[: LONGEST_TEXT + 1]
+        elif isinstance(value, list):
+            if not within:
+                yield path, _LIST, len(value)
+            left += ((path, one, _IN_LIST) for one in value)
+        elif isinstance(value, dict):
+            yield path, _OBJECT + within, len(value)
+            left += ((f"{path}.{key}", one, within) for key, one in value.items())
+        else:  # A number; one that JSON libraries would change is a fragment of text.
+            is_small = isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 64)
+            yield path, _NUMBER + within, value if is_small else float(orjson.dumps(value))
+
+
+# -- Filters as conditions --------------------------------------------------------------------------------------------
+
+_EITHER = "type IN ({type}, {within}) AND value"
+_VALUES = {
+    "$eq": f"{_EITHER} = ?",
+    "$gt": f"{_EITHER} > ?",
+    "$gte": f"{_EITHER} >= ?",
+    "$lt": f"{_EITHER} < ?",
+    "$lte": f"{_EITHER} <= ?",
+    "$between": f"{_EITHER} BETWEEN ? AND ?",
+    "$element": "type = {within} AND value = ?",
+    "$piece": f"type = {_TEXT} AND instr(value, ?) > 0",
+    "$size": f"type = {_LIST} AND value = ?",
+    "$exists": "TRUE",
+    "$empty": f"(type = {_NULL} OR type = {_TEXT} AND value = '' OR type IN ({_LIST}, {_OBJECT}) AND value = 0)",
+}
+_AT = "facts INDEXED BY facts_by_value WHERE path = ?"
+_TEXTS = f"SELECT value, message FROM {_AT} AND type IN ({_TEXT}, {_TEXT + _IN_LIST})"
+
+
+def condition(db: sqlite3.Connection, filter: Filter, hidden: Hidden) -> tuple[str, list[Any]]:
+    """A filter as a condition about the row `m` of `messages`, and the values bound in it.
+
+    Raises:
+        InvalidInput: The patterns of the filter take too long.
+    """
+    return _condition(db, filter, hidden, time.monotonic() + _MATCHED_S)
+
+
+def _condition(db: sqlite3.Connection, filter: Filter, hidden: Hidden, until: float) -> tuple[str, list[Any]]:
+    if isinstance(filter, Test):
+        if filter.operator in ("$regex", "$text"):
+            matching = orjson.dumps(_matching(db, filter, hidden, until)).decode()
+            return "m.num IN (SELECT value FROM json_each(?))", [matching]
+        text, bound = _compared(filter)
+        return f"m.num IN (SELECT message FROM {_AT} AND {text})", [filter.path, *bound]
+    parts = [_condition(db, part, hidden, until) for part in filter.parts]
+    values = [value for _, bound in parts for value in bound]
+    if filter.kind == "not":
+        return f"NOT {parts[0][0]}", values
+    joined = f" {filter.kind.upper()} ".join(text for text, _ in parts)
+    return f"({joined or 'TRUE'})", values
+
+
+def _compared(test: Test) -> tuple[str, list[Any]]:
+    """A comparison as a condition about a row of `facts`, and what is bound in it."""
+    given = list(test.value) if isinstance(test.value, tuple) else [test.value]
+    first = given[0]
+    type = (
+        _NULL if first is None else _BOOL if isinstance(first, bool) else _TEXT if isinstance(first, str) else _NUMBER
+    )
+    text = _VALUES[test.operator].format(type=type, within=type + _IN_LIST)
+    return text, [0 if value is None else value for value in given[: text.count("?")]]
+
+
+def _matching(db: sqlite3.Connection, test: Test, hidden: Hidden, until: float) -> list[int]:
+    """The numbers of the messages with a text that matches. Hidden texts are not compared, so no time tells of them."""
+    seen = hidden.conditions("m.capsule", "m.time_ms")
+    among = f" AND message IN (SELECT m.num FROM messages AS m WHERE {' AND '.join(seen)})" if seen else ""
+    if test.operator == "$regex":
+        matches = filters.compiled(test.value)
+    else:
+        words = {word for word, _, _ in tokens(composed(test.value))}
+
+        def matches(text: str) -> bool:
+            return words <= {word for word, _, _ in tokens(composed(text))}
+
+    known: dict[str, bool] = {}
+    found: list[int] = []
+    for text, message in db.execute(f"{_TEXTS}{among}", (test.path,)):
+        if text not in known:
+            if time.monotonic() > until:
+                raise InvalidInput(
+                    f"the filter was stopped: {test.operator} on {test.path!r} takes longer than {_MATCHED_S:.0f} s;"
+                    " give a simpler pattern, or search fewer conversations"
+                )
+            known[text] = matches(text)
+        if known[text]:
+            found.append(message)
+    return found
+
+
+# -- Questions --------------------------------------------------------------------------------------------------------
+
+
+def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden) -> list[Place]:
+    """See `Index.messages_with`."""
+    with_it, values = condition(db, filter, hidden)
+    conditions = [with_it, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
+    if conversation is not None:
+        conditions.append("m.capsule = (SELECT num FROM capsules WHERE id = ?)")
+        values.append(conversation)
+    question = (
+        "SELECT c.id, m.at, m.id FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
+        f" WHERE {' AND '.join(conditions)} ORDER BY m.capsule, m.at"
+    )
+    return [Place(*row) for row in db.execute(question, values)]
+
+
+def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidden) -> list[Value]:
+    """See `Index.values_of`."""
+    conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
+    question = (
+        "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON m.capsule = c.num"
+        f" JOIN facts AS f ON f.message = m.num WHERE {conditions}"
+        f" AND f.type IN ({_NUMBER}, {_TEXT}, {_NUMBER + _IN_LIST}, {_TEXT + _IN_LIST})"
+        " GROUP BY f.value ORDER BY 3 DESC, 1"
+    )
+    rows = db.execute(question, (conversation, path))
+    return [Value(value, total, timestamps.from_ms(time_ms)) for value, total, time_ms in rows]
