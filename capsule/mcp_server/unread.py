@@ -74,7 +74,7 @@ class Reader:
 
 
 class Pointing:
-    """A middleware of the SDK's: ends the answers of the other tools with the line, errors too.
+    """A middleware of the SDK's: ends the answers of the other tools with the line, errors too; in data it is a field.
 
     It also opens the store of a client with its handshake: its agent is online from then on, and not from a first call.
     """
@@ -101,6 +101,8 @@ class Pointing:
                 return result
             if line:
                 result["content"][-1]["text"] += f"\n{line}"
+                if "structuredContent" in result:  # Which is all that some clients show their model.
+                    result["structuredContent"]["newMessages"] = line
         return result
 
 

@@ -32,13 +32,15 @@ def _server(agent: str) -> CapsuleServer:
 
 
 @asynccontextmanager
-async def acting(store: Store, agent: str, era: str = "legacy", scope: Scope = "admin") -> AsyncIterator[Client]:
+async def acting(
+    store: Store, agent: str, era: str = "legacy", scope: Scope = "admin", takes: tuple[str, ...] = ("text", "data")
+) -> AsyncIterator[Client]:
     """A client of a server that acts for an agent."""
     with store.beside(agent=agent) as own:
         server = _server(agent)
         Stores.__init__(server.stores, own, Access(agent, scope))
         own.agents.serve(agent)
-        extensions = [advertise(EXTENSION, {"takes": ["text", "data"]})]
+        extensions = [advertise(EXTENSION, {"takes": list(takes)})]
         async with Client(server, mode=era, extensions=extensions) as client:
             yield client
 
@@ -244,6 +246,14 @@ async def test_other_answers_point_once_to_a_new_message_and_never_hold_its_text
         assert said.splitlines()[-1] == "3 unread from anna, carl: listen"
         assert len(await heard(bob)) == 3
         assert "unread from" not in text(await bob.call_tool("list_agents", {}))
+
+
+@pytest.mark.both_eras
+async def test_a_client_that_takes_only_data_has_the_line_in_the_data_of_an_answer(store: Store, era: str) -> None:
+    async with acting(store, "anna", era) as anna, acting(store, "bob", era, takes=("data",)) as bob:
+        await sent(anna, "SECRET")
+        found = [data(await bob.call_tool("list_agents", {})) for _ in range(2)]
+    assert [each.get("newMessages") for each in found] == ["1 unread from anna: listen", None]
 
 
 # -- The inbox, the agents and the groups -----------------------------------------------------------------------------
