@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.context.reading import Inside
 from capsule.errors import GitFailed, InvalidInput, NotFound
+from capsule.format.kinds import KINDS
 from capsule.git.program import Git
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ FILE_BYTES = 1_000_000
 TOTAL_BYTES = 100_000_000
 _GIT_TIMEOUT_S = 60
 _WILD = frozenset("*?[\\")
-_OF_A_STORE = frozenset({"conversations", "agents", "overrides", ".capsule"})
+_OF_A_STORE = frozenset({*KINDS, "overrides", ".capsule"})
 #: The directories of other version control systems.
 _OF_OTHERS = ("--exclude=.hg/", "--exclude=.svn/", "--exclude=.jj/")
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format import codec, validation
-from capsule.format.canonical import order_agent
+from capsule.errors import InvalidInput
 from capsule.format.new import CURRENT
 from capsule.format.projects import GLOBAL, project_id
 
@@ -69,30 +67,3 @@ def project_of(document: Document) -> str:
     """The project of an agent: its id, or `global`. One that names none has that of its folder."""
     path = document.get("projectPath")
     return document.get("project") or (project_id(path) if path else GLOBAL)
-
-
-def check_agent(document: Document, path: str, data: bytes | None = None) -> None:
-    """Raise InvalidDocument unless `document` is an agent's: a problem for each wrong field, in the order of the file.
-
-    Args:
-        document: The document.
-        path: The name of its file, for the error.
-        data: The file, which gives line and column; None: the document as the store would write it.
-    """
-    validation.check(document, codec.encode(document) if data is None else data, path, "agent", check_agent_id)
-
-
-def agent_in(data: bytes, path: str) -> Document:
-    """The document of an agent in a file, in canonical order. Raises InvalidDocument."""
-    document = codec.decode(data, path)
-    check_agent(document, path, data)
-    return order_agent(document)
-
-
-def problems_of(data: bytes, path: str) -> list[Problem]:
-    """Everything wrong about a file of an agent, in the order of the file; none when all is well."""
-    try:
-        agent_in(data, path)
-    except InvalidDocument as error:
-        return list(error.problems)
-    return []

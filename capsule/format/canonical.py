@@ -21,7 +21,9 @@ _CONTEXT = names("context")
 _CONTEXT_METADATA = names("context.metadata")
 _FILE = names("context.metadata.files")
 _MESSAGE = names("history")
-_AGENT = names("agent")
+_CHANNEL = names("metadata.channel")
+#: The objects of entries in documents without a history. Their order says nothing.
+_SORTED = ("dm", "requests", "reading", "concerns", "cursors", "links")
 
 
 def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,6 +39,8 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
         ordered["metadata"] = metadata = _ordered(metadata, _METADATA)
         if isinstance(lock := metadata.get("lock"), dict):
             metadata["lock"] = _ordered(lock, _LOCK)
+        if isinstance(channel := metadata.get("channel"), dict):
+            metadata["channel"] = _ordered(channel, _CHANNEL)
         if isinstance(members := metadata.get("participants"), list):
             metadata["participants"] = [_ordered(one, _MEMBER) if isinstance(one, dict) else one for one in members]
         if isinstance(summed_up := metadata.get("summaryOf"), dict):
@@ -59,11 +63,12 @@ def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
     return _ordered(message, _MESSAGE)
 
 
-def order_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """The same document of an agent with its keys in canonical order, as a new dict; the cursors are sorted."""
-    ordered = _ordered(agent, _AGENT)
-    if isinstance(cursors := ordered.get("cursors"), dict):
-        ordered["cursors"] = dict(sorted(cursors.items()))
+def order_record(record: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """The same document without a history with its keys in canonical order, as a new dict; its entries are sorted."""
+    ordered = _ordered(record, names(part))
+    for name in _SORTED:
+        if isinstance(entries := ordered.get(name), dict):
+            ordered[name] = dict(sorted(entries.items()))
     return ordered
 
 

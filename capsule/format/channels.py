@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsule.errors import InvalidInput
+from capsule.format.fields import ACCESSES
 from capsule.format.projects import GLOBAL
 
-ACCESSES = ("open", "members", "private")
 #: Characters.
 MAX_CHANNEL_NAME = 80
 _NAME = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")

@@ -4,7 +4,7 @@ What must stay true: this table and the models agree (a test says so). It exists
 pydantic costs more than listing a hundred conversations.
 
 The parts of a capsule are named by where they stand: ``""`` is the capsule itself, ``history`` a message. ``agent`` is
-the document of an agent.
+the document of an agent, ``project`` that of a project.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal[
-    "text", "time", "whole", "yes or no", "texts", "object", "objects", "switches", "part", "parts", "members"
-]
+Kind = (
+    Literal["text", "time", "whole", "share", "yes or no", "texts", "object", "objects", "mentions"]
+    | Literal["switches", "entries", "part", "parts", "members"]
+)
 
 ROLES = ("user", "assistant", "system", "tool")
 MODES = ("api", "toolbox")
 TYPES = ("chat", "direct", "group", "channel")
 TITLE_SETTERS = ("auto", "user")
 HISTORIES = ("joined", "all")
+ACCESSES = ("open", "members", "private")
+SOURCES = ("manual", "frontmatter", "default", "system")
+DM_POLICIES = ("open", "restricted", "closed")
+DISCOVERABLE = ("public", "project", "private")
+PERMISSIONS = ("allow", "block")
+DIRECTIONS = ("both", "out", "in")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,9 @@ class Field:
     Attributes:
         name: Its key in the file.
         kind: What it holds; ``part`` and ``parts`` are an object and a list of objects with fields of their own,
-            ``members`` is such a list whose items may also be texts, and ``switches`` an object of names, each with
-            an object whose ``enabled`` is true or false.
+            ``members`` is such a list whose items may also be texts, ``entries`` an object of names, each with an
+            object, which may have fields of its own, and ``switches`` one whose objects say in ``enabled`` true or
+            false; a ``share`` is a number from 0 to 1, and ``mentions`` who is named in a message.
         required: Whether a capsule of version 2.0 and later must have it.
         null: Whether it may be null.
         choices: The values it may have; empty when any value of its kind will do.
@@ -72,6 +80,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("currentWanted", "object"),
         _new("participants", "members"),
         _new("history", "text", choices=HISTORIES),
+        _new("channel", "part"),
         _new("createdBy", "text"),
         _new("description", "text"),
         _new("archived", "yes or no", null=False),
@@ -87,6 +96,22 @@ PARTS: dict[str, tuple[Field, ...]] = {
         Field("id", "text", required=True, since="2.1"),
         _new("joinedAt", "time"),
         _new("leftAt", "time"),
+        _new("optedOutAt", "time"),
+        _new("invitedBy", "text"),
+        _new("source", "text", choices=SOURCES),
+        _new("canLeave", "yes or no"),
+        _new("canSend", "yes or no"),
+        _new("canInvite", "yes or no"),
+        _new("canManage", "yes or no"),
+    ),
+    "metadata.channel": (
+        _new("name", "text"),
+        _new("scope", "text"),
+        _new("access", "text", choices=ACCESSES),
+        _new("isDefault", "yes or no"),
+        _new("topicRequired", "yes or no"),
+        _new("defaultTopic", "text"),
+        _new("owner", "text"),
     ),
     "metadata.summaryOf": (
         _new("message", "text"),
@@ -132,6 +157,12 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("parent", "text"),
         _new("from", "text"),
         _new("replyTo", "text"),
+        _new("thread", "text"),
+        _new("topic", "text"),
+        _new("mentions", "mentions"),
+        _new("intent", "text"),
+        _new("priority", "text"),
+        _new("confidence", "share"),
         _new("editedAt", "time"),
         _new("model", "text"),
         _new("toolCalls", "objects"),
@@ -143,14 +174,45 @@ PARTS: dict[str, tuple[Field, ...]] = {
     "agent": (
         Field("id", "text", required=True, since="2.1"),
         _new("name", "text"),
+        _new("description", "text"),
         _new("version", "text", null=False),
         _new("createdAt", "time"),
         _new("updatedAt", "time"),
+        _new("project", "text"),
         _new("projectPath", "text"),
         _new("lastSeen", "time"),
         _new("statusMessage", "text"),
+        _new("busy", "yes or no", null=False),
         _new("notifications", "yes or no", null=False),
+        _new("discoverable", "text", null=False, choices=DISCOVERABLE),
+        _new("dmPolicy", "text", null=False, choices=DM_POLICIES),
+        _new("dm", "entries", null=False),
+        _new("requests", "entries", null=False),
+        _new("reading", "entries", null=False),
+        _new("concerns", "entries", null=False),
         _new("cursors", "object", null=False),
+    ),
+    "agent.dm": (
+        Field("permission", "text", required=True, choices=PERMISSIONS, since="2.1"),
+        _new("reason", "text"),
+        _new("at", "time"),
+    ),
+    "project": (
+        Field("id", "text", required=True, since="2.1"),
+        _new("name", "text"),
+        _new("version", "text", null=False),
+        _new("createdAt", "time"),
+        _new("updatedAt", "time"),
+        _new("path", "text"),
+        _new("lastActive", "time"),
+        _new("metadata", "object", null=False),
+        _new("links", "entries", null=False),
+    ),
+    "project.links": (
+        Field("direction", "text", required=True, choices=DIRECTIONS, since="2.1"),
+        _new("enabled", "yes or no", null=False),
+        _new("createdBy", "text"),
+        _new("createdAt", "time"),
     ),
 }
 

@@ -21,7 +21,7 @@ _SNAKE = {"from_": "from", "reply_to": "replyTo", "edited_at": "editedAt", "tool
 _SNAKE["tool_call_id"] = "toolCallId"
 _ROLES = frozenset(ROLES)
 _TIMES = frozenset({"timestamp", "editedAt"})
-_IDS = frozenset({"id", "parent", "replyTo"})
+_IDS = frozenset({"id", "parent", "replyTo", "thread"})
 
 
 def check_message(message: Any) -> dict[str, Any]:

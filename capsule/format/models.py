@@ -14,9 +14,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
+from capsule.format import fields
 from capsule.format.agents import AGENT_ID, MAX_AGENT_ID
-from capsule.format.fields import HISTORIES, MODES, ROLES, TITLE_SETTERS, TYPES
 from capsule.format.new import CURRENT
+from capsule.format.projects import MAX_PROJECT_ID, PROJECT_ID
 
 #: ISO 8601 in any form when read; written in UTC with milliseconds, 24 characters.
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
@@ -67,6 +68,33 @@ class Member(_Part):
     id: str = Field(description="The agent's id.")
     joined_at: Time | None = Field(default=None, description="When it joined; absent: it was there from the start.")
     left_at: Time | None = Field(default=None, description="When it left; absent: it takes part.")
+    opted_out_at: Time | None = Field(default=None, description="When it left by itself: no rule lets it in again.")
+    invited_by: str | None = Field(default=None, description="The agent that let it in, or self or system.")
+    source: str | None = Field(
+        default=None, description="Why it is there.", json_schema_extra={"enum": [*fields.SOURCES, None]}
+    )
+    can_leave: bool | None = Field(default=None, description="Whether it may leave; absent: unless it is private.")
+    can_send: bool | None = Field(default=None, description="Whether it may write; absent: it may.")
+    can_invite: bool | None = Field(default=None, description="Whether it may invite; absent: if it is open.")
+    can_manage: bool | None = Field(
+        default=None, description="Whether it may change the channel, and what others wrote; absent: it may not."
+    )
+
+
+class Channel(_Part):
+    """What makes a conversation a channel."""
+
+    name: str | None = Field(default=None, description="Its name.")
+    scope: str | None = Field(default=None, description="global, or the id of the project whose agents find it.")
+    access: str | None = Field(
+        default=None,
+        description="Who comes in: who will (open), who is invited (members), nobody (private, the default).",
+        json_schema_extra={"enum": [*fields.ACCESSES, None]},
+    )
+    is_default: bool | None = Field(default=None, description="Whether new agents of its scope join it.")
+    topic_required: bool | None = Field(default=None, description="Whether a message needs a topic.")
+    default_topic: str | None = Field(default=None, description="The topic of a message that names none.")
+    owner: str | None = Field(default=None, description="The agent whose notes it holds.")
 
 
 class SummaryOf(_Part):
@@ -81,7 +109,7 @@ class Metadata(_Part):
     """The properties of a conversation, besides its messages."""
 
     mode: str = Field(
-        default="api", description="The mode of the conversation.", json_schema_extra={"enum": list(MODES)}
+        default="api", description="The mode of the conversation.", json_schema_extra={"enum": list(fields.MODES)}
     )
     tags: list[str] = Field(default_factory=list, description="The user's tags.")
     is_summary: bool = Field(default=False, description="Whether it sums up another conversation.")
@@ -90,7 +118,7 @@ class Metadata(_Part):
     type: str = Field(
         default="chat",
         description="Who takes part: one person with an agent, or many.",
-        json_schema_extra={"enum": list(TYPES)},
+        json_schema_extra={"enum": list(fields.TYPES)},
     )
     current_node: str | None = Field(
         default=None, description="A message of the active branch; absent: the last entry of history."
@@ -106,8 +134,9 @@ class Metadata(_Part):
     history: str | None = Field(
         default=None,
         description="What participants read: what was said since they joined (joined, the default), or all.",
-        json_schema_extra={"enum": [*HISTORIES, None]},
+        json_schema_extra={"enum": [*fields.HISTORIES, None]},
     )
+    channel: Channel | None = Field(default=None, description="Of a channel: what makes it one.")
     created_by: str | None = Field(default=None, description="The agent or user that made the conversation.")
     description: str | None = Field(default=None, description="What the conversation is for.")
     archived: bool = Field(default=False, description="Whether it is archived: lists leave it out.")
@@ -116,7 +145,7 @@ class Metadata(_Part):
     title_set_by: str | None = Field(
         default=None,
         description="Who gave the title: the first message (auto), or a person (user).",
-        json_schema_extra={"enum": [*TITLE_SETTERS, None]},
+        json_schema_extra={"enum": [*fields.TITLE_SETTERS, None]},
     )
     title_set_at: Time | None = Field(
         default=None, description="When the title was given, by a person or as far as a merge could tell."
@@ -171,13 +200,24 @@ class Context(_Part):
     metadata: ContextMetadata = Field(default_factory=ContextMetadata, description="Where it comes from.")
 
 
+class Mentions(_Part):
+    """Who is named in a message."""
+
+    valid: list[str] = Field(default_factory=list, description="The members that are named, by id; @all: all of them.")
+    invalid: list[str] = Field(default_factory=list, description="The names of agents that are no members.")
+    unknown: list[str] = Field(default_factory=list, description="The names of nobody.")
+    kinds: dict[str, str] = Field(
+        default_factory=dict, description="What is asked of a member, by its id: review, action or fyi."
+    )
+
+
 class Message(_Part):
     """One entry of the history."""
 
     # A slot, and no private attribute of pydantic's: those cost a Python call for every message loaded.
     __slots__ = ("_at",)
 
-    role: str = Field(description="The role of its writer.", json_schema_extra={"enum": list(ROLES)})
+    role: str = Field(description="The role of its writer.", json_schema_extra={"enum": list(fields.ROLES)})
     content: str = Field(description="The text, usually Markdown.")
     timestamp: Time | None = Field(default=None, description="When it was written; ISO 8601, UTC.")
     id: str | None = Field(default=None, description="A UUIDv7; a message without one gets one at the next write.")
@@ -192,6 +232,12 @@ class Message(_Part):
     reply_to: str | None = Field(
         default=None, description="The id of the message it is a reply to. It makes no branch, as `parent` does."
     )
+    thread: str | None = Field(default=None, description="The id of the message that began its thread.")
+    topic: str | None = Field(default=None, description="What it is about, in a channel.")
+    mentions: Mentions | None = Field(default=None, description="Who is named in it.")
+    intent: str | None = Field(default=None, description="What it is meant as.")
+    priority: str | None = Field(default=None, description="How urgent it is.")
+    confidence: float | None = Field(default=None, description="How sure its writer is, 0 to 1.", ge=0, le=1)
     edited_at: Time | None = Field(default=None, description="When it was last changed.")
     model: str | None = Field(default=None, description="The model that wrote it.")
     tool_calls: list[dict[str, Any]] | None = Field(default=None, description="The tools it calls.")
@@ -233,6 +279,14 @@ class Capsule(_Part):
     history: list[Message] = Field(description="The messages, oldest first.")
 
 
+class Permission(_Part):
+    """What an agent said of another that wants to write to it."""
+
+    permission: str = Field(description="Whether it may.", json_schema_extra={"enum": list(fields.PERMISSIONS)})
+    reason: str | None = Field(default=None, description="Why.")
+    at: Time | None = Field(default=None, description="When it was said; ISO 8601, UTC.")
+
+
 class Agent(_Part):
     """Who can write and be written to: a person or a program. `agents/{id}.json` of a store."""
 
@@ -241,19 +295,82 @@ class Agent(_Part):
         json_schema_extra={"pattern": f"^{AGENT_ID}$", "maxLength": MAX_AGENT_ID},
     )
     name: str | None = Field(default=None, description="What people call it; absent: as its id.")
+    description: str | None = Field(default=None, description="What it is for.")
     version: str = Field(
         default=CURRENT, description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"}
     )
     created_at: Time | None = Field(default=None, description="When it was registered; ISO 8601, UTC.")
     updated_at: Time | None = Field(default=None, description="When this document was last changed; ISO 8601, UTC.")
+    project: str | None = Field(
+        default=None, description="The project that it belongs to, by id, or global; absent: that of its folder."
+    )
     project_path: str | None = Field(default=None, description="The folder that it works in.")
     last_seen: Time | None = Field(default=None, description="When it was last at work; ISO 8601, UTC.")
     status_message: str | None = Field(default=None, description="What it says it is doing.")
+    busy: bool = Field(default=False, description="Whether it is busy, as it says.")
     notifications: bool = Field(default=True, description="Whether it is told, while away, that messages wait.")
+    discoverable: str = Field(
+        default="public",
+        description="Who finds it: everybody, the agents that see its project, or whom it has a direct with.",
+        json_schema_extra={"enum": list(fields.DISCOVERABLE)},
+    )
+    dm_policy: str = Field(
+        default="open",
+        description="Who may write to it directly: everybody, whom it allowed, or nobody.",
+        json_schema_extra={"enum": list(fields.DM_POLICIES)},
+    )
+    dm: dict[str, Permission] = Field(default_factory=dict, description="Whom it allowed or blocked, by id.")
+    requests: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Whom it wanted to write to and may not yet, by id, and when: `at`."
+    )
+    reading: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="What it wants to hear of a conversation, by id: whether it is `muted`, and of what it is told "
+        "(`notify`: all, mentions or none).",
+    )
+    concerns: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="The messages that concern it and that it read or did, by id: the `conversation`, the `kind` "
+        "(mention, review, action or fyi), `readAt` and `doneAt`.",
+    )
     cursors: dict[str, Any] = Field(
         default_factory=dict,
         description="How far it has read, by conversation: the `message`, `at` which place in the history (from 0), "
         "and a `trail` of messages before it, by place.",
+    )
+
+
+class Link(_Part):
+    """What a project lets agents of another one see, and what its own see there."""
+
+    direction: str = Field(
+        description="Who sees whom: each the other (both), its agents those of the other (out), or the other way (in).",
+        json_schema_extra={"enum": list(fields.DIRECTIONS)},
+    )
+    enabled: bool = Field(default=True, description="Whether it counts.")
+    created_by: str | None = Field(default=None, description="Who made it.")
+    created_at: Time | None = Field(default=None, description="When it was made; ISO 8601, UTC.")
+
+
+class Project(_Part):
+    """A folder that agents work in. `projects/{id}.json` of a store."""
+
+    id: str = Field(
+        description="The project's id, made of its folder, and the stem of its file's name.",
+        json_schema_extra={"pattern": f"^{PROJECT_ID}$", "maxLength": MAX_PROJECT_ID},
+    )
+    name: str | None = Field(default=None, description="What people call it; absent: as its id.")
+    version: str = Field(
+        default=CURRENT, description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"}
+    )
+    created_at: Time | None = Field(default=None, description="When the first of its agents came; ISO 8601, UTC.")
+    updated_at: Time | None = Field(default=None, description="When this document was last changed; ISO 8601, UTC.")
+    path: str | None = Field(default=None, description="The folder.")
+    last_active: Time | None = Field(default=None, description="When one of its agents was last at work; ISO 8601.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Further properties.")
+    links: dict[str, Link] = Field(
+        default_factory=dict,
+        description="Its links, by the other project's id; one counts while both have it.",
     )
 
 

@@ -14,14 +14,15 @@ from pydantic_core import CoreSchema
 
 from capsule.errors import NotFound
 from capsule.format.fields import PARTS
-from capsule.format.models import Agent, Capsule, NextOverrides
+from capsule.format.models import Agent, Capsule, NextOverrides, Project
 
 _MODELS: dict[str, dict[str, type[BaseModel]]] = {
     "capsule": {"2.0": Capsule, "2.1": Capsule},
     "agent": {"2.1": Agent},
+    "project": {"2.1": Project},
     "overrides": {"2.1": NextOverrides},
 }
-_TITLES = {"capsule": "Capsule", "agent": "Agent", "overrides": "Overrides for the next conversation"}
+_TITLES = {"overrides": "Overrides for the next conversation"}
 
 
 class _Generator(GenerateJsonSchema):
@@ -70,7 +71,7 @@ def schema(kind: str, version: str | None = None) -> dict[str, Any]:
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": f"urn:capsule-conversations:schema:{kind}:{version}",
-        "title": f"{_TITLES[kind]} {version}",
+        "title": f"{_TITLES.get(kind, kind.capitalize())} {version}",
         **{key: value for key, value in made.items() if key != "title"},
     }
 

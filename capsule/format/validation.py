@@ -26,6 +26,7 @@ MAX_PROBLEMS = 200
 
 _Found = tuple[Where, str]
 _RULES: dict[str, dict[str, Field]] = {part: {field.name: field for field in fields} for part, fields in PARTS.items()}
+_WITH_PARTS = frozenset({"part", "parts", "members", "entries"})
 _REQUIRED = {part: tuple(field.name for field in fields if field.required) for part, fields in PARTS.items()}
 
 
@@ -112,13 +113,12 @@ def _part(
         what = fault(field, item, any_choice=any_choice)
         if what:
             yield (*where, name), what
-        elif field.kind in ("part", "parts", "members"):
-            inside = f"{part}.{name}" if part else name
+        elif item and field.kind in _WITH_PARTS and (inside := f"{part}.{name}" if part else name) in _RULES:
             required = _REQUIRED[inside]
             if field.kind == "part":
                 yield from _part(inside, item, (*where, name), required, any_choice=any_choice)
                 continue
-            for at, one in enumerate(item or ()):
+            for at, one in item.items() if field.kind == "entries" else enumerate(item):
                 if isinstance(one, dict):
                     yield from _part(inside, one, (*where, name, at), required, any_choice=any_choice)
                 elif field.kind == "parts":

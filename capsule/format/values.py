@@ -83,15 +83,32 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
+def _is_share(value: Any) -> bool:
+    number = float(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
+    return type(number) in (int, float) and 0 <= number <= 1
+
+
+def _are_mentions(value: Any) -> bool:
+    """Whether a value has lists of names, and an object of the kinds of some, as far as it has these fields."""
+    if not isinstance(value, dict):
+        return False
+    kinds = value.get("kinds", {})
+    lists = all(_IS["texts"](value.get(name, [])) for name in ("valid", "invalid", "unknown"))
+    return lists and isinstance(kinds, dict) and _IS["texts"](list(kinds.values()))
+
+
 _IS: dict[str, Callable[[Any], bool]] = {
     "text": _is(str),
     "time": _is(str),
     "whole": _is_whole,
+    "share": _is_share,
     "yes or no": _is(bool),
     "texts": _list_of(str),
     "object": _is(dict),
     "objects": _list_of(dict),
+    "mentions": _are_mentions,
     "switches": are_switches,
+    "entries": lambda value: isinstance(value, dict) and all(isinstance(item, dict) for item in value.values()),
     "part": _is(dict),
     "parts": _is(list),
     "members": _is(list),
@@ -100,10 +117,13 @@ _SAID = {
     "text": "a text",
     "time": "a time (a text like 2025-01-12T10:30:00.000Z)",
     "whole": "a whole number",
+    "share": "a number from 0 to 1",
     "yes or no": "true or false",
     "texts": "a list of texts",
     "object": "an object",
     "objects": "a list of objects",
+    "mentions": "an object of the lists of texts valid, invalid and unknown, and of kinds, an object of texts",
+    "entries": "an object of objects",
     "switches": 'an object of names, each with {"enabled": true} or {"enabled": false}',
     "part": "an object",
     "parts": "a list of objects",

@@ -17,7 +17,8 @@ from capsule.engines.files.external_edits import decoded
 from capsule.engines.files.protocols import Scanned
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import codec
-from capsule.format.merge.clean_form import AGENTS, clean
+from capsule.format.kinds import KINDS
+from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
 from capsule.format.text import places
@@ -30,14 +31,11 @@ from capsule.store.store import Store
 Ancestor = Callable[[str, bytes, bytes], "bytes | None"]
 
 
-_CALLED = {KIND: "conversation", AGENTS: "agent"}
-
-
 class Copy:
     """One conflict copy.
 
     Attributes:
-        id: The conversation, or the agent, that it is a copy of.
+        id: The document that it is a copy of.
         what: A description, in words.
         line: The line at which it doesn't parse, from 1; else 0.
         column: The column, likewise.
@@ -50,7 +48,7 @@ class Copy:
         self.line, self.column = at or (0, 0)
         self.repaired: str | None = None
         self._kind = kind
-        self._called = _CALLED[kind]
+        self._called = KINDS[kind].noun
         self._data = data
         self._name = name
         self._is_whole = at is None
@@ -122,7 +120,7 @@ def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
     Args:
         store: The store.
         found: The file, as scanned.
-        kind: The kind of the documents in its directory: `conversations` or `agents`.
+        kind: The kind of the documents in its directory, by the name in `KINDS`.
 
     Cost: reading and parsing the file, if its name may be a copy's.
     """
@@ -132,7 +130,7 @@ def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
     data = files_of(store.engine).read_stray(kind, found.id)
     if data is None:
         return None
-    called = _CALLED[kind]
+    called = KINDS[kind].noun
     try:
         id = _id_in(data, found.path, kind)
     except InvalidDocument as error:

@@ -18,9 +18,8 @@ from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import Leftover
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.agents import agent_in
 from capsule.format.head import Head
-from capsule.format.merge.clean_form import AGENTS
+from capsule.format.kinds import KINDS
 from capsule.format.merge.reconcile import reconcile
 from capsule.format.text import places
 from capsule.ids import is_id
@@ -40,7 +39,7 @@ class Finding:
     """One finding about a file.
 
     Attributes:
-        id: The conversation or agent; empty: none.
+        id: The document; empty: none.
         path: The file.
         line: Line in it, from 1; 0 when the finding concerns the whole file.
         column: Column in characters, from 1; 0 likewise.
@@ -98,11 +97,12 @@ def examine(
             yield from examination.source()
         if progress:
             progress(done + 1, len(scanned))
-    for found in sorted(files_of(store.engine).scan(AGENTS), key=lambda found: found.id):
-        if (copy := copy_in(store, found, AGENTS)) is not None:
-            yield _copy(store, copy, found, repair, ancestor)
-        else:
-            yield from _agent(store, found)
+    for kind in (name for name, kind in KINDS.items() if not kind.has_entries):
+        for found in sorted(files_of(store.engine).scan(kind), key=lambda found: found.id):
+            if (copy := copy_in(store, found, kind)) is not None:
+                yield _copy(store, copy, found, repair, ancestor)
+            else:
+                yield from _record(store, found, kind)
     for id, paths in claimed.items():
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
@@ -110,7 +110,7 @@ def examine(
     for problem in waiting_problems(store.engine):
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
         yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
-    for kind in (KIND, AGENTS):
+    for kind in KINDS:
         for leftover in files_of(store.engine).leftovers(kind):
             if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
                 yield _leftover(store, kind, leftover, repair)
@@ -301,14 +301,14 @@ def _copy(store: Store, copy: Copy, found: Scanned, repair: bool, ancestor: Ance
     return Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired)
 
 
-def _agent(store: Store, found: Scanned) -> Iterator[Finding]:
-    """The findings about the document of an agent. The store replaces it whole, so no write in progress is one."""
+def _record(store: Store, found: Scanned, kind: str) -> Iterator[Finding]:
+    """The findings about a document without a history. The store replaces it whole, so no write in progress is one."""
     if not found.regular:
         yield Finding(found.id, found.path, 0, 0, "damaged", _IRREGULAR)
         return
     try:
-        data = files_of(store.engine).read_stray(AGENTS, found.id)
-        document = agent_in(data, found.path) if data is not None else {"id": found.id}
+        data = files_of(store.engine).read_stray(kind, found.id)
+        document = KINDS[kind].read(data, found.path) if data is not None else {"id": found.id}
     except InvalidDocument as error:
         for problem in error.problems:
             what = f"{problem.where}: {problem.what}" if problem.where else problem.what

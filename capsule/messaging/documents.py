@@ -15,15 +15,11 @@ from capsule import timestamps
 from capsule.engines.files.engine import again
 from capsule.errors import NotFound
 from capsule.format import codec
-from capsule.format.agents import agent_in, is_agent_id
-from capsule.format.canonical import order_agent
-from capsule.ids import is_id
+from capsule.format.kinds import AGENT, PROJECT, Kind
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
 
-KIND_OF_AGENTS = "agents"
-KIND_OF_PROJECTS = "projects"
 #: The local kind of document that holds the folder in which an agent works on this machine.
 KIND_OF_HOMES = "homes"
 _TRIES = 50
@@ -39,9 +35,7 @@ class Documents:
         engine: The engine that keeps them.
     """
 
-    kind: ClassVar[str]
-    #: The kind in errors.
-    noun: ClassVar[str]
+    kind: ClassVar[Kind]
     #: The field that says when the subject of the document last did something.
     seen_field: ClassVar[str]
 
@@ -57,25 +51,13 @@ class Documents:
         other._listed = ids
         return other
 
-    def is_id(self, text: str) -> bool:
-        """Whether `text` may be the id of such a document."""
-        return is_id(text)
-
-    def parsed(self, data: bytes, path: str) -> Document:
-        """The document in a file, checked, in canonical order. Raises InvalidDocument."""
-        return codec.decode(data, path)
-
-    def ordered(self, document: Document) -> Document:
-        """The document in canonical order."""
-        return document
-
     def ids(self) -> list[str]:
         """The ids of all documents, sorted. Cost: one scan of a directory."""
-        return self._engine.ids(self.kind)
+        return self._engine.ids(self.kind.name)
 
     def exists(self, id: str) -> bool:
         """Whether there is such a document. Cost: an lstat."""
-        return self.is_id(id) and self._engine.exists(self.kind, id)
+        return self.kind.is_id(id) and self._engine.exists(self.kind.name, id)
 
     def known(self, id: str) -> str:
         """`id`, if there is such a document. Raises NotFound, which lists those there are. Cost: an lstat."""
@@ -86,21 +68,21 @@ class Documents:
     def missing(self, id: str) -> NotFound:
         """The error that there is no such document, which lists those there are."""
         there = ", ".join(self._listed()) or "none yet"
-        return NotFound(f"there is no {self.noun} {id[:80]!r}; the {self.noun}s are: {there}", id=id)
+        return NotFound(f"there is no {self.kind.noun} {id[:80]!r}; the {self.kind.noun}s are: {there}", id=id)
 
     def read(self, id: str) -> Document:
         """A document, not to be changed in place. Raises NotFound, InvalidDocument.
 
         Cost: an lstat, and reading a small file if it changed.
         """
-        version = self._engine.version(self.kind, id) if self.is_id(id) else None
+        version = self._engine.version(self.kind.name, id) if self.kind.is_id(id) else None
         if version is None:
             raise self.missing(id)
         last = self._last.get(id)
         if last is None or last[0] != version:
-            data = self._engine.read(self.kind, id)
+            data = self._engine.read(self.kind.name, id)
             is_same = last is not None and last[1] == data
-            document = last[2] if last and is_same else self.parsed(data, self._engine.name(self.kind, id))
+            document = last[2] if last and is_same else self.kind.read(data, self._engine.name(self.kind.name, id))
             last = self._last[id] = version, data, document
         return last[2]
 
@@ -117,55 +99,43 @@ class Documents:
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
         """
-        path = self._engine.name(self.kind, id)
+        path = self._engine.name(self.kind.name, id)
 
         def edit(data: bytes | None) -> bytes | None:
             now = timestamps.now()
             if data is None:
                 if make is None:
                     raise self.missing(id)
-                return codec.encode(self.ordered(make(now)))
-            before = self.parsed(data, path)
+                return codec.encode(self.kind.ordered(make(now)))
+            before = self.kind.read(data, path)
             after = {name: dict(value) if isinstance(value, dict) else value for name, value in before.items()}
             change(after)
             if after == before and not _is_stale(before.get(self.seen_field), now):
                 return None
-            return codec.encode(self.ordered(after | {"updatedAt": now, self.seen_field: now}))
+            return codec.encode(self.kind.ordered(after | {"updatedAt": now, self.seen_field: now}))
 
-        again(lambda: self._engine.edit(self.kind, id, edit), path, id, _TRIES)
+        again(lambda: self._engine.edit(self.kind.name, id, edit), path, id, _TRIES)
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
-        self._engine.delete(self.kind, self.known(id))
+        self._engine.delete(self.kind.name, self.known(id))
 
 
 class ProjectDocuments(Documents):
     """The documents of the projects of a store."""
 
-    kind, noun, seen_field = KIND_OF_PROJECTS, "project", "lastActive"
+    kind, seen_field = PROJECT, "lastActive"
 
 
 class AgentDocuments(Documents):
     """The documents of the agents of a store."""
 
-    kind, noun, seen_field = KIND_OF_AGENTS, "agent", "lastSeen"
+    kind, seen_field = AGENT, "lastSeen"
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         #: When this process last looked at `lastSeen`, by agent, in seconds.
         self._noted: dict[str, float] = {}
-
-    def is_id(self, text: str) -> bool:
-        """See `Documents.is_id`."""
-        return is_agent_id(text)
-
-    def parsed(self, data: bytes, path: str) -> Document:
-        """See `Documents.parsed`."""
-        return agent_in(data, path)
-
-    def ordered(self, document: Document) -> Document:
-        """See `Documents.ordered`."""
-        return order_agent(document)
 
     def cursors(self, id: str) -> Document:
         """How far an agent has read, by conversation; empty for one that was forgotten. Raises InvalidDocument."""

@@ -17,7 +17,8 @@ from capsule.engines.files.external_edits import settle
 from capsule.engines.files.protocols import Interfered
 from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound
 from capsule.format import anatomy, codec, migrations
-from capsule.format.merge.clean_form import AGENTS, clean, cleaned
+from capsule.format.kinds import KINDS, Kind
+from capsule.format.merge.clean_form import clean, cleaned
 from capsule.ids import check_id
 from capsule.locks.policy import describe
 from capsule.store.change import unasked
@@ -62,7 +63,7 @@ class Incoming:
         """Read a document under its mutex, between two writes, and check it.
 
         Args:
-            kind: `conversations` or `agents`.
+            kind: Its kind, by the name in `KINDS`.
             id: Its id.
 
         Returns:
@@ -101,7 +102,7 @@ class Incoming:
         """Merge a version of a document from another clone into its file. It needs no lock.
 
         Args:
-            kind: `conversations` or `agents`.
+            kind: Its kind, by the name in `KINDS`.
             id: Its id.
             base: The common ancestor of both versions, in the clean form; None: there is none.
             theirs: The other version, in the clean form; None: it was deleted there.
@@ -113,8 +114,8 @@ class Incoming:
         Cost: reading and writing the whole file, under its mutex.
         """
         check_id(id)
-        if kind == AGENTS:
-            return self._under_mutex(kind, id, lambda held: _agent(held, base, theirs))
+        if not KINDS[kind].has_entries:
+            return self._under_mutex(kind, id, lambda held: _record(held, KINDS[kind], base, theirs))
         if theirs is None:
             return self._take_away(id, base)
 
@@ -216,14 +217,14 @@ def _newer(held: HeldDocument, base: bytes | None, theirs: bytes) -> Brought:
     return Brought("updated")
 
 
-def _agent(held: HeldDocument, base: bytes | None, theirs: bytes | None) -> Brought:
+def _record(held: HeldDocument, kind: Kind, base: bytes | None, theirs: bytes | None) -> Brought:
     got = held.read()
     if got is None:
         if theirs is None:
             return Brought("same")
-        held.replace(None, clean(theirs, held.path, AGENTS), None, [])
+        held.replace(None, clean(theirs, held.path, kind.name), None, [])
         return Brought("created")
-    mine = clean(got[0], held.path, AGENTS)
+    mine = clean(got[0], held.path, kind.name)
     if theirs is None:
         if mine != base:
             return Brought("kept", "it was written to here")
@@ -233,10 +234,10 @@ def _agent(held: HeldDocument, base: bytes | None, theirs: bytes | None) -> Brou
         return Brought("same")
     after, brought = codec.decode(theirs, held.path), Brought("updated")
     if mine != base:
-        from capsule.format.merge.agents import merge_agents
+        from capsule.format.merge.fields import merge_fields
 
         before = None if base is None else codec.decode(base, held.path)
-        merged = merge_agents(before, codec.decode(mine, held.path), after)
+        merged = merge_fields(kind, before, codec.decode(mine, held.path), after)
         after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
     written = codec.encode(after)
     if written == got[0]:

@@ -94,7 +94,7 @@ def test_the_overrides_that_wait_are_checked_as_what_they_are(capsule: Any, monk
     assert "next.json:2:17: mcpServers" in capsule("validate", "next.json", expect=5).stdout
 
 
-def test_the_documents_of_agents_are_checked_as_what_they_are(capsule: Any) -> None:
+def test_documents_without_a_history_are_checked_as_what_they_are(capsule: Any) -> None:
     folder = capsule.root / "agents"
     folder.mkdir(exist_ok=True)
     (folder / "anna.json").write_text('{"id": "anna", "mine": 1}', encoding="utf-8")
@@ -104,11 +104,14 @@ def test_the_documents_of_agents_are_checked_as_what_they_are(capsule: Any) -> N
     (folder / "carl.json").write_text('{\n  "id": "dave"\n}', encoding="utf-8")
     (folder / "eve.json").symlink_to("anna.json")
     (folder / ".anna.tmp").write_bytes(b"half of i")
+    (capsule.root / "projects").mkdir(exist_ok=True)
+    (capsule.root / "projects" / "api-123456.json").write_text('{"id": "api-123456", "links": 1}', encoding="utf-8")
     wrong = f"{folder / 'bob.json'}:3:20: "
     assert f"{wrong}notifications: must be true or false" in capsule("validate", str(folder), expect=5).stdout
     assert wrong in capsule("validate", expect=5).stdout
     found = {(one["id"], one["kind"], one["line"]) for one in capsule.json("doctor", expect=5)["findings"]}
-    assert found == {("bob", "damaged", 3), ("carl", "name", 2), ("eve", "damaged", 0), ("anna", "leftover", 0)}
+    agents = {("bob", "damaged", 3), ("carl", "name", 2), ("eve", "damaged", 0), ("anna", "leftover", 0)}
+    assert found == {*agents, ("api-123456", "damaged", 1)}
     capsule("doctor", "--repair", expect=5)
     assert {path.name for path in folder.iterdir()} == {"anna.json", "bob.json", "carl.json", "eve.json"}
     assert (folder / "anna.json").read_text(encoding="utf-8") == '{"id": "anna", "mine": 1}'

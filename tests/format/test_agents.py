@@ -9,8 +9,8 @@ import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import codec, schema
-from capsule.format.agents import MAX_AGENT_ID, agent_in, check_agent, check_agent_id, is_agent_id, new_agent
-from capsule.format.agents import problems_of as problems_of_agent
+from capsule.format.agents import MAX_AGENT_ID, check_agent_id, is_agent_id, new_agent
+from capsule.format.kinds import AGENT
 from capsule.ids import is_id
 
 STAMP = "2026-01-01T00:00:00.000Z"
@@ -30,8 +30,8 @@ def test_an_agent_id_is_a_slug_and_two_of_them_name_one_direct_conversation() ->
 
 def test_a_new_agent_is_valid_and_in_canonical_order() -> None:
     made = new_agent("anna", STAMP, project_path="/p")
-    check_agent(made, "x")
-    assert codec.encode(agent_in(codec.encode(made), "x")) == codec.encode(made)
+    AGENT.check(made, "x")
+    assert codec.encode(AGENT.read(codec.encode(made), "x")) == codec.encode(made)
     jsonschema.validate(made, schema.schema("agent"), cls=jsonschema.Draft202012Validator)
 
 
@@ -48,11 +48,17 @@ def test_a_new_agent_is_valid_and_in_canonical_order() -> None:
         ({"id": "a", "notifications": None}, "notifications"),
         ({"id": "a", "cursors": []}, "cursors"),
         ({"id": "a", "name": 1}, "name"),
+        ({"id": "a", "dmPolicy": "secret"}, "dmPolicy"),
+        ({"id": "a", "discoverable": None}, "discoverable"),
+        ({"id": "a", "dm": {"b": "allow"}}, "dm"),
+        ({"id": "a", "dm": {"b": {"reason": "noise"}}}, "dm.b.permission"),
+        ({"id": "a", "dm": {"b": {"permission": "maybe"}}}, "dm.b.permission"),
+        ({"id": "a", "reading": {"c": True}}, "reading"),
     ],
 )
 def test_what_is_wrong_has_its_place_and_the_schema_agrees(document: dict[str, Any], where: str) -> None:
     with pytest.raises(InvalidDocument) as raised:
-        check_agent(document, "agents/a.json")
+        AGENT.check(document, "agents/a.json")
     assert [(one.path, one.where) for one in raised.value.problems] == [("agents/a.json", where)]
     assert raised.value.problems[0].line >= 1
     assert not jsonschema.Draft202012Validator(schema.schema("agent")).is_valid(document)
@@ -60,10 +66,10 @@ def test_what_is_wrong_has_its_place_and_the_schema_agrees(document: dict[str, A
 
 def test_a_file_of_a_person_needs_an_id_only_and_keeps_its_own_fields() -> None:
     data = b'{"mine": {"b": 1}, "name": null, "id": "anna", "lastSeen": "2026-01-01 10:00"}'
-    assert problems_of_agent(data, "x") == []
-    assert list(agent_in(data, "x")) == ["id", "name", "lastSeen", "mine"]
-    assert list(agent_in(b'{"id": "anna", "cursors": {"b": {}, "a": {}}}', "x")["cursors"]) == ["a", "b"]
-    (problem,) = problems_of_agent(b'{\n  "id": "anna",\n  "cursors": 1\n}\n', "x")
+    assert AGENT.problems_of(data, "x") == []
+    assert list(AGENT.read(data, "x")) == ["id", "name", "lastSeen", "mine"]
+    assert list(AGENT.read(b'{"id": "anna", "cursors": {"b": {}, "a": {}}}', "x")["cursors"]) == ["a", "b"]
+    (problem,) = AGENT.problems_of(b'{\n  "id": "anna",\n  "cursors": 1\n}\n', "x")
     assert (problem.line, problem.where) == (3, "cursors")
-    (problem,) = problems_of_agent(b'{"id":', "x")
+    (problem,) = AGENT.problems_of(b'{"id":', "x")
     assert problem.line == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import codec, validation
-from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS, clean, cleaned
+from capsule.format.merge.clean_form import clean, cleaned
 from capsule.format.new import empty_context, inactive_lock, new_capsule, new_metadata
 
 STAMP = "2025-01-12T10:00:00.000Z"
@@ -62,7 +62,7 @@ def laid_out(document: dict[str, Any], layout: str) -> bytes:
     return ("\ufeff" if layout == "bom" else "").encode() + text.encode()
 
 
-def refusal(data: bytes, path: str, kind: str = CONVERSATIONS) -> CapsuleError | None:
+def refusal(data: bytes, path: str, kind: str = "conversations") -> CapsuleError | None:
     """Why it is refused; None: it is not."""
     try:
         clean(data, path, kind)
@@ -82,7 +82,7 @@ def test_the_quick_way_and_the_strict_one_give_the_same(document: dict[str, Any]
     refused = refusal(data, "p")
     if refused is None:
         validation.check(read, data, "p")
-        assert clean(data, "p", CONVERSATIONS) == codec.encode(cleaned(read))
+        assert clean(data, "p", "conversations") == codec.encode(cleaned(read))
     else:
         with pytest.raises(InvalidDocument) as raised:
             validation.check(read, data, "p")
@@ -94,10 +94,10 @@ def test_cleaning_keeps_all_but_the_lock_and_changes_nothing_the_second_time(
     document: dict[str, Any], layout: str
 ) -> None:
     try:
-        once = clean(laid_out(document, layout), "p", CONVERSATIONS)
+        once = clean(laid_out(document, layout), "p", "conversations")
     except InvalidDocument:
         return
-    assert clean(once, "p", CONVERSATIONS) == once
+    assert clean(once, "p", "conversations") == once
     found = codec.decode(once, "p")
     assert found.get("unknown") == document.get("unknown")
     assert found["metadata"].get("unknown") == document.get("metadata", {}).get("unknown")
@@ -109,12 +109,12 @@ def test_cleaning_keeps_all_but_the_lock_and_changes_nothing_the_second_time(
 def test_the_lock_never_shows(document: dict[str, Any], lock: dict[str, Any]) -> None:
     document = {"metadata": new_metadata(), **document}
     try:
-        one = clean(codec.encode(locked(document, inactive_lock())), "p", CONVERSATIONS)
+        one = clean(codec.encode(locked(document, inactive_lock())), "p", "conversations")
     except InvalidDocument:
         return
-    assert clean(codec.encode(locked(document, lock)), "p", CONVERSATIONS) == one
+    assert clean(codec.encode(locked(document, lock)), "p", "conversations") == one
     bare = {name: value for name, value in document["metadata"].items() if name != "lock"}
-    assert clean(codec.encode({**document, "metadata": bare}), "p", CONVERSATIONS) == one
+    assert clean(codec.encode({**document, "metadata": bare}), "p", "conversations") == one
 
 
 @given(
@@ -122,7 +122,7 @@ def test_the_lock_never_shows(document: dict[str, Any], lock: dict[str, Any]) ->
     | st.tuples(DOCUMENT.map(codec.encode), st.integers(0, 2000), st.integers(0, 3), st.binary(max_size=3)).map(
         lambda drawn: drawn[0][: drawn[1]] + drawn[3] + drawn[0][drawn[1] + drawn[2] :]
     ),
-    st.sampled_from([CONVERSATIONS, AGENTS]),
+    st.sampled_from(["conversations", "agents"]),
 )
 def test_any_bytes_are_cleaned_or_refused_by_their_place(data: bytes, kind: str) -> None:
     refused = refusal(data, "x.json", kind)
@@ -143,24 +143,24 @@ def test_an_invalid_capsule_is_refused_with_its_place() -> None:
         (b'{"id": "c", "id": "d", "history": []}', "x.json:1:13: a second field 'id'"),
     ]:
         with pytest.raises(InvalidDocument) as raised:
-            clean(data, "x.json", CONVERSATIONS)
+            clean(data, "x.json", "conversations")
         assert raised.value.message.startswith(place)
 
 
 def test_a_number_keeps_its_digits_in_the_layout_of_the_store_too() -> None:
     document = new_capsule("c", "t", STAMP, metadata={"unknown": 0})
     data = codec.encode(document).replace(b'"unknown": 0', b'"unknown": 2.50')
-    assert clean(data, "p", CONVERSATIONS) == data
+    assert clean(data, "p", "conversations") == data
 
 
 def test_a_newer_major_version_is_left_alone() -> None:
     data = b'{"version": "3.0",   "history": {"lock": {"active": true}}}'
-    assert clean(data, "p", CONVERSATIONS) == clean(data, "p", AGENTS) == data
+    assert clean(data, "p", "conversations") == clean(data, "p", "agents") == data
 
 
 def test_an_agents_document_gets_the_layout_and_the_order_of_the_format() -> None:
     data = b'\xef\xbb\xbf{"z": 1,\r\n"a": {"b": 2.50},"cursors":{}, "id":"anna"}'
     laid = {"id": "anna", "cursors": {}, "z": 1, "a": {"b": 2.5}}
-    once = clean(data, "p", AGENTS)
+    once = clean(data, "p", "agents")
     assert once == codec.encode(laid).replace(b"2.5", b"2.50")
-    assert clean(once, "p", AGENTS) == once
+    assert clean(once, "p", "agents") == once

@@ -13,8 +13,12 @@ from capsule.format.members import members_in
 from capsule.format.merge.merge import merge
 from tests.format.replicas import Document, begun, operations, worked_on
 
+_SELF = st.sampled_from(("self", "zoe"))
 _ID, _TIME = st.sampled_from("ab"), st.sampled_from([f"2026-01-0{day}T00:00:00.000Z" for day in (1, 2, 3)])
-_OBJECT = st.fixed_dictionaries({"id": _ID}, optional={"joinedAt": _TIME, "leftAt": _TIME | st.none(), "can": _ID})
+_OBJECT = st.fixed_dictionaries(
+    {"id": _ID},
+    optional={"joinedAt": _TIME, "leftAt": _TIME | st.none(), "can": _ID, "canSend": st.booleans(), "invitedBy": _SELF},
+)
 #: What hands write: texts, objects, times in any order, an id twice.
 _ANY = st.none() | st.lists(_ID | _OBJECT, max_size=3)
 _ONE_EACH = st.none() | st.lists(
@@ -72,6 +76,15 @@ def test_participants_are_merged_by_id_and_of_leaving_and_joining_the_later_coun
         (["anna"], [gone], [], [gone]),
         (["anna"], [anna | {"can": "read"}], [gone], [gone | {"can": "read"}]),
         ([anna], [gone], [anna | {"joinedAt": second}], [gone | {"joinedAt": second}]),
+        ([anna], [anna | {"canSend": False}], [anna | {"canSend": True}], [anna | {"canSend": False}]),
+        ([anna | {"canManage": False}], [anna | {"canManage": True}], [anna], [anna]),
+        ([], [anna | {"invitedBy": "zoe"}], [anna | {"invitedBy": "self"}], [anna | {"invitedBy": "self"}]),
+        (
+            [anna],
+            [gone | {"optedOutAt": then}],
+            [anna | {"canManage": True}],
+            [gone | {"optedOutAt": then, "canManage": True}],
+        ),
         ([gone], [gone | {"x": 1}], [anna | {"joinedAt": second}], [anna | {"joinedAt": second, "x": 1}]),
     ]:
         assert merged(base, ours, theirs) == after

@@ -13,7 +13,7 @@ import pytest
 from capsule import timestamps
 from capsule.format import codec, schema
 from capsule.format.canonical import in_order
-from capsule.format.merge.clean_form import CONVERSATIONS, clean
+from capsule.format.merge.clean_form import clean
 from capsule.format.migrations import current
 from capsule.format.models import Capsule
 from capsule.format.new import inactive_lock
@@ -63,7 +63,7 @@ def test_a_sample_migrates_once_the_same_in_every_layout(path: Path) -> None:
     loose = json.dumps(json.loads(path.read_bytes()), indent=7, sort_keys=True).replace("\n", "\r\n").encode()
     assert current(codec.decode(loose, "b"))[0] == made
     made["metadata"]["lock"] = inactive_lock()
-    assert clean(path.read_bytes(), path.name, CONVERSATIONS) == codec.encode(made)
+    assert clean(path.read_bytes(), path.name, "conversations") == codec.encode(made)
 
 
 def test_a_sample_agrees_with_the_schemas(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from capsule import Store, git
 from capsule.format import codec, validation
-from capsule.format.merge.clean_form import CONVERSATIONS, clean
+from capsule.format.merge.clean_form import clean
 from capsule.git.commits.commit import Committed
 from capsule.git.commits.operation import no_progress
 from capsule.git.commits.sync import Synced
@@ -48,7 +48,7 @@ def document(clone: Clone, id: str) -> dict[str, Any]:
     data = clone.file(id).read_bytes()
     found = codec.decode(data, id)
     validation.check(found, data, id)
-    assert found["metadata"]["lock"]["active"] or clean(data, id, CONVERSATIONS) == data
+    assert found["metadata"]["lock"]["active"] or clean(data, id, "conversations") == data
     return found
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput
-from capsule.format.merge.clean_form import CONVERSATIONS, clean
+from capsule.format.merge.clean_form import clean
 from capsule.git.drivers import pktline
 from capsule.git.drivers.filter import cleaner, serve
 from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published
@@ -34,7 +34,7 @@ def lock(clone: Clone, id: str) -> bytes:
     start = data.index(b'"lock": ') + len(b'"lock": ')
     locked = data[:start] + text.encode() + data[data.index(b"}", start) + 1 :]
     clone.file(id).write_bytes(locked)
-    assert clean(locked, "", CONVERSATIONS) == clean(data, "", CONVERSATIONS)
+    assert clean(locked, "", "conversations") == clean(data, "", "conversations")
     return locked
 
 
@@ -134,7 +134,7 @@ def test_a_long_conversation_goes_through_in_many_packets(repo: Clone) -> None:
     locked = lock(repo, id)
     repo.commit()
     assert len(repo.at("HEAD", id)) > 7 * 65516
-    assert repo.at("HEAD", id) == clean(locked, "", CONVERSATIONS)
+    assert repo.at("HEAD", id) == clean(locked, "", "conversations")
 
 
 def test_a_store_in_a_folder_whose_name_needs_quoting(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from capsule.format import codec
-from capsule.format.merge.clean_form import CONVERSATIONS, clean
+from capsule.format.merge.clean_form import clean
 from tests.git.repositories import PROGRAM, Clone, environment, new, run, worktree
 from tests.git.talking import contents, conversation, document, rename, say
 from tests.git.test_drivers_filter import FOLDER
@@ -83,13 +83,16 @@ def test_both_added_it(repo: Clone) -> None:
     assert sorted(contents(repo, "same")) == ["Hello", "ours", "theirs"]
 
 
-def test_the_merge_driver_reports_a_conflict_of_an_agents_document(tmp_path: Path) -> None:
-    versions = (codec.encode({"id": "anna", "name": name}) for name in ("Anna", "A", "B"))
-    code, words, left = driven(tmp_path, *versions, "agents/anna.json")
+@pytest.mark.parametrize(("kind", "id"), [("agent", "anna"), ("project", "api-123456")])
+def test_the_merge_driver_reports_a_conflict_of_a_document_without_a_history(
+    tmp_path: Path, kind: str, id: str
+) -> None:
+    versions = (codec.encode({"id": id, "name": name}) for name in ("Anna", "A", "B"))
+    code, words, left = driven(tmp_path, *versions, f"{kind}s/{id}.json")
     assert code == 1
     assert words.splitlines() == [
-        f'capsule: agent anna: both sides changed name, to "A" and "B"; "{json.loads(left)["name"]}" stands for now',
-        "capsule: agents/anna.json: settle it by hand, then: git add -- :/agents/anna.json",
+        f'capsule: {kind} {id}: both sides changed name, to "A" and "B"; "{json.loads(left)["name"]}" stands for now',
+        f"capsule: {kind}s/{id}.json: settle it by hand, then: git add -- :/{kind}s/{id}.json",
     ]
 
 
@@ -223,4 +226,4 @@ def test_the_merge_driver_shows_both_values_in_a_line(tmp_path: Path, repo: Clon
         'later, to [2,3.50] and {"a":1}',
         f'note, to "a\\x1b[1m" and "{"b" * 57}..."',
     ]
-    assert clean(left, "", CONVERSATIONS) == left
+    assert clean(left, "", "conversations") == left

@@ -44,6 +44,8 @@ def test_valid_documents_pass_the_check(clone: Clone) -> None:
     id = conversation(clone, "Hello")
     (clone.root / "agents").mkdir()
     clone.file("anna", "agents").write_text('{"id": "anna"}\n', encoding="utf-8")
+    (clone.root / "projects").mkdir()
+    clone.file("api-123456", "projects").write_text('{"id": "api-123456"}\n', encoding="utf-8")
     clone.file("later").write_text('{"version": "3.0", "history": null}', encoding="utf-8")
     (clone.root / "conversations" / "README.md").write_text("notes\n", encoding="utf-8")
     clone.commit()
@@ -87,6 +89,9 @@ def test_the_check_names_each_wrong_file_with_its_place_and_the_way_out(clone: C
     clone.file("typed").write_bytes(b'{"id": "typed"}')
     (clone.root / "conversations" / f".{torn}.tmp").write_bytes(b"{")
     clone.file("linked").symlink_to("/etc/hostname")
+    (clone.root / "agents").mkdir()
+    clone.file("bob", "agents").write_text('{"id": "bob", "dmPolicy": "secret"}', encoding="utf-8")
+    clone.file("carl", "agents").write_text('{"id": "dave"}', encoding="utf-8")
     clone.run("add", "--all", "--force")
     said = refused(clone)
     for begins, holds in (
@@ -94,6 +99,8 @@ def test_the_check_names_each_wrong_file_with_its_place_and_the_way_out(clone: C
         (f"{torn}.json:", "mend it, and then: git add -- "),
         ("typed.json:1:1: ", "history"),
         ("other.json:2:9: ", renamed),
+        ("bob.json:1:27: ", "dmPolicy"),
+        ("carl.json:1:8: ", "dave"),
         (f".{torn}.tmp: ", ": git rm --cached -- "),
         ("linked.json: ", ": git rm --cached -- "),
         (".capsule/mutex/", "derived"),

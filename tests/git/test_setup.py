@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import InvalidDocument, NotFound, Refused
+from capsule.format.kinds import KINDS
 from capsule.git.setup import blocks
 from capsule.git.setup.attributes import attribute_lines, driver_config
 from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
@@ -50,7 +51,7 @@ def configured(clone: Clone, scope: str = "--local") -> dict[str, str]:
 def test_after_setup_git_knows_the_documents_of_the_store_and_no_others(tmp_path: Path, folder: str) -> None:
     clone = new(tmp_path / "répo", folder, drivers=False)
     assert setup(clone) == [("attributes", True), ("ignore", True), ("config", True), ("hook", True)]
-    for kind in ("conversations", "agents"):
+    for kind in KINDS:
         assert in_force(clone, kind) == ALL
         for other in ("package.json", f"deeper/{kind}/x.json", f"{kind}/deeper/x.json"):
             told = clone.git("check-attr", "merge", "--", str((clone.root / other).relative_to(clone.top)))

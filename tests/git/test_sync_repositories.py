@@ -228,24 +228,25 @@ def test_a_sync_does_not_write_through_a_symlink_out_of_the_repository(monorepos
     assert outside.file(kept).read_bytes() == before
 
 
-def test_sync_merges_agents(clones: Two) -> None:
+@pytest.mark.parametrize(("kind", "id"), [("agents", "helper"), ("projects", "api-123456")])
+def test_sync_merges_documents_without_a_history(clones: Two, kind: str, id: str) -> None:
     anna, ben = clones
-    (anna.root / "agents").mkdir()
-    anna.file("helper", "agents").write_bytes(codec.encode({"id": "helper", "cursors": {}}))
+    (anna.root / kind).mkdir()
+    anna.file(id, kind).write_bytes(codec.encode({"id": id}))
     sync_of(anna)
     sync_of(ben)
     for clone, key in ((anna, "a"), (ben, "b")):
-        document = codec.decode(clone.file("helper", "agents").read_bytes(), "")
-        clone.file("helper", "agents").write_bytes(codec.encode({**document, key: 1}))
+        document = codec.decode(clone.file(id, kind).read_bytes(), "")
+        clone.file(id, kind).write_bytes(codec.encode({**document, key: 1}))
     for clone in (anna, ben, anna):
         sync_of(clone)
-    data = anna.file("helper", "agents").read_bytes()
-    assert data == ben.file("helper", "agents").read_bytes()
+    data = anna.file(id, kind).read_bytes()
+    assert data == ben.file(id, kind).read_bytes()
     assert {"a", "b"} <= codec.decode(data, "").keys()
-    anna.file("helper", "agents").unlink()
+    anna.file(id, kind).unlink()
     sync_of(anna)
     sync_of(ben)
-    assert not ben.file("helper", "agents").exists()
+    assert not ben.file(id, kind).exists()
 
 
 def test_a_merge_is_signed_where_commits_are(clones: Two, tmp_path: Path) -> None:

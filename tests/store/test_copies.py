@@ -202,18 +202,16 @@ def test_random_writes_of_two_computers_all_survive_the_merge(store: Store, rng:
         assert {id for id, _ in wanted} <= {message["id"] for message in found}
 
 
-def test_a_copy_of_an_agent_is_merged(store: Store) -> None:
-    agents = Path(store.root, "agents")
-    agents.mkdir(exist_ok=True)
-    here, there = (
-        b'{\n  "id": "anna",\n  "name": "Anna"\n}\n',
-        b'{\n  "id": "anna",\n  "name": "Anna",\n  "more": 1\n}\n',
-    )
-    (agents / "anna.json").write_bytes(here)
-    (agents / "anna (conflicted copy 2026-07-10 070952).json").write_bytes(there)
+@pytest.mark.parametrize(("kind", "id"), [("agent", "anna"), ("project", "api-123456")])
+def test_a_copy_of_a_document_without_a_history_is_merged(store: Store, kind: str, id: str) -> None:
+    folder = Path(store.root, f"{kind}s")
+    folder.mkdir(exist_ok=True)
+    here, there = (codec.encode({"id": id, "name": "Anna"} | more) for more in ({}, {"more": 1}))
+    (folder / f"{id}.json").write_bytes(here)
+    (folder / f"{id} (conflicted copy 2026-07-10 070952).json").write_bytes(there)
     (finding,) = copies(store)
-    assert (finding.kind, finding.what, finding.repaired) == ("copy", "a conflict copy of agent anna", None)
+    assert (finding.kind, finding.what, finding.repaired) == ("copy", f"a conflict copy of {kind} {id}", None)
     (finding,) = copies(store, repair=True)
-    assert finding.repaired and finding.repaired.startswith("merged into the agent")
-    assert codec.decode((agents / "anna.json").read_bytes(), "")["more"] == 1
-    assert [path.name for path in agents.iterdir()] == ["anna.json"] and copies(store) == []
+    assert finding.repaired and finding.repaired.startswith(f"merged into the {kind}")
+    assert codec.decode((folder / f"{id}.json").read_bytes(), "")["more"] == 1
+    assert [path.name for path in folder.iterdir()] == [f"{id}.json"] and copies(store) == []

@@ -14,13 +14,12 @@ import orjson
 
 from capsule.errors import InvalidDocument
 from capsule.format import codec, migrations, validation
-from capsule.format.agents import check_agent
-from capsule.format.canonical import in_order, is_in_order, order_agent
+from capsule.format.canonical import in_order, is_in_order
 from capsule.format.fields import PARTS, ROLES, Field
+from capsule.format.kinds import KINDS
 from capsule.format.new import CURRENT, inactive_lock
 from capsule.format.values import canonical_time, fault
 
-CONVERSATIONS, AGENTS = "conversations", "agents"
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _FIELDS = {field.name: field for field in PARTS["history"]}
 _LOOKED_AT = frozenset({"role", "content", "timestamp", "id"})
@@ -32,7 +31,7 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     Args:
         data: The whole file.
         path: Its name, for the error.
-        kind: `conversations` or `agents`: the name of the folder it belongs to.
+        kind: Its kind, by the name in `KINDS`.
 
     Raises:
         InvalidDocument: It is no document of its kind; with line and column.
@@ -40,18 +39,15 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     Cost: of a file that the store wrote, locked or not, orjson's reading and writing it, and a look at each message,
     which is a twentieth of a second for 10 MB; of any other a strict parse, some three times as much.
     """
-    quick = _quick(data) if kind == CONVERSATIONS else None
+    quick = _quick(data) if KINDS[kind].has_entries else None
     if quick is not None:
         return quick
     document = codec.decode(data, path)
     version = migrations.parse_version(document.get("version"))
     if version is not None and version[0] > migrations.KNOWN[0]:
         return data
-    if kind == AGENTS:
-        check_agent(document, path, data)
-        return codec.encode(order_agent(document))
-    validation.check(document, data, path)
-    return codec.encode(cleaned(document, path))
+    KINDS[kind].check(document, path, data)
+    return codec.encode(cleaned(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document))
 
 
 def cleaned(document: dict[str, Any], path: str = "") -> dict[str, Any]:

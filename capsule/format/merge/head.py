@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from capsule.format.fields import names
-from capsule.format.members import id_of
+from capsule.format.members import id_of, precedence
 from capsule.format.merge.conflicts import Conflict, Recorded
 from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
@@ -189,15 +189,13 @@ def _title_rank(title: Mapping[str, Any]) -> tuple[bool, bool, str, bytes]:
 
 
 def _members(base: Any, ours: Any, theirs: Any) -> Any:
-    """Those of both, field by field; where both changed one, the later time stands, and an object before a text."""
+    """Those of both, field by field; where both changed one, `precedence` decides, and an object is before a text."""
 
-    def later(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
-        def lateness(one: Any) -> tuple[bool, str, bytes]:
-            return isinstance(one, dict), sortable(one) if isinstance(one, str) else "", bytes_of(one)
+    def first(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
+        name = where[-1] if where else ""
+        return max(mine, yours, key=lambda one: (isinstance(one, dict), precedence(name, one), bytes_of(one)))
 
-        return max(mine, yours, key=lateness)
-
-    return merged_set(base, ours, theirs, id_of, later)
+    return merged_set(base, ours, theirs, id_of, first)
 
 
 def _later_summary(base: Any, ours: Any, theirs: Any) -> Any:

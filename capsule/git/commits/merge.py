@@ -19,6 +19,7 @@ from typing import Any
 
 from capsule.errors import CapsuleError, GitFailed, Remedy
 from capsule.format import codec
+from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.git import objects
 from capsule.git.commits.commit import ensure_attributes
@@ -27,7 +28,6 @@ from capsule.git.drivers.merge import merged_version
 from capsule.git.objects import Blobs, Entry, Raw
 from capsule.git.program import Git
 from capsule.git.repository import document_in
-from capsule.git.setup.attributes import KINDS
 
 
 @dataclass(slots=True)

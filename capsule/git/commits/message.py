@@ -14,6 +14,7 @@ from typing import Any
 from capsule.engines.files.external_edits import decoded
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import codec
+from capsule.format.kinds import KINDS
 from capsule.format.merge.comparison import compare
 from capsule.git.objects import Blobs, Raw
 from capsule.git.repository import Repository
@@ -30,9 +31,9 @@ class DocumentChange:
     """What became of one document.
 
     Attributes:
-        kind: `conversations` or `agents`.
+        kind: Its kind, by the name in `KINDS`.
         id: Its id.
-        title: A conversation's title; an agent's name.
+        title: A conversation's title; another's name.
         words: What changed, in a few words each.
     """
 
@@ -47,8 +48,7 @@ class DocumentChange:
     @property
     def line(self) -> str:
         """A line for the body of a commit's message."""
-        what = "conversation" if self.kind == "conversations" else "agent"
-        return f"{what} {self.id} {_quoted(self.title)}: {_clipped(', '.join(self.words), _LINE)}"
+        return f"{KINDS[self.kind].noun} {self.id} {_quoted(self.title)}: {_clipped(', '.join(self.words), _LINE)}"
 
     @property
     def phrase(self) -> str:
@@ -84,7 +84,7 @@ def _change(repository: Repository, blobs: Blobs, raw: Raw) -> DocumentChange:
     before, after = (_document(kind, id, blobs.read(name) or b"", raw.path) if mode else None for mode, name in sides)
     named = before or after or {}
     words: list[str] = []
-    if kind == "conversations" and {} not in (before, after):
+    if KINDS[kind].has_entries and {} not in (before, after):
         with suppress(InvalidDocument):  # One may be of a newer major version.
             words = compare(before, after).words()
     elif before is None or after is None:
@@ -96,7 +96,7 @@ def _change(repository: Repository, blobs: Blobs, raw: Raw) -> DocumentChange:
 def _document(kind: str, id: str, data: bytes, path: str) -> dict[str, Any]:
     """The document in `data`; empty when it is none, as what got into git past us may be."""
     try:
-        return decoded(data, path, id) if kind == "conversations" else codec.decode(data, path)
+        return decoded(data, path, id) if KINDS[kind].has_entries else codec.decode(data, path)
     except CapsuleError:
         return {}
 

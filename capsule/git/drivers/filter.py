@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import IO
 
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
-from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS, clean
+from capsule.format.kinds import CONVERSATION, KINDS
+from capsule.format.merge.clean_form import clean
 from capsule.git.drivers import pktline
 from capsule.ids import is_id
 
@@ -101,7 +102,7 @@ def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
 
 def kind_of(path: str) -> str:
     """The kind of the document that git has at `path`, by its folder."""
-    return AGENTS if path.split("/")[-2:-1] == [AGENTS] else CONVERSATIONS
+    return next((folder for folder in path.split("/")[-2:-1] if folder in KINDS), CONVERSATION.name)
 
 
 def _between_writes(path: str, kind: str) -> bytes | None:

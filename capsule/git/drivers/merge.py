@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused
-from capsule.format import codec, validation
-from capsule.format.agents import check_agent
-from capsule.format.merge.agents import merge_agents
-from capsule.format.merge.clean_form import AGENTS, clean
+from capsule.format import codec
+from capsule.format.kinds import KINDS
+from capsule.format.merge.clean_form import clean
 from capsule.format.merge.conflicts import Merged
+from capsule.format.merge.fields import merge_fields
 from capsule.format.merge.merge import merge
 from capsule.format.text.shown import one_line
 from capsule.git.drivers.filter import kind_of
@@ -40,7 +40,8 @@ def merged_version(
     base: Document | None, ours: Document, theirs: Document, path: str, kind: str
 ) -> tuple[bytes, Merged]:
     """Two versions merged, in the clean form. Raises InvalidDocument."""
-    merged = merge_agents(base, ours, theirs) if kind == AGENTS else merge(base, ours, theirs, path)
+    has_entries = KINDS[kind].has_entries
+    merged = merge(base, ours, theirs, path) if has_entries else merge_fields(KINDS[kind], base, ours, theirs)
     return clean(codec.encode(merged.document), path, kind), merged
 
 
@@ -88,10 +89,7 @@ def _document(content: bytes, path: str, side: str, kind: str) -> Document | Non
         return None
     try:
         document = codec.decode(content, path)
-        if kind == AGENTS:
-            check_agent(document, path, content)
-        else:
-            validation.check(document, content, path)
+        KINDS[kind].check(document, path, content)
         return document
     except InvalidDocument as error:
         raise InvalidDocument.of([replace(one, what=f"{one.what} (in {side})") for one in error.problems]) from None
@@ -113,14 +111,14 @@ def _ensure_one_document(sides: list[Document], path: str) -> None:
 
 def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
     id, title = one_line(str(merged.document.get("id"))), one_line(str(merged.document.get("title") or ""))
-    name = f'conversation {id} "{title}"' if kind != AGENTS else f"agent {id}"
+    name = f'{KINDS[kind].noun} {id} "{title}"' if KINDS[kind].has_entries else f"{KINDS[kind].noun} {id}"
     words = [f"{name}: {note}" for note in merged.notes]
     for conflict in merged.conflicts:
         field, values = one_line(conflict.field), " and ".join(map(_short, conflict.values))
         words.append(f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for now")
     if merged.conflicts:
         command = store_command(f"capsule git resolve {id}", directory, path)
-        how = "settle it by hand" if kind == AGENTS else f"settle it with: {command}"
+        how = f"settle it with: {command}" if KINDS[kind].has_entries else "settle it by hand"
         words.append(f"{path}: {how}, then: {file_command('git add', path)}")
     return words
 

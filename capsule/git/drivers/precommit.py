@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, migrations, validation
-from capsule.format.merge.clean_form import CONVERSATIONS
+from capsule.format import codec, migrations
+from capsule.format.kinds import KINDS
 from capsule.format.text import places
 from capsule.git.objects import REGULAR, Blobs, changes, empty_tree
 from capsule.git.program import Git
-from capsule.git.setup.attributes import KINDS, file_command, store_command
+from capsule.git.setup.attributes import file_command, store_command
 
 _DERIVED = ".capsule"
 
@@ -69,8 +69,8 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
     try:
         document = codec.decode(data, path)
         version = migrations.parse_version(document.get("version", "1.0"))
-        if kind == CONVERSATIONS and not (version is not None and version[0] > migrations.KNOWN[0]):
-            validation.check(document, data, path)
+        if not (version is not None and version[0] > migrations.KNOWN[0]):
+            KINDS[kind].check(document, path, data)
             if document["id"] != id:
                 line, column = places.locate(data, ("id",))
                 yield f"{path}:{line}:{column}: id: is {document['id']!r}, but the file's name says {id!r}; {again}"

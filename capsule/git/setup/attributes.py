@@ -14,13 +14,11 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from capsule.format.merge.clean_form import AGENTS, CONVERSATIONS
+from capsule.format.kinds import KINDS
 
 if TYPE_CHECKING:
     from capsule.git.program import Git
 
-#: The documents that have attributes, by the names of their folders.
-KINDS = (CONVERSATIONS, AGENTS)
 #: The name under which git's attributes and its configuration find each other.
 DRIVER = "capsule"
 #: What the documents get. `-text`: git's line ends (`core.autocrlf`) are not for a file whose bytes are counted.

@@ -16,13 +16,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument
+from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits.merge import merge_version
 from capsule.git.objects import attributes, blob_name, object_format
 from capsule.git.program import Git
 from capsule.git.repository import Repository
 from capsule.git.setup import hook
-from capsule.git.setup.attributes import DRIVER, KINDS, settings, wanted_config
+from capsule.git.setup.attributes import DRIVER, settings, wanted_config
 
 if TYPE_CHECKING:
     from capsule.store.conflicts import Disputed

@@ -32,7 +32,6 @@ commands = typer.Typer()
 
 #: The one document of a store that is no capsule.
 _OVERRIDES = os.path.join("overrides", "next.json")
-_AGENTS = "agents"
 
 
 @commands.command("init")
@@ -91,11 +90,13 @@ def validate(
     ),
 ) -> None:
     """Check files against the format, also outside a store. Print `path:line:column: what` for each problem."""
+    from capsule.format.kinds import KINDS
+
     if paths:
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
         with store_of() as store:
-            folders = [os.path.join(store.root, "conversations"), os.path.join(store.root, _AGENTS)]
+            folders = [os.path.join(store.root, kind) for kind in KINDS]
             files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
     problems = [problem for file in with_bar("validating", files, len(files)) for problem in _problems(file)]
@@ -123,12 +124,11 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _problems(path: str) -> list[Problem]:
+    from capsule.format.kinds import CONVERSATION, KINDS
+
+    problems_of = KINDS.get(os.path.basename(os.path.dirname(os.path.abspath(path))), CONVERSATION).problems_of
     if os.path.normpath(os.path.abspath(path)).endswith(os.sep + _OVERRIDES):
         from capsule.store.servers import problems_of
-    elif os.path.basename(os.path.dirname(os.path.abspath(path))) == _AGENTS:
-        from capsule.format.agents import problems_of
-    else:
-        from capsule.format.validation import problems_of
 
     try:
         return problems_of(read_file(path), path)

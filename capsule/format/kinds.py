@@ -1,0 +1,84 @@
+"""The kinds of documents that a store shares with other clones.
+
+What must stay true: what differs between kinds stands in this table, and nowhere is a kind asked for by its name. Pure;
+no pydantic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from capsule.errors import InvalidDocument, InvalidInput, Problem
+from capsule.format import codec, validation
+from capsule.format.agents import check_agent_id
+from capsule.format.canonical import in_order, order_record
+from capsule.format.projects import check_project_id
+from capsule.ids import check_id
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of documents.
+
+    Attributes:
+        name: The name of the folder in which they are.
+        noun: What one of them is called.
+        part: Its fields, by their name in `fields.PARTS`.
+        check_id: Raises InvalidInput unless its argument may be the id of one.
+        has_entries: Whether they have a history. Those without one are merged field by field, and replaced whole.
+    """
+
+    name: str
+    noun: str
+    part: str
+    check_id: Callable[[str], str]
+    has_entries: bool = False
+
+    def is_id(self, text: str) -> bool:
+        """Whether `text` may be the id of one."""
+        try:
+            self.check_id(text)
+        except InvalidInput:
+            return False
+        return True
+
+    def ordered(self, document: Document) -> Document:
+        """The same document in canonical order."""
+        return in_order(document) if self.has_entries else order_record(document, self.part)
+
+    def check(self, document: Document, path: str, data: bytes | None = None) -> None:
+        """Raise InvalidDocument unless `document` is of this kind: a problem for each wrong field, as in the file.
+
+        Args:
+            document: The document.
+            path: The name of its file, for the error.
+            data: The file, which gives line and column; None: the document as the store would write it.
+        """
+        validation.check(document, codec.encode(document) if data is None else data, path, self.part, self.check_id)
+
+    def read(self, data: bytes, path: str) -> Document:
+        """The document in a file, in canonical order. Raises InvalidDocument."""
+        document = codec.decode(data, path)
+        self.check(document, path, data)
+        return self.ordered(document)
+
+    def problems_of(self, data: bytes, path: str) -> list[Problem]:
+        """Everything wrong or odd about a file, in the order of the file; none when all is well."""
+        if self.has_entries:
+            return validation.problems_of(data, path)
+        try:
+            self.read(data, path)
+        except InvalidDocument as error:
+            return list(error.problems)
+        return []
+
+
+CONVERSATION = Kind("conversations", "conversation", "", check_id, has_entries=True)
+AGENT = Kind("agents", "agent", "agent", check_agent_id)
+PROJECT = Kind("projects", "project", "project", check_project_id)
+#: The kinds by their names.
+KINDS = {kind.name: kind for kind in (CONVERSATION, AGENT, PROJECT)}

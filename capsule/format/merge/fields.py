@@ -1,0 +1,118 @@
+"""Merging two versions of a document without a history, field by field: of an agent, of a project.
+
+What must stay true: of two read cursors that both moved the further one stands, whole; where both changed who may write
+to an agent, find it or see a project, what grants less stands; the result does not depend on the order of the sides;
+and unknown fields survive. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from capsule.format.fields import DISCOVERABLE, DM_POLICIES, names
+from capsule.format.kinds import Kind
+from capsule.format.merge.conflicts import Conflict, Merged
+from capsule.format.merge.values import ABSENT, bytes_of, greater, merged, merged_object, same
+from capsule.format.migrations import parse_version
+from capsule.timestamps import sortable
+
+Document = dict[str, Any]
+#: Makes one value of the base's, ours and theirs.
+_Rule = Callable[[Any, Any, Any], Any]
+
+
+def merge_fields(kind: Kind, base: Document | None, ours: Document, theirs: Document) -> Merged:
+    """Merge two versions of a document. `base` is the version that both began from; None: there is none."""
+    base, ours, theirs = (kind.ordered(side) for side in (base or {}, ours, theirs))
+    conflicts: list[Conflict] = []
+
+    def clash(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
+        kept = max(mine, yours, key=bytes_of)
+        conflicts.append(Conflict.of(where, mine, yours, kept))
+        return kept
+
+    def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
+        entry = _ENTRIES.get(name)
+        if entry is not None and isinstance(mine, dict) and isinstance(yours, dict):
+            return merged_object(was, mine, yours, lambda _, *sides: entry(*sides))
+        rule = _RULES.get(name)
+        return rule(was, mine, yours) if rule else merged(was, mine, yours, clash, (name,))
+
+    if same(ours, theirs) or same(theirs, base):
+        return Merged(ours)
+    if same(ours, base):
+        return Merged(theirs)
+    document = kind.ordered(merged_object(base, ours, theirs, each, frozenset(names(kind.part))))
+    return Merged(document, tuple(sorted(conflicts, key=lambda one: one.field)))
+
+
+def _first(rank: Callable[[Any], Any]) -> _Rule:
+    """The value that changed; if both did, the one of the higher rank."""
+
+    def rule(base: Any, ours: Any, theirs: Any) -> Any:
+        if same(ours, theirs) or same(theirs, base):
+            return ours
+        return theirs if same(ours, base) else max(ours, theirs, key=lambda value: (rank(value), bytes_of(value)))
+
+    return rule
+
+
+def _each_field(base: Any, ours: Any, theirs: Any) -> Any:
+    """The fields of both; where both changed one, the later time and the greater text."""
+    return merged(base, ours, theirs, greater)
+
+
+def _time(text: Any) -> str:
+    return sortable(text) if isinstance(text, str) else ""
+
+
+def _age(text: Any) -> list[int]:
+    return [-ord(letter) for letter in _time(text)]
+
+
+def _version(text: Any) -> tuple[int, int]:
+    return parse_version(text) or (0, 0)
+
+
+def _strictness(words: tuple[str, ...]) -> Callable[[Any], int]:
+    """How little a policy grants: one that is absent as the first of these, and one that is unknown less than all."""
+    return lambda value: 0 if value is ABSENT else words.index(value) if value in words else len(words)
+
+
+def _distance(cursor: Any) -> tuple[int, str]:
+    """How far a cursor is: its place, then its message, as ids sort by time. One that a side took away is nowhere."""
+    fields = cursor if isinstance(cursor, dict) else {}
+    place, message = fields.get("at"), fields.get("message")
+    return place if type(place) is int else -1, message if isinstance(message, str) else ""
+
+
+def _caution(entry: Any) -> int:
+    """How little an entry about another agent grants: a block is kept, and an allowance that was taken away is gone."""
+    return 1 if entry is ABSENT else 0 if entry.get("permission") == "allow" else 2
+
+
+def _narrowness(link: Any) -> int:
+    """How little a link lets see: one that was ended stays so."""
+    return 3 if link is ABSENT else 2 if link.get("enabled") is False else int(link.get("direction") != "both")
+
+
+#: Which value stands where both sides changed a field.
+_RULES: dict[str, _Rule] = {
+    "createdAt": _first(_age),
+    "updatedAt": _first(_time),
+    "lastSeen": _first(_time),
+    "lastActive": _first(_time),
+    "version": _first(_version),
+    "dmPolicy": _first(_strictness(DM_POLICIES)),
+    "discoverable": _first(_strictness(DISCOVERABLE)),
+}
+#: Which entry stands where both sides changed one of such a field.
+_ENTRIES: dict[str, _Rule] = {
+    "cursors": _first(_distance),
+    "dm": _first(_caution),
+    "links": _first(_narrowness),
+    "requests": _each_field,
+    "reading": _each_field,
+    "concerns": _each_field,
+}

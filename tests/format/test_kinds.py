@@ -1,0 +1,121 @@
+"""The table of kinds: each is checked, ordered, cleaned, and known to git, the doctor and the check before a commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule.format import codec, schema
+from capsule.format.agents import new_agent
+from capsule.format.channels import Channel
+from capsule.format.kinds import CONVERSATION, KINDS, PROJECT
+from capsule.format.merge.clean_form import clean
+from capsule.format.message import check_message
+from capsule.format.new import new_capsule
+from capsule.format.projects import new_project
+from capsule.git.drivers.filter import kind_of
+from capsule.git.setup.attributes import attribute_lines
+
+STAMP = "2026-01-01T00:00:00.000Z"
+LINK = {"direction": "out", "enabled": True, "createdBy": None, "createdAt": STAMP}
+MESSAGE = {
+    "role": "user",
+    "content": "@anna review?",
+    "timestamp": STAMP,
+    "id": "m",
+    "thread": "m",
+    "topic": "api",
+    "mentions": {"valid": ["anna", "@all"], "invalid": ["bob"], "unknown": ["zed"], "kinds": {"anna": "review"}},
+    "intent": "ask",
+    "priority": "high",
+    "confidence": 0.5,
+}
+
+
+def _channel(channel: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
+    member = {"id": "anna", "joinedAt": STAMP, "invitedBy": "self", "source": "default", "canSend": False}
+    about = {"participants": [member, "bob"], "channel": channel, "createdBy": "bob", "description": "d"}
+    return new_capsule("channel_global_a", "a", STAMP, type="channel", metadata=about, messages=[message])
+
+
+WHOLE = {
+    "conversations": _channel(Channel("a", topic_required=True).as_json(), MESSAGE),
+    "agents": new_agent("anna", STAMP, project_path="/p")
+    | {"dm": {"bob": {"permission": "block", "reason": "noise", "at": STAMP}}, "dmPolicy": "restricted", "busy": True}
+    | {"requests": {"bob": {"at": STAMP}}, "reading": {"c": {"muted": True}}, "concerns": {"m": {"kind": "mention"}}},
+    "projects": new_project("/home/anna/api", STAMP) | {"links": {"web-123456": LINK}, "mine": {"b": 1, "a": 2}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_of_each_kind_is_valid_by_the_schema_too_and_stays_as_it_is(kind: str) -> None:
+    row, document = KINDS[kind], KINDS[kind].ordered(WHOLE[kind])
+    data = codec.encode(document)
+    assert row.problems_of(data, "x") == [] and row.is_id(document["id"]) and not row.is_id("../x")
+    assert codec.encode(row.read(data, "x")) == clean(data, "x", kind) == data
+    jsonschema.validate(document, schema.schema(row.part or "capsule"), cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_git_treats_the_documents_of_each_kind_alike(kind: str) -> None:
+    assert kind_of(f"below/{kind}/x.json") == kind and kind_of("elsewhere/x.json") == CONVERSATION.name
+    assert [line for line in attribute_lines() if line.startswith(f"{kind}/*.json")]
+
+
+@pytest.mark.parametrize(
+    ("document", "where"),
+    [
+        ({}, "id"),
+        ({"id": "api"}, "id"),
+        ({"id": "global"}, "id"),
+        ({"id": "a-123456", "links": {"b": {"direction": "up"}}}, "links.b.direction"),
+        ({"id": "a-123456", "links": {"b": {}}}, "links.b.direction"),
+        ({"id": "a-123456", "links": {"b": {"direction": "in", "enabled": "no"}}}, "links.b.enabled"),
+        ({"id": "a-123456", "links": [1]}, "links"),
+    ],
+)
+def test_what_is_wrong_about_a_project_has_its_place_and_the_schema_agrees(
+    document: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(InvalidDocument) as raised:
+        PROJECT.check(document, "projects/a.json")
+    assert [one.where for one in raised.value.problems] == [where]
+    assert not jsonschema.Draft202012Validator(schema.schema("project")).is_valid(document)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mentions", {"valid": "anna"}),
+        ("mentions", {"kinds": {"anna": 1}}),
+        ("mentions", []),
+        ("confidence", 1.5),
+        ("confidence", -1),
+        ("confidence", True),
+        ("confidence", "0.5"),
+        ("topic", 1),
+        ("thread", 1),
+    ],
+)
+def test_a_wrong_field_of_a_message_has_its_place_and_is_refused_by_an_append(field: str, value: Any) -> None:
+    message = MESSAGE | {field: value}
+    with pytest.raises(InvalidInput, match=rf"message\.{field}"):
+        check_message(message)
+    (problem,) = CONVERSATION.problems_of(codec.encode(_channel(Channel("a").as_json(), message)), "x")
+    assert problem.where == f"history[0].{field}"
+
+
+@pytest.mark.parametrize("channel", [{"access": "secret"}, {"isDefault": "yes"}, {"scope": 1}])
+def test_a_wrong_field_of_a_channel_has_its_place(channel: dict[str, Any]) -> None:
+    (problem,) = CONVERSATION.problems_of(codec.encode(_channel(channel, MESSAGE)), "x")
+    assert problem.where == f"metadata.channel.{next(iter(channel))}"
+
+
+def test_a_number_of_any_digits_is_a_confidence_and_is_kept() -> None:
+    data = codec.encode(WHOLE["conversations"]).replace(b'"confidence": 0.5', b'"confidence": 0.50')
+    assert CONVERSATION.problems_of(data, "x") == []
+    assert CONVERSATION.problems_of(data.replace(b"0.50", b"1e999"), "x")
+    assert b"0.50" in codec.encode(CONVERSATION.read(data, "x"))
