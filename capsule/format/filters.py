@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from math import isfinite
+from functools import lru_cache
+from reprlib import repr  # Of a large value, its beginning.
 from sys import float_info
 from typing import Any, Literal, NoReturn
 
@@ -26,7 +26,6 @@ from capsule.errors import InvalidInput
 DEEPEST, MOST_TESTS, MOST_PARTS = 8, 100, 16
 #: The longest path, and the longest text in a filter; in characters.
 LONGEST_PATH, LONGEST_TEXT = 200, 1000
-_GREATEST = float_info.max
 
 Scalar = str | float | bool | None
 
@@ -36,9 +35,9 @@ class Test:
     """One comparison with the values at a path.
 
     Attributes:
-        operator: `$eq $gt $gte $lt $lte $between $size $exists $empty $regex $text`; `$element`: a list has the value;
+        operator: `$in $gt $gte $lt $lte $between $size $exists $empty $regex $text`; `$element`: a list has the value;
             `$piece`: a text that is in no list has this piece.
-        value: A scalar; for `$between` two texts or two numbers.
+        value: A scalar; for `$in` a tuple of scalars of one kind, for `$between` of two texts or two numbers.
     """
 
     path: str
@@ -79,7 +78,7 @@ def _not(filter: Filter) -> Filter:
 
 def _parsed(where: object, depth: int) -> Filter:
     if not isinstance(where, Mapping):
-        _refuse(f'{where!r:.80} is no object such as {{"confidence": {{"$gte": 0.5}}}}')
+        _refuse(f'{repr(where)} is no object such as {{"confidence": {{"$gte": 0.5}}}}')
     if depth > DEEPEST:
         _refuse(f"it is more than {DEEPEST} levels deep")
     return Group("and", tuple(_part(key, value, depth) for key, value in where.items()))
@@ -94,26 +93,63 @@ def _part(key: object, value: object, depth: int) -> Filter:
         return _not(_parsed(value, depth + 1))
     path = _text("a path", key)
     if not path or path.startswith("$") or len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS:
-        _refuse(f"{path!r:.80} is no path of a field, and none of $and, $or, $not")
-    return _tests(path, value, depth)
+        _refuse(f"{repr(path)} is no path of a field, and none of $and, $or, $not")
+    return _tests(path, value if isinstance(value, Mapping) else {"$eq": value}, depth)
 
 
-def _tests(path: str, value: object, depth: int) -> Filter:
+def _tests(path: str, operators: Mapping[Any, Any], depth: int) -> Filter:
     """The filter for one field."""
-    if not isinstance(value, Mapping):
-        return _equal("$eq", path, value)
-    if not value or depth > DEEPEST:
-        _refuse(f"{path!r} has no operator" if not value else f"it is more than {DEEPEST} levels deep")
-    return Group("and", tuple(_test(path, operator, given, depth) for operator, given in value.items()))
+    if not operators or depth > DEEPEST:
+        _refuse(f"{repr(path)} has no operator" if not operators else f"it is more than {DEEPEST} levels deep")
+    return Group("and", tuple(_test(path, operator, value, depth) for operator, value in operators.items()))
+
+
+_OPPOSITES = {"$ne": "$eq", "$nin": "$in", "$not_contains": "$contains"}
 
 
 def _test(path: str, operator: object, value: object, depth: int) -> Filter:
-    if operator == "$not":
-        return _not(_tests(path, value if isinstance(value, Mapping) else {}, depth + 1))
-    make = _OPERATORS.get(operator) if isinstance(operator, str) else None
-    if make is None:
-        _refuse(f"{operator!r:.80} is no operator; there are: {', '.join(_OPERATORS)}, $not")
-    return make(path, value)
+    match operator:
+        case "$eq":
+            return Test(path, "$in", (_scalar(operator, value),))
+        case "$in":
+            scalars = [_scalar(operator, one) for one in _listed(operator, value)]
+            kinds = dict.fromkeys(map(kind_of, scalars))
+            by_kind = [tuple(one for one in scalars if kind_of(one) == kind) for kind in kinds]
+            return Group("or", tuple(Test(path, "$in", some) for some in by_kind))
+        case "$all":
+            return Group("and", tuple(_test(path, "$eq", one, depth) for one in _listed(operator, value)))
+        case "$ne" | "$nin" | "$not_contains":
+            return _not(_test(path, _OPPOSITES[str(operator)], value, depth))
+        case "$not" if isinstance(value, Mapping):
+            return _not(_tests(path, value, depth + 1))
+        case "$gt" | "$gte" | "$lt" | "$lte" if kind_of(given := _scalar(operator, value)) in _ORDERED:
+            return Test(path, str(operator), given)
+        case "$between":
+            ends = tuple(_scalar(operator, one) for one in _listed(operator, value))
+            if len(ends) == 2 and (kind := kind_of(ends[0])) == kind_of(ends[1]) and kind in _ORDERED:
+                return Test(path, "$between", ends)
+        case "$contains":
+            element = Test(path, "$element", _scalar(operator, value))
+            return Group("or", (element, Test(path, "$piece", value))) if isinstance(value, str) else element
+        case "$size" if type(value) is int and 0 <= value < 1 << 63:
+            return Test(path, "$size", value)
+        case "$exists" | "$null" | "$empty" if isinstance(value, bool):
+            test = Test(path, "$in", (None,)) if operator == "$null" else Test(path, str(operator), True)
+            return test if value else _not(test)
+        case "$regex" | "$text":
+            text = _text(operator, value)
+            if operator == "$regex":
+                compiled(text)
+            return Test(path, str(operator), text)
+    _refuse(f"{repr(path)}: {repr(operator)} does not go with {repr(value)}; the operators are: {_OPERATORS}")
+
+
+_ORDERED = ("number", "text")
+_OPERATORS = (
+    "$eq $ne $contains $not_contains (a text, a number, true, false or null), $in $nin $all (a list of them), "
+    "$gt $gte $lt $lte (a number or a text), $between (two of them), $size (a whole number), $regex $text (a text), "
+    "$exists $null $empty (true or false), $not (operators)"
+)
 
 
 # -- Values -----------------------------------------------------------------------------------------------------------
@@ -121,78 +157,31 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
 
 def _listed(operator: object, value: object) -> list[Any]:
     if not isinstance(value, list | tuple) or not value or len(value) > MOST_TESTS:
-        _refuse(f"{operator} takes a list of 1 to {MOST_TESTS}, not {value!r:.80}")
+        _refuse(f"{operator} takes a list of 1 to {MOST_TESTS}, not {repr(value)}")
     return list(value)
 
 
 def _text(operator: object, value: object) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_TEXT or any("\ud800" <= one <= "\udfff" for one in value):
-        _refuse(f"{operator} takes a text of at most {LONGEST_TEXT} characters, not {value!r:.80}")
+        _refuse(f"{operator} takes a text of at most {LONGEST_TEXT} characters, not {repr(value)}")
     return value
 
 
 def _scalar(operator: object, value: object) -> Scalar:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int) and value.bit_length() < 64:
-        return value
+    if isinstance(value, int | float) and -float_info.max <= value <= float_info.max:
+        return value if -(1 << 63) <= value < 1 << 63 else float(value)  # As the index has it.
     if isinstance(value, int | float):
-        if (isinstance(value, float) and not isfinite(value)) or value > _GREATEST or value < -_GREATEST:
-            _refuse(f"{operator}: no number of JSON is so large")
-        return float(value)
+        _refuse(f"{operator}: a number of JSON lies between {-float_info.max} and {float_info.max}")
     return _text(f"{operator} takes a number, true, false or null, or it", value)
 
 
-# -- Operators --------------------------------------------------------------------------------------------------------
-
-
-def _equal(operator: str, path: str, value: object) -> Test:
-    return Test(path, operator, _scalar(operator, value))
-
-
-def _ordered(operator: str, path: str, value: object) -> Test:
-    scalar = _scalar(operator, value)
-    if scalar is None or isinstance(scalar, bool):
-        _refuse(f"{operator} compares with a number or a text, not with {value!r}")
-    return Test(path, operator, scalar)
-
-
-def _between(path: str, value: object) -> Filter:
-    ends = tuple(_ordered("$between", path, one).value for one in _listed("$between", value))
-    if len(ends) != 2 or isinstance(ends[0], str) != isinstance(ends[1], str):
-        _refuse(f"$between takes two numbers or two texts, not {value!r:.80}")
-    return Test(path, "$between", ends)
-
-
-def _contains(path: str, value: object) -> Filter:
-    element = _equal("$element", path, value)
-    return Group("or", (element, Test(path, "$piece", value))) if isinstance(value, str) else element
-
-
-def _each(kind: Literal["and", "or"], operator: str, path: str, value: object) -> Filter:
-    return Group(kind, tuple(_equal("$eq", path, one) for one in _listed(operator, value)))
-
-
-def _whether(make: Callable[[str], Filter], operator: str, path: str, value: object) -> Filter:
-    if not isinstance(value, bool):
-        _refuse(f"{operator} takes true or false, not {value!r:.80}")
-    return make(path) if value else _not(make(path))
-
-
-def _sized(path: str, value: object) -> Filter:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        _refuse(f"$size takes a number of elements, not {value!r:.80}")
-    return Test(path, "$size", value)
-
-
-def _matching(path: str, value: object) -> Filter:
-    pattern = _text("$regex", value)
-    compiled(pattern)
-    return Test(path, "$regex", pattern)
-
-
-def _worded(path: str, value: object) -> Filter:
-    return Test(path, "$text", _text("$text", value))
+def kind_of(value: Scalar) -> str:
+    """The kind of a value: values of two kinds are never equal."""
+    if value is None:
+        return "null"
+    return "boolean" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
 
 
 @lru_cache(maxsize=32)
@@ -207,23 +196,4 @@ def compiled(pattern: str) -> Callable[[str], bool]:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
         why = " ".join(str(error).split())
-        raise InvalidInput(f"the filter can't be accepted: $regex {pattern!r:.80}: {why[-200:]}") from error
-
-
-_OPERATORS: dict[str, Callable[[str, object], Filter]] = {
-    "$eq": partial(_equal, "$eq"),
-    "$ne": lambda path, value: _not(_equal("$eq", path, value)),
-    **{operator: partial(_ordered, operator) for operator in ("$gt", "$gte", "$lt", "$lte")},
-    "$in": partial(_each, "or", "$in"),
-    "$nin": lambda path, value: _not(_each("or", "$nin", path, value)),
-    "$between": _between,
-    "$contains": _contains,
-    "$not_contains": lambda path, value: _not(_contains(path, value)),
-    "$all": partial(_each, "and", "$all"),
-    "$size": _sized,
-    "$exists": partial(_whether, lambda path: Test(path, "$exists", True), "$exists"),
-    "$null": partial(_whether, lambda path: Test(path, "$eq", None), "$null"),
-    "$empty": partial(_whether, lambda path: Test(path, "$empty", True), "$empty"),
-    "$regex": _matching,
-    "$text": _worded,
-}
+        raise InvalidInput(f"the filter can't be accepted: $regex {repr(pattern)}: {why[-200:]}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -313,6 +314,7 @@ class Messages:
         limit: int = 20,
         before: str | None = None,
         after: str | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> History:
         """Read a page of a conversation: its newest messages, or those next to an earlier page. It marks nothing as
         read.
@@ -323,18 +325,19 @@ class Messages:
             limit: The largest number of messages.
             before: `History.before` of another page: the messages before it.
             after: `History.after` of another page: the messages after it.
+            where: Only messages that fit this filter, as `Store.search` takes it.
 
         Raises:
             NotFound: There is no such conversation.
             Refused: The agent does not take part in it.
-            InvalidInput: A cursor can't be accepted.
+            InvalidInput: A cursor or the filter can't be accepted.
 
         Cost: as `page`.
         """
         acting = self._reader(agent)
         if before is not None and after is not None:
             raise InvalidInput("give `before` or `after`, and not both")
-        page = acting.page(conversation, limit, cursor=before or after)
+        page = acting.page(conversation, limit, cursor=before or after, where=where)
         type = acting.head(conversation).type
         mail = [Mail.of(conversation, type, at, entry) for at, entry in page.entries]
         return History(mail, page.older(), page.newer())

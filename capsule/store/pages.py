@@ -8,7 +8,7 @@ end, not the whole conversation.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +64,18 @@ class Page:
         return f"{number[0]}/{number[1]}" if number else None
 
 
-def page_of(store: Reading, id: str, limit: int, around: str | None, cursor: str | None) -> Page:
-    """The page that `Store.page` gives."""
+def page_of(
+    store: Reading,
+    id: str,
+    limit: int,
+    around: str | None,
+    cursor: str | None,
+    only: Container[str] | None = None,
+) -> Page:
+    """The page that `Store.page` gives; `only` has the ids of the messages that may be on it."""
     asked = _Asked(limit, around, cursor)
+    if only is not None:
+        return asked.page_in(store._placed(id), only)
     if store.engine.head(id)[0]["metadata"].get("currentNode") is not None:
         return asked.page_in(store._placed(id))
     n = _LAST if around else min(limit + 1, _LAST)
@@ -107,7 +116,7 @@ class _Asked:
         places = (place for place, entry in enumerate(entries, first) if entry.get("id") == self._wanted)
         return next(places, self._near if 0 <= self._near < first else None)
 
-    def page_in(self, document: dict[str, Any]) -> Page:
+    def page_in(self, document: dict[str, Any], only: Container[str] | None = None) -> Page:
         """The page of a whole conversation."""
         history = document["history"]
         tree = Tree(history)
@@ -122,6 +131,10 @@ class _Asked:
             raise InvalidInput("the cursor's message was deleted; read around another one, or without a cursor")
         if path and at not in path:
             path, is_active = _readable(tree.path_to(tree.leaf_at(at)), history), False
+        if only is not None:
+            asked = None if self._wanted is None else at  # It may have been edited, and stays.
+            path = [place for place in path if place == asked or history[place].get("id") in only]
+            at = path[-1] if asked is None and path else at
         return self.page(path, at, lambda place: (place, history[place]), is_active=is_active, tree=tree)
 
     def page(

@@ -321,7 +321,15 @@ class Reading:
             return prefix
         return one_of([id for id in self.ids() if id.startswith(prefix) and original_of(id) is None], prefix)
 
-    def page(self, id: str, limit: int = 20, *, around: str | None = None, cursor: str | None = None) -> Page:
+    def page(
+        self,
+        id: str,
+        limit: int = 20,
+        *,
+        around: str | None = None,
+        cursor: str | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> Page:
         """Read a page of the active branch: its newest messages, the messages around one, or the next page of a cursor.
 
         `Page.older` and `Page.newer` are cursors. Following a cursor from page to page shows each message that stays
@@ -336,18 +344,21 @@ class Reading:
             around: A message, as `find_message` takes it, shown with its neighbours. If it is not on the active
                 branch, the page is of the branch through it, and on to the newest answers.
             cursor: `Page.older` or `Page.newer` of an earlier page.
+            where: Only messages that fit this filter, as `search` takes it. The cursors go with the same one.
 
         Raises:
             NotFound: There is no such conversation or message.
-            InvalidInput: `around` fits several messages, `cursor` is not a cursor, or its message was deleted.
+            InvalidInput: `around` fits several messages, `cursor` is not a cursor, its message was deleted, or `where`
+                can't be accepted.
             InvalidDocument: The file does not parse, or is no capsule.
 
-        Cost: reading from the page to the end of the file. Reading the whole file if a branch begins there, or if
-            `around` names, by its id, a message that is not among the last 256.
+        Cost: reading from the page to the end of the file. Reading the whole file if a branch begins there, if there
+            is a filter, or if `around` names, by its id, a message that is not among the last 256.
         """
         from capsule.store.pages import page_of
 
-        return page_of(self, id, limit, around, cursor)
+        only = None if where is None else {found.message for found in self.index.messages_with(where, id)}
+        return page_of(self, id, limit, around, cursor, only)
 
     def list(
         self,

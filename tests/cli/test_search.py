@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from capsule import Store
+
 
 def without_rich(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
@@ -186,3 +188,21 @@ def test_show_around_one_of_the_last_messages_reads_the_end_alone(capsule: Any, 
     assert asked == []
     capsule("show", id, "--around", messages[5])
     assert asked == [id]
+
+
+def test_filters_topics_and_threads_narrow_together(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    with Store.open(capsule.root, keep_locks=False) as store:
+        said = [{"topic": "api", "thread": "t1"}, {"topic": "api", "thread": "t2"}, {"topic": "web", "thread": "t1"}]
+        store.append_entries(id, [{"role": "user", "content": "word", **each, "metadata": {"n": 1}} for each in said])
+    messages = [message["id"] for message in capsule.history(id)]
+    for options, places in {
+        ("--topic", "api"): [1, 0],
+        ("--topic", "api", "--thread", "t1"): [0],
+        ("--where", '{"n": {"$gte": 1}}', "--thread", "t1"): [2, 0],
+        ("word", "--where", '{"n": "1"}'): [],
+    }.items():
+        found = capsule.json("search", *options)["hits"]
+        assert sorted(hit["message"] for hit in found) == sorted(messages[place] for place in places)
+    for wrong in ("{", "5", '{"n": {"$like": 1}}'):
+        capsule("search", "--where", wrong, expect=2)

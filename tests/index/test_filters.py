@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule import Store
+from capsule import InvalidInput, Store
+from capsule.engines.index import facts
+from capsule.format import codec
+from capsule.format.filters import DEEPEST, LONGEST_TEXT, MOST_TESTS
 from tests.index.filtering import fits
+from tests.messaging.making import EARLY, LATE, make
 
 #: The messages of the tables, by their places.
 FIELDS: list[dict[str, Any]] = [
@@ -144,3 +150,187 @@ def test_a_filter_finds_what_a_look_at_each_message_finds(fields: list[dict[str,
         if fields:
             store.append_entries(store.create(title="x").id, entries(fields))
         assert places(store, where) == [place for place, entry in enumerate(fields) if fits(entry, where)]
+
+
+# -- What is refused --------------------------------------------------------------------------------------------------
+
+LOOP: dict[str, Any] = {}
+LOOP["$not"] = LOOP
+REFUSED: list[Any] = [
+    5,
+    "topic",
+    [{"topic": "api"}],
+    {"topic": {}},
+    {"topic": ["api"]},
+    {"": 1},
+    {5: 1},
+    {"$where": "1"},
+    {"topic": {"$like": "%"}},
+    {"topic": {"eq": 1}},
+    {"topic": {"$eq": {"a": 1}}},
+    {"topic": {"$in": "api"}},
+    {"topic": {"$in": []}},
+    {"topic": {"$in": list(range(MOST_TESTS + 1))}},
+    {"topic": {"$gt": None}},
+    {"topic": {"$lte": True}},
+    {"topic": {"$between": [1]}},
+    {"topic": {"$between": [1, "2"]}},
+    {"topic": {"$size": -1}},
+    {"topic": {"$size": True}},
+    {"topic": {"$exists": 1}},
+    {"topic": {"$not": "api"}},
+    {"topic": {"$regex": "(?=look)ahead"}},
+    {"topic": {"$regex": "("}},
+    {"topic": {"$regex": "((a{1000}){1000}){1000}"}},
+    {"topic": {"$regex": 5}},
+    {"topic": {"$text": None}},
+    {"topic": "x" * (LONGEST_TEXT + 1)},
+    {"topic": "\ud800"},
+    {"\ud800": 1},
+    {"a" * 201: 1},
+    {".".join("a" * 18): 1},
+    {"n": float("nan")},
+    {"n": float("inf")},
+    {"n": 10**5000},
+    {"$or": []},
+    {"$and": {"topic": "api"}},
+    {"$or": [{"topic": "api"}] * (MOST_TESTS + 1)},
+    {"$or": [{"$or": [{"topic": "api"}] * 20}] * 20},
+    LOOP,
+]
+
+
+@pytest.mark.parametrize("where", REFUSED, ids=range(len(REFUSED)))
+def test_what_can_not_be_answered_within_bounds_is_refused(store: Store, where: Any) -> None:
+    with pytest.raises(InvalidInput, match="filter"):
+        store.search("", where=where)
+
+
+def test_a_filter_as_deep_and_as_large_as_may_be_is_answered(store: Store) -> None:
+    deep: dict[str, Any] = {"topic": "api"}
+    for _ in range(DEEPEST - 1):
+        deep = {"$and": [deep]}
+    assert places(store, deep) == [1]
+    large = [{"topic": topic} for topic in [*map(str, range(MOST_TESTS - 1)), "api"]]
+    assert places(store, {"$or": large}) == [1]
+    assert places(store, {"topic": {"$in": [*map(str, range(MOST_TESTS - 1)), "api"]}}) == [1]
+
+
+@pytest.mark.parametrize("key", ["x' OR 1=1 --", 'a"b', "a; DROP TABLE facts", "\0", "%", "ключ", " ", "a..b"])
+def test_hostile_keys_and_values_are_only_compared(key: str) -> None:
+    with Store.in_memory() as store:
+        store.append_entries(store.create(title="x").id, entries([{"metadata": {key: key}}, {"metadata": {"b": "1"}}]))
+        assert places(store, {key: key}) == places(store, {key: {"$contains": key}}) == [0]
+        assert places(store, {"b": key}) == []
+        assert places(store, {"b": {"$ne": key}}) == [0, 1]
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+b$", "(a|a)*b", "(.*a.{90}){1,10}z"])
+def test_a_pattern_that_would_run_away_in_python_is_answered(pattern: str) -> None:
+    with Store.in_memory() as store:
+        fields = [{"metadata": {"t": "a" * LONGEST_TEXT + str(number)}} for number in range(10)]
+        store.append_entries(store.create(title="x").id, entries(fields))
+        assert places(store, {"t": {"$regex": pattern}}) == []
+
+
+def test_patterns_are_stopped_when_their_time_is_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "_MATCHED_S", 0.0)
+    for operator in ("$regex", "$text"):
+        with pytest.raises(InvalidInput, match="takes longer"):
+            places(store, {"topic": {operator: "api"}})
+
+
+def test_a_text_longer_than_a_filter_may_have_equals_no_text_of_a_filter() -> None:
+    with Store.in_memory() as store:
+        texts = ["a" * LONGEST_TEXT, "a" * (LONGEST_TEXT + 1), "a" * 100_000 + "b"]
+        store.append_entries(store.create(title="x").id, entries([{"metadata": {"t": text}} for text in texts]))
+        assert places(store, {"t": texts[0]}) == [0]
+        assert places(store, {"t": {"$contains": texts[0]}}) == [0, 1, 2]
+
+
+def test_metadata_of_any_depth_is_indexed_as_far_as_a_filter_can_ask() -> None:
+    deep: Any = "end"
+    for number in range(200):
+        deep = [deep] if number % 2 else {"a": deep}
+    with Store.in_memory() as store:
+        id = store.create(title="x").id
+        store.append_entries(id, entries([{"metadata": {"deep": [[[deep]]], "n": [1e30, 2**64 - 1]}}, {}]))
+        assert places(store, {"deep.a": {"$exists": True}}) == places(store, {"n": 10**30}) == [0]
+        assert places(store, {"n": {"$gt": 2**63}, "deep": {"$size": 1}}) == [0]
+    assert facts.facts_of({"metadata": {"n": orjson.Fragment("1e400")}})[0][2] == float("inf")
+
+
+# -- As messages change, and for whom ---------------------------------------------------------------------------------
+
+
+def test_filters_follow_edits_removals_and_deletions() -> None:
+    with Store.in_memory() as store:
+        id = store.create(title="x").id
+        store.append_entries(id, entries([{"metadata": {"n": number}} for number in range(4)]))
+        assert places(store, {"n": {"$gte": 2}}) == [2, 3]
+        ids = [message.id for message in store.load(id).history]
+        document = codec.decode(store.read(id), id)
+        document["history"][3]["metadata"] = {"n": 0}
+        store.edits.rewrite(id, codec.encode(document), store.read(id))
+        assert places(store, {"n": {"$gte": 2}}) == [2]
+        store.branches.remove(id, ids[2])
+        assert places(store, {"n": {"$gte": 2}}) == []
+        store.delete(id)
+        assert places(store, {}) == []
+
+
+@pytest.fixture
+def carls() -> Iterator[tuple[Store, Store]]:
+    """A store with a conversation for all, one that carl may not read, and one that he joined late; the owner's, and
+    carl's."""
+    said = {"topic": "api", "mentions": {"valid": ["carl"]}}
+    with Store.in_memory() as store:
+        for id, members in {
+            "open": (),
+            "closed": ("anna",),
+            "late": ("anna", {"id": "carl", "joinedAt": LATE}),
+        }.items():
+            make(store, id, *members)
+            store.append_entries(id, entries([said | {"timestamp": EARLY}]))
+            store.append_entries(id, entries([said]))
+        yield store, store.beside(agent="carl")
+
+
+@pytest.mark.parametrize("where", [{"topic": "api"}, {"topic": {"$regex": "^a"}}, {"topic": {"$ne": "web"}}], ids=str)
+def test_what_an_agent_may_not_read_is_neither_found_nor_counted(carls: tuple[Store, Store], where: Any) -> None:
+    seen = {("open", 1), ("open", 2), ("late", 2)}
+    owner, carl = carls
+    found = carl.search("text", where=where)
+    assert {(hit.id, hit.at) for hit in found.hits} == seen
+    assert found.total == len(seen) < len(owner.search("text", where=where).hits)
+    assert {place[:2] for place in carl.index.messages_with({"$and": [where, {"topic": "api"}]})} == seen
+    assert {place[:2] for place in carl.index.mentions_of("carl")} == seen
+    assert [value[:2] for value in carl.index.values_of("topic", "late")] == [("api", 1)]
+    assert carl.index.values_of("topic", "closed") == carl.index.messages_with(where, "closed") == []
+
+
+def test_no_hidden_text_is_compared_with_a_pattern(carls: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, carl = carls
+    owner.append_entries("closed", entries([{"metadata": {"secret": "canary"}}]))
+    monkeypatch.setattr(facts, "_MATCHED_S", 0.0)
+    with pytest.raises(InvalidInput):
+        owner.search("", where={"secret": {"$regex": "c"}})
+    assert carl.search("", where={"secret": {"$regex": "c"}}).hits == []
+
+
+# -- Pages of a conversation ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", [None, "anna"])
+def test_the_pages_of_a_history_hold_the_messages_that_fit_each_once(agent: str | None) -> None:
+    with Store.in_memory() as owner:
+        make(owner, "team", "anna", "carl")
+        topics = ["api" if number % 3 else "web" for number in range(20)]
+        owner.append_entries("team", entries([{"topic": topic} for topic in topics]))
+        history = owner.beside(agent=agent).messages.history if agent else owner.messages.history
+        page = history("team", limit=4, where={"topic": "web"})
+        older = history("team", limit=4, where={"topic": "web"}, before=page.before)
+        assert [mail.at for mail in [*older.messages, *page.messages]] == [1, 4, 7, 10, 13, 16, 19]
+        assert older.before is None
+        assert history("team", limit=4, where={"topic": "web"}, after=older.after).messages == page.messages
+        assert history("team", where={"topic": "ops"}).messages == []

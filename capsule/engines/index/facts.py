@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,7 +20,7 @@ from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.search.folding import composed, tokens
 from capsule.errors import InvalidInput
 from capsule.format import filters
-from capsule.format.filters import LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, Filter, Test
+from capsule.format.filters import LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, Filter, Group, Test, kind_of
 
 #: The fields that are values at the path of their name; each key of `metadata` is another one.
 _FIELDS = ("topic", "thread", "confidence", "intent", "priority", "model")
@@ -91,84 +92,87 @@ def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:
 
 # -- Filters as conditions --------------------------------------------------------------------------------------------
 
-_EITHER = "type IN ({type}, {within}) AND value"
+_TYPES = {"null": _NULL, "boolean": _BOOL, "number": _NUMBER, "text": _TEXT}
+_EITHER = "type IN (?, ?) AND value"
+_ORDERS = {"$gt": "> ?", "$gte": ">= ?", "$lt": "< ?", "$lte": "<= ?", "$between": "BETWEEN ? AND ?"}
 _VALUES = {
-    "$eq": f"{_EITHER} = ?",
-    "$gt": f"{_EITHER} > ?",
-    "$gte": f"{_EITHER} >= ?",
-    "$lt": f"{_EITHER} < ?",
-    "$lte": f"{_EITHER} <= ?",
-    "$between": f"{_EITHER} BETWEEN ? AND ?",
-    "$element": "type = {within} AND value = ?",
     "$piece": f"type = {_TEXT} AND instr(value, ?) > 0",
     "$size": f"type = {_LIST} AND value = ?",
-    "$exists": "TRUE",
-    "$empty": f"(type = {_NULL} OR type = {_TEXT} AND value = '' OR type IN ({_LIST}, {_OBJECT}) AND value = 0)",
+    "$exists": "?",
+    "$empty": f"(type = {_NULL} OR type = {_TEXT} AND value = '' OR type IN ({_LIST}, {_OBJECT}) AND value = 0) AND ?",
 }
-_AT = "facts INDEXED BY facts_by_value WHERE path = ?"
-_TEXTS = f"SELECT value, message FROM {_AT} AND type IN ({_TEXT}, {_TEXT + _IN_LIST})"
+#: As a set of messages; and as a question about each message, for where there are few.
+_AMONG = "m.num IN (SELECT message FROM facts INDEXED BY facts_by_value WHERE path = ? AND {})"
+_EACH = "EXISTS (SELECT TRUE FROM facts WHERE message = m.num AND path = ? AND {})"
+_TEXTS = f"SELECT value, message FROM facts WHERE path = ? AND type IN ({_TEXT}, {_TEXT + _IN_LIST})"
 
 
-def condition(db: sqlite3.Connection, filter: Filter, hidden: Hidden) -> tuple[str, list[Any]]:
-    """A filter as a condition about the row `m` of `messages`, and the values bound in it.
+class Conditions:
+    """Filters as conditions about the row `m` of `messages`.
 
-    Raises:
-        InvalidInput: The patterns of the filter take too long.
+    Args:
+        db: The index, within a transaction.
+        hidden: The conversations whose texts no pattern is compared with, so that no time it takes tells of them.
+        few: Whether few messages are asked about, and not all.
     """
-    return _condition(db, filter, hidden, time.monotonic() + _MATCHED_S)
 
+    def __init__(self, db: sqlite3.Connection, hidden: Hidden, *, few: bool = False) -> None:
+        self._db = db
+        self._hidden = hidden
+        self._among = _EACH if few else _AMONG
+        self._until = time.monotonic() + _MATCHED_S
 
-def _condition(db: sqlite3.Connection, filter: Filter, hidden: Hidden, until: float) -> tuple[str, list[Any]]:
-    if isinstance(filter, Test):
+    def of(self, filter: Filter) -> tuple[str, list[Any]]:
+        """The condition of a filter, and the values bound in it. Raises InvalidInput if its patterns take too long."""
+        if isinstance(filter, Group):
+            parts = [self.of(part) for part in filter.parts]
+            joined = f" {filter.kind.upper()} ".join(text for text, _ in parts) or "TRUE"
+            bound = [value for _, values in parts for value in values]
+            return f"NOT {joined}" if filter.kind == "not" else f"({joined})", bound
         if filter.operator in ("$regex", "$text"):
-            matching = orjson.dumps(_matching(db, filter, hidden, until)).decode()
-            return "m.num IN (SELECT value FROM json_each(?))", [matching]
-        text, bound = _compared(filter)
-        return f"m.num IN (SELECT message FROM {_AT} AND {text})", [filter.path, *bound]
-    parts = [_condition(db, part, hidden, until) for part in filter.parts]
-    values = [value for _, bound in parts for value in bound]
-    if filter.kind == "not":
-        return f"NOT {parts[0][0]}", values
-    joined = f" {filter.kind.upper()} ".join(text for text, _ in parts)
-    return f"({joined or 'TRUE'})", values
+            return "m.num IN (SELECT value FROM json_each(?))", [orjson.dumps(self._matching(filter)).decode()]
+        text, values = _compared(filter)
+        return self._among.format(text), [filter.path, *values]
+
+    def _matching(self, test: Test) -> list[int]:
+        """The numbers of the messages with a text that matches."""
+        seen = self._hidden.conditions("m.capsule", "m.time_ms")
+        among = f" AND message IN (SELECT m.num FROM messages AS m WHERE {' AND '.join(seen)})" if seen else ""
+        matches = filters.compiled(test.value) if test.operator == "$regex" else partial(_has_words, _words(test.value))
+        found: list[int] = []
+        for text, message in self._db.execute(f"{_TEXTS}{among}", (test.path,)):
+            if time.monotonic() > self._until:
+                raise InvalidInput(
+                    f"the filter was stopped: {test.operator} on {test.path!r} takes longer than {_MATCHED_S:.0f} s;"
+                    " give a simpler pattern"
+                )
+            if matches(text):
+                found.append(message)
+        return found
 
 
 def _compared(test: Test) -> tuple[str, list[Any]]:
     """A comparison as a condition about a row of `facts`, and what is bound in it."""
-    given = list(test.value) if isinstance(test.value, tuple) else [test.value]
-    first = given[0]
-    type = (
-        _NULL if first is None else _BOOL if isinstance(first, bool) else _TEXT if isinstance(first, str) else _NUMBER
-    )
-    text = _VALUES[test.operator].format(type=type, within=type + _IN_LIST)
-    return text, [0 if value is None else value for value in given[: text.count("?")]]
+    values = list(test.value) if isinstance(test.value, tuple) else [test.value]
+    type = _TYPES[kind_of(values[0])]
+    match test.operator:
+        case "$in":
+            plain = [0 if value is None else value for value in values]
+            return f"{_EITHER} IN ({', '.join('?' * len(plain))})", [type, type + _IN_LIST, *plain]
+        case "$element":
+            return "type = ? AND value = ?", [type + _IN_LIST, 0 if values[0] is None else values[0]]
+        case "$gt" | "$gte" | "$lt" | "$lte" | "$between":
+            return f"{_EITHER} {_ORDERS[test.operator]}", [type, type + _IN_LIST, *values]
+    return _VALUES[test.operator], values
 
 
-def _matching(db: sqlite3.Connection, test: Test, hidden: Hidden, until: float) -> list[int]:
-    """The numbers of the messages with a text that matches. Hidden texts are not compared, so no time tells of them."""
-    seen = hidden.conditions("m.capsule", "m.time_ms")
-    among = f" AND message IN (SELECT m.num FROM messages AS m WHERE {' AND '.join(seen)})" if seen else ""
-    if test.operator == "$regex":
-        matches = filters.compiled(test.value)
-    else:
-        words = {word for word, _, _ in tokens(composed(test.value))}
+def _words(text: str) -> set[str]:
+    return {word for word, _, _ in tokens(composed(text))}
 
-        def matches(text: str) -> bool:
-            return words <= {word for word, _, _ in tokens(composed(text))}
 
-    known: dict[str, bool] = {}
-    found: list[int] = []
-    for text, message in db.execute(f"{_TEXTS}{among}", (test.path,)):
-        if text not in known:
-            if time.monotonic() > until:
-                raise InvalidInput(
-                    f"the filter was stopped: {test.operator} on {test.path!r} takes longer than {_MATCHED_S:.0f} s;"
-                    " give a simpler pattern, or search fewer conversations"
-                )
-            known[text] = matches(text)
-        if known[text]:
-            found.append(message)
-    return found
+def _has_words(words: set[str], text: str) -> bool:
+    # Most texts have none of the words, which takes long to find out by splitting them.
+    return not (text.isascii() and any(word not in text.lower() for word in words)) and words <= _words(text)
 
 
 # -- Questions --------------------------------------------------------------------------------------------------------
@@ -176,8 +180,8 @@ def _matching(db: sqlite3.Connection, test: Test, hidden: Hidden, until: float) 
 
 def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden) -> list[Place]:
     """See `Index.messages_with`."""
-    with_it, values = condition(db, filter, hidden)
-    conditions = [with_it, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
+    fits, values = Conditions(db, hidden, few=conversation is not None).of(filter)
+    conditions = [fits, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
         conditions.append("m.capsule = (SELECT num FROM capsules WHERE id = ?)")
         values.append(conversation)

@@ -13,7 +13,7 @@ import typer
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import Mode, Role, Tags, argument, flag, moment, option, refuse
+from capsule_cli.shared.options import Mode, Role, Tags, argument, filter_of, flag, moment, option, refuse
 from capsule_cli.shared.output import (
     answer,
     in_terminal,
@@ -63,6 +63,11 @@ def search(
     profile: Profile = option(
         "--profile", "Choose how age counts: it halves the weight every 24 hours, every week, or never.", "balanced"
     ),
+    topic: str | None = option("--topic TOPIC", "Find messages of this topic."),
+    thread: str | None = option("--thread MESSAGE", "Find messages in the thread that this message began."),
+    where: str | None = option(
+        "--where JSON", """Find messages whose fields fit this filter: '{"confidence": {"$gte": 0.5}}'."""
+    ),
     limit: int = option("--limit -n N", "Show at most N.", 20, min=1),
     cursor: str | None = option("--cursor CURSOR", "Go on where an earlier search with the same options ended."),
 ) -> None:
@@ -90,6 +95,7 @@ def search(
                 branch=branch,
                 in_tools=in_tools,
                 profile=profile,
+                where=filter_of(where, topic, thread),
                 limit=limit,
                 cursor=cursor,
                 progress=steps,

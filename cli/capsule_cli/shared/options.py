@@ -94,6 +94,22 @@ def refuse(when: object, message: str, option: str | None = None) -> None:
         raise usage(message, option)
 
 
+def filter_of(where: str | None, topic: str | None = None, thread: str | None = None) -> dict[str, Any] | None:
+    """The filter that the options `--where`, `--topic` and `--thread` make together; None: none was given.
+
+    Raises:
+        typer.BadParameter: `--where` is no JSON.
+    """
+    import orjson
+
+    try:
+        parts = [] if where is None else [orjson.loads(where)]
+    except orjson.JSONDecodeError as error:
+        raise usage(f"{where!r:.80} is no JSON: {error}", "--where") from None
+    parts += [{name: value} for name, value in (("topic", topic), ("thread", thread)) if value is not None]
+    return {"$and": parts} if parts else None
+
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
