@@ -11,12 +11,12 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from functools import cached_property
 from typing import Any
 
 import capsule
 from capsule import Store
 from capsule.errors import CapsuleError
+from capsule.store.store import Offered
 
 __all__ = ["text"]
 
@@ -78,8 +78,8 @@ def _subjects() -> Iterator[tuple[str, type, str]]:
         if owner.__module__.startswith("capsule."):
             yield _TITLES.get(owner.__name__, owner.__name__), owner, "store."
     with Store.in_memory() as store:
-        names = (name for name, member in vars(Store).items() if isinstance(member, cached_property))
-        offered = {**vars(store), **{name: getattr(store, name) for name in names}}
+        names = (name for name, member in vars(Store).items() if isinstance(member, Offered))
+        offered = {name: getattr(store, name) for name in names}
     for name, part in offered.items():
         if not name.startswith("_") and type(part).__module__.startswith(("capsule.store.", "capsule.messaging.")):
             yield f"store.{name}", type(part), f"store.{name}."

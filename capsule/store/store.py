@@ -7,10 +7,11 @@ complete. One rule decides who may write. The module reaches bytes only through 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capsule import locate
 from capsule.engines.files.engine import FilesEngine
@@ -18,19 +19,7 @@ from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
-from capsule.store.attributes import Titles
-from capsule.store.branches import Branches
-from capsule.store.conflicts import Conflicts
-from capsule.store.contexts import Contexts
-from capsule.store.edits import Edits
-from capsule.store.forks import Forks, delete_alone
-from capsule.store.incoming import Incoming
 from capsule.store.listeners import Listeners
-from capsule.store.locks import Locks
-from capsule.store.servers import Servers
-from capsule.store.summaries import Summaries
-from capsule.store.trash import Trash, discard
-from capsule.store.versions import Versions
 from capsule.store.writing import Writing
 
 if TYPE_CHECKING:
@@ -42,9 +31,43 @@ if TYPE_CHECKING:
     from capsule.messaging.delivery import Messages
     from capsule.messaging.directory import Directory
     from capsule.settings import Settings
+    from capsule.store.attributes import Titles
+    from capsule.store.branches import Branches
+    from capsule.store.conflicts import Conflicts
+    from capsule.store.contexts import Contexts
+    from capsule.store.edits import Edits
+    from capsule.store.forks import Forks
+    from capsule.store.incoming import Incoming
+    from capsule.store.locks import Locks
+    from capsule.store.servers import Servers
+    from capsule.store.summaries import Summaries
+    from capsule.store.trash import Trash
+    from capsule.store.versions import Versions
     from capsule.watch.stream import Event, Watch
 
 T = TypeVar("T")
+
+
+class Offered:
+    """An object that a store offers: the same at each call, in every thread. The first one imports its module."""
+
+    def __init__(self, module: str, kind: str) -> None:
+        self._module = module
+        self._kind = kind
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, store: Store | None, owner: type) -> Any:
+        if store is None:
+            return self
+        return vars(store).setdefault(self._name, getattr(import_module(self._module), self._kind)(store))
+
+
+def offered(module: str, kind: str) -> Any:
+    """The object of a class that a store offers."""
+    return Offered(module, kind)
 
 
 class Store(Writing):
@@ -74,6 +97,22 @@ class Store(Writing):
         messages: Messages between agents.
     """
 
+    locks: Locks = offered("capsule.store.locks", "Locks")
+    branches: Branches = offered("capsule.store.branches", "Branches")
+    forks: Forks = offered("capsule.store.forks", "Forks")
+    summaries: Summaries = offered("capsule.store.summaries", "Summaries")
+    edits: Edits = offered("capsule.store.edits", "Edits")
+    titles: Titles = offered("capsule.store.attributes", "Titles")
+    context: Contexts = offered("capsule.store.contexts", "Contexts")
+    servers: Servers = offered("capsule.store.servers", "Servers")
+    trash: Trash = offered("capsule.store.trash", "Trash")
+    versions: Versions = offered("capsule.store.versions", "Versions")
+    conflicts: Conflicts = offered("capsule.store.conflicts", "Conflicts")
+    incoming: Incoming = offered("capsule.store.incoming", "Incoming")
+    agents: Agents = offered("capsule.messaging.agents", "Agents")
+    groups: Groups = offered("capsule.messaging.conversations", "Groups")
+    messages: Messages = offered("capsule.messaging.delivery", "Messages")
+
     def __init__(
         self,
         root: str,
@@ -98,21 +137,8 @@ class Store(Writing):
         self.settings = settings
         self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
         self._listeners = Listeners(self)
-        self.locks = Locks(self)
-        self.branches = Branches(self)
-        self.forks = Forks(self)
-        self.summaries = Summaries(self)
-        self.edits = Edits(self)
-        self.titles = Titles(self)
-        self.context = Contexts(self)
-        self.servers = Servers(self)
-        self.trash = Trash(self)
-        self.versions = Versions(self)
-        self.conflicts = Conflicts(self)
-        self.incoming = Incoming(self)
         #: The stores that act for agents, by agent.
         self._for_agents: dict[str | None, Store] = {}
-        self._offered: dict[Callable[[Store], Any], Any] = {}
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
@@ -237,37 +263,11 @@ class Store(Writing):
             self._for_agents.setdefault(agent, other)
         return self._for_agents[agent]
 
-    # Messaging is imported when it is asked for: a short command has no use for it.
-
     @cached_property
     def _directory(self) -> Directory:
         from capsule.messaging.directory import Directory
 
         return Directory(self._whole) if self._main_store is None else self._main_store._directory
-
-    @cached_property
-    def agents(self) -> Agents:
-        from capsule.messaging.agents import Agents
-
-        return self._offer(Agents)
-
-    @cached_property
-    def groups(self) -> Groups:
-        from capsule.messaging.conversations import Groups
-
-        return self._offer(Groups)
-
-    @cached_property
-    def messages(self) -> Messages:
-        from capsule.messaging.delivery import Messages
-
-        return self._offer(Messages)
-
-    def _offer(self, kind: Callable[[Store], T]) -> T:
-        """The object of this class that the store offers: the same at each call, in every thread."""
-        if kind not in self._offered:
-            self._offered.setdefault(kind, kind(self))
-        return cast("T", self._offered[kind])
 
     @property
     def instance_id(self) -> str:
@@ -320,6 +320,8 @@ class Store(Writing):
 
         Cost: bringing the index up to date, to find the forks, and copying each fork.
         """
+        from capsule.store.forks import delete_alone
+
         return delete_alone(self, id)
 
     def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
@@ -330,6 +332,8 @@ class Store(Writing):
 
         Raises Refused, StorageFailed. Cost: as `delete` for each conversation, without the search for forks.
         """
+        from capsule.store.trash import discard
+
         for id in self.ids():
             outcome: Trashed | CapsuleError
             try:
