@@ -125,10 +125,12 @@ class ParsedHead:
         joined: When the latest of them joined; empty: all were there from the start.
         channel: What makes it a channel; None: it is none.
         current: The `currentNode`; None: the last message is the end of the active branch.
+        object: What the rule of who may do what makes of it; None: it was not asked.
     """
 
     __slots__ = (
-        *("channel", "current", "document", "joined", "lock", "metadata", "participants", "tag", "type", "untitled"),
+        *("channel", "current", "document", "joined", "lock", "metadata", "object", "participants", "tag", "type"),
+        "untitled",
     )
 
     def __init__(self, tag: str, document: dict[str, Any]) -> None:
@@ -145,6 +147,7 @@ class ParsedHead:
         self.channel = channel_in(self.metadata)
         current = self.metadata.get("currentNode")
         self.current: str | None = current if isinstance(current, str) else None
+        self.object: Any = None
 
 
 class HeadCache:

@@ -1,83 +1,87 @@
 """Who may do what with a conversation: one rule for every door.
 
-What must stay true: a decision depends on who asks, on the action and on the conversation as it stands, and on nothing
-else. Nothing here touches a file. Who holds a lock is another rule (`capsule.locks.policy`), and a write needs both.
+What must stay true: a decision depends on who asks, on the action, on the conversation as it stands and on the state
+that is given, and on nothing else; what the state does not say counts as the strictest. Nothing here touches a file.
+Who holds a lock is another rule (`capsule.locks.policy`), and a write needs both.
 
-A direct or a group with participants is closed: the tables below say who may do what there. All other conversations
-are open to everybody.
+A direct, a group with participants and a channel are closed: the tables below say who may do what there. All other
+conversations are open to everybody. A channel that an agent does not find is for it as if it did not exist.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from capsule.errors import Refused
+from capsule.errors import NotFound, Refused, Remedy
+from capsule.format.channels import Channel, channel_in
 from capsule.format.members import Member, members_in
+from capsule.format.projects import GLOBAL as GLOBAL
+from capsule.messaging.consent import Profile as Profile
+from capsule.messaging.consent import State as State
+from capsule.messaging.consent import consent as consent
+from capsule.messaging.consent import finds
+from capsule.messaging.consent import in_scope as in_scope
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head, ParsedHead
 
 Action = Literal[
+    "find",  # See that it exists.
     "read",
     "append",
     "edit",  # Change or remove one's own message.
+    "moderate",  # Change or remove messages of others.
     "create",
     "message",  # Begin a direct with somebody.
     "rename",
     "archive",
-    "add",  # Add a participant, or let one come back.
+    "add",  # Add a participant of a group, or let one come back.
+    "join",  # Come into a channel by oneself.
+    "invite",  # Let others into a channel.
+    "readmit",  # Let one into a channel who left it by itself.
     "leave",
     "remove",  # Remove another participant.
     "change",  # Change tags, the pin, the context or another field of the head.
+    "manage",  # Change what a channel says of itself, or what its members may do.
     "rewrite",  # Change anything else: messages of others, the type, who reads from when.
     "delete",
+    "link",  # Link two projects.
 ]
-#: The project of an agent that works in none.
-GLOBAL = "global"
 #: "owner": a person without an agent's name. "left": an agent that took part once.
 Relation = Literal["owner", "member", "left", "stranger"]
 
 _EVERYBODY_IN: frozenset[Relation] = frozenset({"owner", "member"})
 _OWNER: frozenset[Relation] = frozenset({"owner"})
-_NOBODY: frozenset[Relation] = frozenset()
-#: Who may do what, by type.
+_TAKING_PART: tuple[Action, ...] = ("find", "read", "append", "edit", "create", "message", "change")
+_OF_THE_OWNER: tuple[Action, ...] = ("moderate", "rewrite", "delete")
+_DIRECT = dict.fromkeys(_TAKING_PART, _EVERYBODY_IN) | dict.fromkeys(_OF_THE_OWNER, _OWNER)
+#: Who may do what in a direct and in a group; what is not named is nobody's.
 RULES: dict[str, dict[Action, frozenset[Relation]]] = {
-    "direct": {
-        "read": _EVERYBODY_IN,
-        "append": _EVERYBODY_IN,
-        "edit": _EVERYBODY_IN,
-        "create": _EVERYBODY_IN,
-        "message": _EVERYBODY_IN,
-        "change": _EVERYBODY_IN,
-        "rename": _NOBODY,
-        "archive": _NOBODY,
-        "add": _NOBODY,
-        "leave": _NOBODY,
-        "remove": _NOBODY,
-        "rewrite": _OWNER,
-        "delete": _OWNER,
-    },
-    "group": {
-        "read": _EVERYBODY_IN,
-        "append": _EVERYBODY_IN,
-        "edit": _EVERYBODY_IN,
-        "create": _EVERYBODY_IN,
-        "message": _EVERYBODY_IN,
-        "change": _EVERYBODY_IN,
-        "rename": _EVERYBODY_IN,
-        "archive": _OWNER,
-        "add": _EVERYBODY_IN,
-        "leave": _EVERYBODY_IN,
-        "remove": _OWNER,
-        "rewrite": _OWNER,
-        "delete": _OWNER,
-    },
+    "direct": _DIRECT,
+    "group": _DIRECT
+    | dict.fromkeys(("rename", "add", "leave"), _EVERYBODY_IN)
+    | dict.fromkeys(("archive", "remove"), _OWNER),
+}
+#: The right that a member of a channel needs; what is not named here is decided in `_in_channel`, or the owner's.
+RIGHTS: dict[Action, str] = {
+    **dict.fromkeys(("append", "edit", "change"), "can_send"),
+    **dict.fromkeys(("moderate", "rename", "archive", "remove", "manage"), "can_manage"),
+    "leave": "can_leave",
+    "invite": "can_invite",
+}
+#: By the access of a channel, the rights of a member whose item does not say.
+GRANTED: dict[str, frozenset[str]] = {
+    "open": frozenset({"can_leave", "can_send", "can_invite"}),
+    "members": frozenset({"can_leave", "can_send"}),
+    "private": frozenset({"can_send"}),
 }
 _PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
-#: Fields of the metadata that decide who reads what. Another active branch hides what others said.
-_DECIDING = frozenset({"type", "history", "currentNode"})
-#: Fields that are judged otherwise, or by another rule.
-_PASSED_OVER = frozenset({"archived", "lock", "participants", "titleSetAt", "titleSetBy"}) | _DECIDING
+#: Ids that say what a conversation is and whose, so that nothing else may have one.
+TELLING = re.compile("(direct|channel|notes)_")
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,39 +91,70 @@ class Decision:
     Attributes:
         reason: Why it is not allowed.
         hint: What could be done instead; empty: nothing.
+        hidden: Whether the subject is not to learn that there is such a conversation.
     """
 
     allowed: bool
     reason: str = ""
     hint: str = ""
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A conversation, as far as a decision depends on it."""
+    """A conversation, as far as a decision depends on it; or an agent (type "agent") that is to be found.
+
+    Attributes:
+        channel: What makes it a channel; None: it is none of ours.
+        made_by: The agent that made it; empty: it does not say.
+        by_id: The members by their ids.
+    """
 
     id: str
     type: str = "chat"
     members: tuple[Member, ...] = ()
     archived: bool = False
     history: str = "joined"
+    channel: Channel | None = None
+    made_by: str = ""
+    by_id: Mapping[str, Member] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_id", {member.id: member for member in self.members})
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Object:
         """The object in a document or in its head."""
         about = document["metadata"]
+        made_by = about.get("createdBy")
         return cls(
             document["id"],
             about.get("type") or "chat",
             members_in(about.get("participants")),
             about.get("archived") is True,
             about.get("history") or "joined",
+            channel_in(about),
+            made_by if isinstance(made_by, str) else "",
         )
+
+    @classmethod
+    def listed(cls, head: Head) -> Object:
+        """The object in a head."""
+        about = (head.participants, head.archived, head.history or "joined", head.channel, head.created_by or "")
+        return cls(head.id, head.type, *about)
+
+    @classmethod
+    def at(cls, head: ParsedHead) -> Object:
+        """The object in a parsed head, worked out once for each head: it may have thousands of members."""
+        if head.object is None:
+            head.object = cls.of(head.document)
+        found: Object = head.object
+        return found
 
     @property
     def is_closed(self) -> bool:
-        """Whether only its participants take part."""
-        return bool(self.members) and self.type in RULES
+        """Whether not everybody takes part."""
+        return self.channel is not None or (bool(self.members) and self.type in RULES)
 
     @property
     def is_empty(self) -> bool:
@@ -131,57 +166,14 @@ class Object:
         """The ids of those who take part now."""
         if self.type == "direct":
             pair = _PAIR.fullmatch(self.id)
-            return frozenset(pair.groups() if pair else (member.id for member in self.members))
+            return frozenset(pair.groups() if pair else self.by_id)
         return frozenset(member.id for member in self.members if member.is_in)
 
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """An agent, as far as decisions depend on it.
-
-    Attributes:
-        name: What people call it.
-        project: Its project, or "global"; empty: it is not registered.
-        dm: Who may write to it: open, restricted or closed.
-        discoverable: Who finds it: public, project or private.
-        entries: What it says of other agents, by their ids: "allow" or "block".
-    """
-
-    id: str
-    name: str = ""
-    project: str = ""
-    dm: str = "open"
-    discoverable: str = "public"
-    entries: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Profile:
-        """The profile in a document. A policy that is no known word is the strictest one."""
-        dm, discoverable = document.get("dmPolicy") or "open", document.get("discoverable") or "public"
-        entries = document.get("dm")
-        return cls(
-            document["id"],
-            document.get("name") or document["id"],
-            document.get("project") or GLOBAL,
-            dm if dm in ("open", "restricted") else "closed",
-            discoverable if discoverable in ("public", "project") else "private",
-            {id: "allow" if entry.get("permission") == "allow" else "block" for id, entry in (entries or {}).items()},
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What a decision depends on besides the object.
-
-    Attributes:
-        profiles: The subject, and the agents that the object names.
-        sight: The projects that the subject's project sees, its own included.
-        met: The agents with whom the subject has a direct.
-    """
-
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
-    sight: frozenset[str] = frozenset()
-    met: frozenset[str] = frozenset()
+    def has(self, member: Member, right: str) -> bool:
+        """Whether a member of a channel has a right, as far as its item and the channel's access say."""
+        assert self.channel is not None
+        said: bool | None = getattr(member, right)
+        return right in GRANTED[self.channel.access] if said is None else said
 
 
 _ALLOWED = Decision(True)
@@ -189,12 +181,13 @@ _EMPTY = State()
 
 
 def relation(subject: str | None, object: Object) -> Relation:
-    """What `subject` is to a closed conversation."""
+    """What `subject` is to a direct or a group."""
     if subject is None:
         return "owner"
-    if subject in object.present:
-        return "member"
-    return "left" if object.type == "group" and any(member.id == subject for member in object.members) else "stranger"
+    if object.type == "direct":
+        return "member" if subject in object.present else "stranger"
+    member = object.by_id.get(subject)
+    return "stranger" if member is None else "member" if member.is_in else "left"
 
 
 def may(subject: str | None, action: Action, object: Object, state: State = _EMPTY) -> Decision:
@@ -206,15 +199,23 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
         object: The conversation as it stands; for `create` and `message`, as it would be.
         state: What else counts.
     """
+    if action == "link" and subject is not None:
+        return Decision(False, f"only a person may link projects, not agent {subject}")
+    if object.type == "agent" and action in ("find", "manage"):
+        return _about_agent(subject, action, object.id, state)
     if not object.is_closed:
         return _ALLOWED
+    if action == "create" and subject is not None and (mismatch := _id_mismatch(subject, object)):
+        return Decision(False, mismatch)
+    if object.channel is not None:
+        return _in_channel(subject, action, object, object.channel, state)
     if action in ("create", "message") and object.type == "direct" and len(object.present) != 2:
         return Decision(False, "a direct conversation has two participants", "name one other agent")
-    allowed, who = RULES[object.type][action], relation(subject, object)
+    allowed, who = RULES[object.type].get(action, frozenset()), relation(subject, object)
     if who in allowed:
-        return _ALLOWED
+        return _ALLOWED if subject is None else _agreed(subject, action, object, state)
     if not allowed:
-        return Decision(False, f"direct conversation {object.id} has its two participants and its name for ever")
+        return Decision(False, f"{object.type} conversation {object.id} stays as it is there: nobody may {action}")
     if who in ("left", "stranger"):
         is_in = "has left" if who == "left" else "is not a participant of"
         hint = f"a participant can add {subject}" if object.type == "group" else ""
@@ -222,11 +223,113 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
     return Decision(False, f"only a person may {_SAID.get(action, action)} conversation {object.id}")
 
 
-_SAID = {"remove": "remove others from", "rewrite": "change what others wrote or how it is read in"}
+def _about_agent(subject: str | None, action: Action, id: str, state: State) -> Decision:
+    """Whether an agent is found, or its policies and entries are changed: by itself."""
+    if subject is None or (action == "manage" and subject == id):
+        return _ALLOWED
+    if action == "find" and finds(state.profile(subject), state.profile(id), state):
+        return _ALLOWED
+    is_hidden = action == "find"
+    reason = f"there is no agent {id!r}" if is_hidden else f"only {id} or a person may say who may write to {id}"
+    return Decision(False, reason, hidden=is_hidden)
+
+
+_SAID = {
+    "append": "write to",
+    "change": "change",
+    "moderate": "change what others wrote in",
+    "rewrite": "change what others wrote or how it is read in",
+    "remove": "remove others from",
+    "invite": "invite to",
+    "manage": "manage",
+}
+
+
+def _id_mismatch(subject: str, object: Object) -> str:
+    """What is wrong with the id that an agent gives a conversation; empty: nothing."""
+    channel = object.channel
+    told = channel.id if channel is not None else object.id if object.type == "direct" else ""
+    if TELLING.match(object.id) and object.id != told:
+        return f"the id {object.id} is kept for another conversation"
+    return ""
+
+
+def _agreed(subject: str, action: Action, object: Object, state: State) -> Decision:
+    """Whether those whose consent an action of a participant needs give it."""
+    others: Set[str] = frozenset()
+    if action == "add":
+        others = state.profiles.keys() - {subject}
+    elif action == "create" or (object.type == "direct" and action not in ("read", "find")):
+        others = object.present - {subject}
+    me = state.profile(subject)
+    for other in sorted(others):
+        found = consent(me, state.profile(other))
+        if found != "available":
+            hint = f"{subject} or {other} would have to allow it" if found == "requires permission" else ""
+            return Decision(False, f"{subject} may not write to {other}: {found}", hint)
+    return _ALLOWED
+
+
+def _in_channel(subject: str | None, action: Action, object: Object, channel: Channel, state: State) -> Decision:
+    if action == "readmit":
+        return Decision(False, f"who left conversation {object.id} comes back by itself, and by nobody else")
+    if subject is None:
+        return _ALLOWED
+    me, mine = state.profile(subject), object.by_id.get(subject)
+    reaches = in_scope(me, channel.scope, state.sight)
+    is_in = mine is not None and mine.is_in and (reaches or mine.is_invited)
+    if action == "create":
+        return _creates(me, object, channel, state, is_in=is_in)
+    is_open, is_private = is_in or (reaches and channel.access == "open"), channel.access == "private"
+    # Who was invited and left by itself may come back; whom somebody removed may not.
+    returns = mine is not None and bool(mine.opted_out_at) and mine.is_invited and not is_private
+    if not (is_open or returns or (reaches and not is_private)):
+        return Decision(False, f"no conversation {object.id}", hidden=True)
+    if action == "find" or (action == "read" and is_open) or (action == "join" and (is_open or returns)):
+        return _ALLOWED
+    if mine is None or not is_in:
+        hint = "join it first" if is_open else f"who may invite: {_inviting(object)}"
+        return Decision(False, f"{subject} is not a member of conversation {object.id}", hint)
+    right = RIGHTS.get(action, "")
+    has_right = bool(right) and object.has(mine, right)
+    if action in ("invite", "remove") and is_private:
+        has_right = subject == channel.owner  # Its members are fixed, but for who may look into one's notes.
+    elif action == "invite":
+        has_right = has_right or subject == object.made_by
+    if not has_right:
+        who = "a member with that right" if right and not is_private else "a person"
+        return Decision(False, f"only {who} may {_SAID.get(action, action)} conversation {object.id}")
+    return _unblocked(me, state) if action == "invite" else _ALLOWED
+
+
+def _unblocked(me: Profile, state: State) -> Decision:
+    for other in sorted(state.profiles.keys() - {me.id}):
+        if consent(me, state.profile(other)) == "blocked":
+            return Decision(False, f"{me.id} may not invite {other}: blocked")
+    return _ALLOWED
+
+
+def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_in: bool) -> Decision:
+    """Whether an agent may make a channel: one of its own, in its project or for all, which it takes part in."""
+    if not is_in or object.made_by != me.id or channel.owner not in ("", me.id):
+        return Decision(False, f"{me.id} may only make a channel of its own that it takes part in")
+    if channel.scope not in (GLOBAL, me.project):
+        return Decision(False, f"{me.id} may only make a channel of its own project, or a global one")
+    return _unblocked(me, state)
+
+
+def _inviting(object: Object) -> str:
+    """The members who may invite, in words."""
+    there = [member.id for member in object.members if member.is_in]
+    who = [id for id in there if id == object.made_by or object.has(object.by_id[id], "can_invite")]
+    more = f" and {len(who) - _MOST_NAMED} more" if len(who) > _MOST_NAMED else ""
+    return f"{', '.join(who[:_MOST_NAMED])}{more}" if who else "a person"
 
 
 def ensure(decision: Decision, id: str) -> None:
-    """Raise `Refused` if a decision about conversation `id` is no."""
+    """Raise `Refused`, or `NotFound` where `id` is hidden, if a decision about conversation `id` is no."""
+    if decision.hidden:
+        raise NotFound(decision.reason, remedy=Remedy("list"), id=id)
     if not decision.allowed:
         raise Refused("; ".join(filter(None, (decision.reason, decision.hint))), id=id, path="")
 
@@ -235,55 +338,5 @@ def seen_from(subject: str | None, object: Object) -> str:
     """The time from which `subject` reads a conversation that it may read; empty: all of it."""
     if subject is None or object.type != "group" or object.history == "all":
         return ""
-    return max((member.joined_at for member in object.members if member.id == subject and member.is_in), default="")
-
-
-def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
-    """The actions that a write by `subject` consists of.
-
-    Args:
-        subject: An agent's id; None: the store's owner.
-        before, after: The conversation before and after the write, or its heads, which have no `history`.
-    """
-    was, now = Object.of(before), Object.of(after)
-    there, then = before["metadata"], after["metadata"]
-    changed = {name for name in there.keys() | then.keys() if there.get(name) != then.get(name)}
-    actions = _memberships(subject, was, now)
-    if changed & _DECIDING:
-        actions.add("rewrite")
-    if changed - _PASSED_OVER or before.get("context") != after.get("context"):
-        actions.add("change")
-    # A group that the last one leaves is archived by that, and comes back with the first one who is added.
-    if was.archived != now.archived and (was.is_empty, now.is_empty) != (was.archived, now.archived):
-        actions.add("archive")
-    said = _said(subject, before, after)
-    if before["title"] != after["title"] and (not said or then.get("titleSetBy") != "auto"):
-        actions.add("rename")
-    return actions | said
-
-
-def _memberships(subject: str | None, was: Object, now: Object) -> set[Action]:
-    actions: set[Action] = set()
-    before, after = ({member.id: member for member in each.members} for each in (was, now))
-    for id in before.keys() | after.keys():
-        old, new = before.get(id), after.get(id)
-        was_in, is_in = old is not None and old.is_in, new is not None and new.is_in
-        if was_in and not is_in:
-            actions.add("leave" if id == subject else "remove")
-        elif is_in and not was_in:
-            actions.add("add")
-        elif old != new:
-            actions.add("rewrite")
-    return actions
-
-
-def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
-    """What a write does to messages: nothing; "edit"; or "rewrite" if it moves some, or changes one of others."""
-    old, new = before.get("history"), after.get("history")
-    if old is None or new is None or old == new:
-        return set()
-    others = [[entry for entry in each if entry.get("from") != subject] for each in (old, new)]
-    there, now = ([entry.get("id") for entry in each] for each in (old, new))
-    kept = set(there) & set(now)
-    is_in_order = [id for id in there if id in kept] == [id for id in now if id in kept]
-    return {"edit"} if others[0] == others[1] and is_in_order else {"rewrite"}
+    member = object.by_id.get(subject)
+    return member.joined_at if member is not None and member.is_in else ""

@@ -22,11 +22,12 @@ from capsule.ids import new_message_id
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.format.head import ParsedHead
-    from capsule.messaging.policy import Action
+    from capsule.messaging.policy import Action, Object, State
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
 
 Document = dict[str, Any]
+StateOf = Callable[["Object | None", Iterable[str]], "State"]
 #: The kind of document in the trash that holds removed messages of a conversation.
 REMOVED = "messages"
 _LOCK = frozenset(names("metadata.lock"))
@@ -61,6 +62,24 @@ def encoded_within(entry: Document, limit: int) -> bytes:
     )
 
 
+def ensure_may(
+    agent: str | None, action: Action, object: Object, state_of: StateOf, others: Iterable[str] = ()
+) -> None:
+    """Raise `Refused`, or `NotFound` where an agent does not find it, if an agent or the owner may not do this.
+
+    Args:
+        agent: The agent; None: the store's owner.
+        action: The action.
+        object: The conversation.
+        state_of: Gives what else the decision depends on; see `Directory.state`.
+        others: The agents that the action is about.
+    """
+    from capsule.messaging import policy
+
+    state = policy.State() if agent is None else state_of(object, others)
+    policy.ensure(policy.may(agent, action, object, state), object.id)
+
+
 class Conversation:
     """A conversation in a transaction. It keeps the rules of every change: times, active branch, title, lock.
 
@@ -71,6 +90,7 @@ class Conversation:
         own: Remembers the written messages while the store is watched; else None.
         tries: The number of earlier tries of this write that another writer interrupted.
         agent: The agent that writes; None: the store's owner.
+        state_of: Gives what a decision depends on besides an object, as `Directory.state` does for this agent.
         is_ruled: Whether each write must be one that the agent or the owner may make.
     """
 
@@ -83,6 +103,7 @@ class Conversation:
         tries: int = 0,
         agent: str | None = None,
         *,
+        state_of: StateOf,
         is_ruled: bool = False,
     ) -> None:
         self.transaction = transaction
@@ -95,6 +116,7 @@ class Conversation:
         self._lock: Document | None = None
         self._own = own
         self._agent = agent
+        self._state_of = state_of
         self._is_ruled = is_ruled
         #: The lock that was recorded.
         self.recorded: Document | None = None
@@ -110,20 +132,26 @@ class Conversation:
         """Raise `Locked` or `LockLost` now if a write would."""
         self._admitted()
 
-    def ensure_may(self, action: Action) -> None:
-        """Raise `Refused` if the agent or the owner may not do this."""
+    def ensure_may(self, action: Action, object: Object | None = None, others: Iterable[str] = ()) -> None:
+        """Raise `Refused` if the agent or the owner may not do this with the conversation, or with `object`."""
         from capsule.messaging import policy  # A command that only reads has no use for it.
 
-        policy.ensure(policy.may(self._agent, action, policy.Object.of(self.head.document)), self.id)
+        object = policy.Object.at(self.head) if object is None else object
+        ensure_may(self._agent, action, object, self._state_of, others)
 
     def _ensure_ruled(self, before: Document, after: Document) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do."""
-        from capsule.messaging import policy
+        if not self._is_ruled:
+            return
+        from capsule.messaging import actions, policy
 
-        object = policy.Object.of(before)
-        if self._is_ruled and object.is_closed:
-            for action in sorted(policy.actions_in(self._agent, before, after)):
-                policy.ensure(policy.may(self._agent, action, object), self.id)
+        object = policy.Object.at(self.head)
+        if object.is_closed:
+            added = actions.added(before, after)
+            for action in sorted(actions.actions_in(self._agent, before, after)):
+                self.ensure_may(action, object, added)
+        elif self._agent is not None and (closed := policy.Object.of(after)).is_closed:
+            self.ensure_may("create", closed, closed.present)
 
     @property
     def head(self) -> ParsedHead:

@@ -15,7 +15,7 @@ from capsule.format import validation
 from capsule.format.head import Head
 from capsule.ids import keyed_conversation_id
 from capsule.store.appends import check_key
-from capsule.store.change import encoded_within
+from capsule.store.change import encoded_within, ensure_may
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def write_new(store: Writing, document: dict[str, Any]) -> Head:
     from capsule.messaging import policy  # A command that only reads has no use for it.
 
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
-    policy.ensure(policy.may(store.agent, "create", policy.Object.of(document)), id)
+    object = policy.Object.of(document)
+    ensure_may(store.agent, "create", object, store._state_of, object.present)
     for entry in entries:
         encoded_within(entry, store.settings.message_bytes)
     validation.check_made(document)

@@ -129,10 +129,11 @@ class Store(Writing):
         self.agent = None if agent is None else check_id(agent)
         self._whole = engine
         self._main_store = main_store
+        self._state_of = lambda object, others: self._directory.state(agent, object, others)
         if agent is not None:
             from capsule.store.view import seen_by
 
-            self.engine = seen_by(agent, engine)
+            self.engine = seen_by(agent, engine, self._state_of)
         self.root = root
         self.settings = settings
         self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)

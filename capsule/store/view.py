@@ -1,8 +1,9 @@
 """What one agent sees of a store: an engine around the engine, which leaves out what the agent may not read.
 
-What must stay true: the rule is `capsule.messaging.policy`, asked anew at each question. A conversation that the agent
-may not read is in no list, search, change, count and trash, and is refused where it is named. Of a group that the agent
-joined later, the messages before are left out; the others keep their places, so that a place means the same to all.
+What must stay true: the rule is `capsule.messaging.policy`, asked anew at each question; what is neither judged here
+nor listed as harmless is not there for an agent. A conversation that the agent may not read is in no list, search,
+change, count and trash, and is refused where it is named. Of a group that the agent joined later, the messages before
+are left out; the others keep their places, so that a place means the same to all.
 """
 
 from __future__ import annotations
@@ -23,20 +24,28 @@ if TYPE_CHECKING:
     from capsule.engines.files.protocols import Trashed
     from capsule.engines.index.facts import Place, Value
     from capsule.engines.index.pages import Listed
+    from capsule.engines.index.participation import Mine
     from capsule.engines.index.search.hits import Found
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
     from capsule.engines.interface import Engine, Transaction
     from capsule.format.head import Head
+    from capsule.store.change import StateOf
 
+#: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
+HANDED_ON = frozenset(
+    {"create", "edit", "delete", "version", "name", "tracker", "announce", "instances", "withdraw", "is_alive", "close"}
+)
+#: The same, of an index.
+HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})
 T = TypeVar("T")
 Document = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
-def seen_by(agent: str, engine: Engine) -> Engine:
-    """The engine as this agent sees it."""
-    return cast("Engine", AgentView(agent, engine))
+def seen_by(agent: str, engine: Engine, state_of: StateOf) -> Engine:
+    """The engine as this agent sees it. `state_of` gives what a decision depends on besides a conversation."""
+    return cast("Engine", AgentView(agent, engine, state_of))
 
 
 def sees(engine: Engine, change: Change) -> bool:
@@ -51,34 +60,56 @@ class AgentView:
     Args:
         agent: The agent.
         engine: The engine of the whole store.
+        state_of: Gives what a decision depends on besides a conversation; see `Directory.state`.
     """
 
     #: An agent has neither the paths of documents nor versions from outside, as git and the doctor need them.
     capabilities: frozenset[str] = frozenset()
 
-    def __init__(self, agent: str, engine: Engine) -> None:
+    def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self.agent = agent
         self._engine = engine
-        self.index = IndexView(agent, engine)
+        self._state_of = state_of
+        self.index = IndexView(agent, engine, state_of)
 
     def __getattr__(self, name: str) -> Any:
+        if name not in HANDED_ON:
+            raise AttributeError(f"an agent has no {name} of an engine")
         return getattr(self._engine, name)
 
-    def _seen_from(self, id: str) -> str:
-        """The time from which the agent reads a conversation; empty: all of it. Raises Refused if it may not."""
-        head = self._engine.head(id)[0]
+    def _may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
+        return policy.may(self.agent, action, object, self._state_of(object, ()))
+
+    def _since(self, head: Document) -> str:
+        """The time from which the agent reads the conversation with this head; empty: all of it.
+
+        Raises Refused if it may not, and NotFound if it is not to know that there is one.
+        """
         object = policy.Object.of(head)
-        policy.ensure(policy.may(self.agent, "read", object), id)
+        policy.ensure(self._may("read", object), object.id)
         return _later(policy.seen_from(self.agent, object), head["createdAt"])
+
+    def _seen_from(self, id: str) -> str:
+        return self._since(self._engine.head(id)[0])
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
-        """See `Engine.transaction`. Raises Refused if the agent may not read the document."""
+        """See `Engine.transaction`. Raises Refused or NotFound if the agent may neither read the document nor join."""
         with self._engine.transaction(kind, id) as transaction:
             if kind == CONVERSATIONS:
-                object = policy.Object.of(transaction.head.document)
-                policy.ensure(policy.may(self.agent, "read", object), id)
+                object = policy.Object.at(transaction.head)
+                if not self._may("join", object).allowed:
+                    policy.ensure(self._may("read", object), id)
             yield transaction
+
+    def exists(self, kind: str, id: str) -> bool:
+        """See `Engine.exists`."""
+        try:
+            return self._engine.exists(kind, id) and (kind != CONVERSATIONS or self._seen_from(id) is not None)
+        except NotFound:
+            return False
+        except CapsuleError:
+            return True
 
     def ids(self, kind: str) -> list[str]:
         """See `Engine.ids`."""
@@ -90,13 +121,14 @@ class AgentView:
 
     def head(self, id: str) -> tuple[Document, int]:
         """See `Engine.head`."""
-        self._seen_from(id)
-        return self._engine.head(id)
+        head, size = self._engine.head(id)
+        self._since(head)
+        return head, size
 
     def document(self, kind: str, id: str) -> Document:
         """See `Engine.document`. A message that the agent may not read is an empty object."""
-        since = self._seen_from(id) if kind == CONVERSATIONS else ""
         document = self._engine.document(kind, id)
+        since = self._since(document) if kind == CONVERSATIONS else ""
         if not since:
             return document
         count = _before(document["history"], since)
@@ -134,7 +166,7 @@ class AgentView:
         with suppress(CapsuleError):
             if kind == REMOVED:  # They may be of any time.
                 return not self._seen_from(trashed.id)
-            return policy.may(self.agent, "read", self._deleted(trashed.token)).allowed
+            return self._may("read", self._deleted(trashed.token)).allowed
         return False
 
     def _deleted(self, token: str) -> policy.Object:
@@ -150,7 +182,7 @@ class AgentView:
     def restore(self, kind: str, id: str, token: str) -> None:
         """See `Engine.restore`. Raises Refused if the agent could not have deleted it."""
         self.trashed(token)
-        policy.ensure(policy.may(self.agent, "delete", self._deleted(token)), id)
+        policy.ensure(self._may("delete", self._deleted(token)), id)
         self._engine.restore(kind, id, token)
 
     def purge(self, older_than_s: float) -> list[str]:
@@ -161,31 +193,44 @@ class AgentView:
 class IndexView:
     """The index as an agent sees it. See `Index`; what is not here is as the index has it."""
 
-    def __init__(self, agent: str, engine: Engine) -> None:
+    def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self._agent = agent
         self._engine = engine
-        #: What the rule says of a head, as long as the index has this head.
-        self._kept: dict[str, tuple[Head, int | None]] = {}
+        self._state_of = state_of
+        self._last = policy.State()
+        #: What the rule says of a head in a state, as long as the index has this head.
+        self._kept: dict[str, tuple[Head, policy.State, int | None]] = {}
 
     def __getattr__(self, name: str) -> Any:
+        if name not in HANDED_ON_BY_THE_INDEX:
+            raise AttributeError(f"an agent has no {name} of an index")
         return getattr(self._engine.index, name)
 
-    def _hidden_until(self, head: Head) -> int | None:
+    def _state(self) -> policy.State:
+        """What decisions depend on now; the same object as long as it is the same."""
+        if (state := self._state_of(None, ())) != self._last:
+            self._last = state
+        return self._last
+
+    def _hidden_until(self, head: Head, state: policy.State) -> int | None:
         """The time in milliseconds since 1970 from which the agent reads; 0: it reads all, None: nothing."""
+        if not head.participants and head.channel is None:
+            # Whose a damaged file is can't be known, but an id may tell.
+            return None if head.damaged and policy.TELLING.match(head.id) else 0
         kept = self._kept.get(head.id)
-        if kept is None or kept[0] is not head:
-            object = policy.Object(head.id, head.type, head.participants, head.archived, head.history)
+        if kept is None or kept[0] is not head or kept[1] is not state:
+            object = policy.Object.listed(head)
             until: int | None = None
-            if policy.may(self._agent, "read", object).allowed:
+            if policy.may(self._agent, "read", object, state).allowed:
                 since = _later(policy.seen_from(self._agent, object), head.created_at)
                 until = round(parse(since).timestamp() * 1000) if since else 0
-            kept = self._kept[head.id] = head, until
-        return kept[1]
+            kept = self._kept[head.id] = head, state, until
+        return kept[2]
 
     def hidden(self) -> dict[str, int | None]:
         """The conversations that the agent may not read (None), or only from a time in milliseconds since 1970."""
-        heads = (head for head in self._engine.index.heads() if head.participants)
-        return {head.id: until for head in heads if (until := self._hidden_until(head)) != 0}
+        heads, state = self._engine.index.heads(), self._state()
+        return {head.id: until for head in heads if (until := self._hidden_until(head, state)) != 0}
 
     def unseen(self) -> set[str]:
         """The conversations that the agent may not read."""
@@ -203,6 +248,11 @@ class IndexView:
         """See `Index.latest`. Conversations of one millisecond come in no order."""
         heads = [head for head in self.heads() if not head.damaged]
         return max(heads, key=lambda head: sortable(head.updated_at)).id if heads else None
+
+    def of_agent(self, agent: str, *, refresh: bool = True) -> list[Mine]:
+        """See `Index.of_agent`."""
+        unseen = self.unseen()
+        return [mine for mine in self._engine.index.of_agent(agent, refresh=refresh) if mine.id not in unseen]
 
     def forks_of(self, id: str) -> list[str]:
         """See `Index.forks_of`."""
@@ -230,13 +280,12 @@ class IndexView:
         """The conversations that the agent may not read; of those that went, the ones that it could not."""
         if not changes:
             return set()
-        ids = {change.id for change in changes}
+        ids, state = {change.id for change in changes}, self._state()
         there = [head for head in self._engine.index.heads() if head.id in ids]
-        unseen = {head.id for head in there if head.participants and self._hidden_until(head) is None}
-        gone = ids - {head.id for head in there}
-        if gone:
-            left = {trashed.id for trashed in AgentView(self._agent, self._engine).trash(CONVERSATIONS)}
-            unseen |= {trashed.id for trashed in self._engine.trash(CONVERSATIONS) if trashed.id in gone} - left
+        unseen = {head.id for head in there if self._hidden_until(head, state) is None}
+        if gone := ids - {head.id for head in there}:
+            view = AgentView(self._agent, self._engine, self._state_of)
+            unseen |= gone - {trashed.id for trashed in view.trash(CONVERSATIONS)}
         return unseen
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.locks.holder import Holder
     from capsule.settings import Settings
+    from capsule.store.change import StateOf
 
 T = TypeVar("T")
 _TRIES = 50
@@ -45,6 +46,8 @@ class Writing(Reading):
 
     settings: Settings
     _holder: Holder
+    #: Gives what a decision of the rule depends on besides an object.
+    _state_of: StateOf
 
     def _change(
         self,
@@ -74,6 +77,7 @@ class Writing(Reading):
                         own,
                         tries,
                         self.agent,
+                        state_of=self._state_of,
                         is_ruled=admit is None,
                     )
                     with nullcontext() if own is None else own.writing(conversation):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from capsule import Filter, NotFound, Refused, Store
+from capsule.engines.index.index import Index
 from capsule.engines.interface import Engine
-from capsule.store.view import AgentView
+from capsule.store.view import HANDED_ON, HANDED_ON_BY_THE_INDEX, AgentView, IndexView
 from tests.messaging.making import EARLY, LATE, branched, make
 
 
@@ -250,9 +251,18 @@ def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
             ask()
 
 
-def test_what_the_view_hands_on_as_it_is_tells_of_no_conversation() -> None:
-    handed_on = {name for name in vars(Engine) if not name.startswith("_")} - set(vars(AgentView)) - {"index"}
-    assert handed_on == {
-        *("create", "edit", "exists", "delete", "name", "tracker", "announce", "instances", "withdraw", "is_alive"),
-        "close",
-    }
+def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless(store: Store) -> None:
+    for whole, view, harmless in ((Engine, AgentView, HANDED_ON), (Index, IndexView, HANDED_ON_BY_THE_INDEX)):
+        asked = {name for name in dir(whole) if not name.startswith("_")}
+        closed = asked - set(vars(view)) - harmless - {"index"}
+        assert closed == (set() if whole is Engine else CLOSED)
+    eve = store.beside(agent="eve").engine
+    for name in CLOSED:
+        with pytest.raises(AttributeError):
+            getattr(eve.index, name)
+    with pytest.raises(AttributeError):
+        eve.storage  # type: ignore[attr-defined]  # noqa: B018
+
+
+#: What an agent can't ask the index at all.
+CLOSED = {"query", "message_ids", "place_of", "conversation_of", "said_after"}
