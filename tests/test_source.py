@@ -16,7 +16,11 @@ LAYERS = (
     ("capsule", "capsule.errors", "capsule.ids", "capsule.timestamps", "capsule.settings", "capsule.git.program"),
     ("capsule.format",),
     ("capsule.engines.files.disk", "capsule.engines.files.protocols", "capsule.engines.changes"),
-    ("capsule.engines", "capsule.locks.policy", "capsule.messaging.policy"),
+    (
+        "capsule.engines",
+        "capsule.locks.policy",
+        *(f"capsule.messaging.{name}" for name in ("policy", "consent", "actions")),
+    ),
     ("capsule.locate", "capsule.locks", "capsule.messaging", "capsule.store", "capsule.watch"),
     ("capsule.maintenance",),
     ("capsule.sessions", "capsule.transfer", "capsule.context", "capsule.git"),

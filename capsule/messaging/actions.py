@@ -12,6 +12,8 @@ from typing import Any
 
 from capsule.format.channels import Channel
 from capsule.format.members import Member
+from capsule.format.tree.pruning import without
+from capsule.format.tree.tree import Tree
 from capsule.messaging.policy import Action, Object
 
 #: Fields of the metadata that decide who reads and does what. Another active branch hides what others said.
@@ -113,11 +115,14 @@ def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, An
     old, new = before.get("history"), after.get("history")
     if old is None or new is None or old == new:
         return set()
-    others = [[entry for entry in each if entry.get("from") != subject] for each in (old, new)]
     there, now = ([entry.get("id") for entry in each] for each in (old, new))
     kept = set(there) & set(now)
     if [id for id in there if id in kept] != [id for id in now if id in kept]:
         return {"rewrite"}
+    # The answers to a message that went name another parent, and say the same.
+    gone = {at for at, entry in enumerate(old) if entry.get("from") == subject and entry.get("id") not in kept}
+    left = without(old, Tree(old), gone) if gone else old
+    others = [[entry for entry in each if entry.get("from") != subject] for each in (left, new)]
     if others[0] == others[1]:
         return {"edit"}
     said = {(entry.get("id"), entry.get("from")) for entry in others[0]}

@@ -203,10 +203,10 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
         return Decision(False, f"only a person may link projects, not agent {subject}")
     if object.type == "agent" and action in ("find", "manage"):
         return _about_agent(subject, action, object.id, state)
+    if action == "create" and subject is not None and _takes_id(object):
+        return Decision(False, f"the id {object.id} is kept for another conversation")
     if not object.is_closed:
         return _ALLOWED
-    if action == "create" and subject is not None and (mismatch := _id_mismatch(subject, object)):
-        return Decision(False, mismatch)
     if object.channel is not None:
         return _in_channel(subject, action, object, object.channel, state)
     if action in ("create", "message") and object.type == "direct" and len(object.present) != 2:
@@ -245,13 +245,10 @@ _SAID = {
 }
 
 
-def _id_mismatch(subject: str, object: Object) -> str:
-    """What is wrong with the id that an agent gives a conversation; empty: nothing."""
-    channel = object.channel
-    told = channel.id if channel is not None else object.id if object.type == "direct" else ""
-    if TELLING.match(object.id) and object.id != told:
-        return f"the id {object.id} is kept for another conversation"
-    return ""
+def _takes_id(object: Object) -> bool:
+    """Whether a new conversation has an id that tells of another one."""
+    own = object.channel.id if object.channel is not None else object.id if object.type == "direct" else ""
+    return TELLING.match(object.id) is not None and not (object.is_closed and object.id == own)
 
 
 def _agreed(subject: str, action: Action, object: Object, state: State) -> Decision:

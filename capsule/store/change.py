@@ -65,14 +65,9 @@ def encoded_within(entry: Document, limit: int) -> bytes:
 def ensure_may(
     agent: str | None, action: Action, object: Object, state_of: StateOf, others: Iterable[str] = ()
 ) -> None:
-    """Raise `Refused`, or `NotFound` where an agent does not find it, if an agent or the owner may not do this.
+    """Raise `Refused`, or `NotFound` where it is hidden, if an agent or the owner may not do this with an object.
 
-    Args:
-        agent: The agent; None: the store's owner.
-        action: The action.
-        object: The conversation.
-        state_of: Gives what else the decision depends on; see `Directory.state`.
-        others: The agents that the action is about.
+    `state_of` gives what else the decision depends on, and `others` are the agents that the action is about.
     """
     from capsule.messaging import policy
 
@@ -133,11 +128,10 @@ class Conversation:
         self._admitted()
 
     def ensure_may(self, action: Action, object: Object | None = None, others: Iterable[str] = ()) -> None:
-        """Raise `Refused` if the agent or the owner may not do this with the conversation, or with `object`."""
-        from capsule.messaging import policy  # A command that only reads has no use for it.
+        """As `ensure_may`, for who writes here; without an object, for the conversation as it is."""
+        from capsule.messaging.policy import Object  # A command that only reads has no use for it.
 
-        object = policy.Object.at(self.head) if object is None else object
-        ensure_may(self._agent, action, object, self._state_of, others)
+        ensure_may(self._agent, action, object or Object.at(self.head), self._state_of, others)
 
     def _ensure_ruled(self, before: Document, after: Document) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do."""

@@ -7,13 +7,16 @@ conversation deletes no fork, unless the caller asks for it.
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
 from capsule.engines.files.protocols import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound, Remedy
 from capsule.format import new
+from capsule.format.channels import channel_in
 from capsule.format.head import Head
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_title, title_after
@@ -31,7 +34,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 #: The fields of the source's metadata that a fork copies.
-_COPIED = ("mcpServers", "participants", "history", "description")
+_COPIED = ("mcpServers", "description")
+#: Characters of a channel's name, and of the copy's id, in the name of a copy.
+_OF_EACH = 39
+
+
+def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """The fields of the metadata that close a copy to whom its source is closed.
+
+    Args:
+        about: The metadata of the source.
+        id: The copy. Of a channel it is another channel, of a name of its own.
+    """
+    fields = {name: about.get(name) for name in ("participants", "history")}
+    if (channel := channel_in(about)) is None:
+        return fields
+    name = f"{channel.name[:_OF_EACH]}-{re.sub('[^a-z0-9]+', '-', id.lower())[:_OF_EACH].strip('-')}"
+    return fields | {"channel": replace(channel, name=name, is_default=False).as_json()}
 
 
 class Forks:
@@ -111,6 +130,7 @@ class Forks:
             ],
             context=source.get("context"),
             metadata={name: about.get(name) for name in _COPIED}
+            | closed_as(about, new_id)
             | {"forkedFrom": id, "createdBy": self._store.agent or created_by},
         )
         return write_new(self._store, document)

@@ -20,6 +20,7 @@ from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
 from capsule.store.change import complete
 from capsule.store.creation import made_once, write_new
+from capsule.store.forks import closed_as
 from capsule.store.lists import Filter
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Summaries:
             title: The new conversation's title. None: "Summary: " and the title of the source.
             tags: Tags in addition to those of the source.
             of: The `mark` of the source, made when it was read for the summary. None: the source as it is now.
-            type: The new conversation's type.
+            type: The new conversation's type; that of a closed source is its source's, and it is as closed.
             role: The role of the message that holds the summary.
             created_by: The agent that wrote the summary.
             key: As `store.create` takes it.
@@ -189,8 +190,9 @@ class Summaries:
         message = check_message({"role": role, "content": text, "from": self._store.agent or created_by})
 
         def make(made: str) -> Head:
+            source = self._store.document(id)
             return write_new(
-                self._store, self._summary(made, self._store.head(id), message, title, tags, of or self.mark(id), type)
+                self._store, self._summary(made, source, message, title, tags, of or Mark.of(source), type)
             )
 
         return make(new_id()) if key is None else made_once(self._store, "summarize", id, key, make, title, message)
@@ -198,27 +200,32 @@ class Summaries:
     def _summary(
         self,
         id: str,
-        source: Head,
+        source: dict[str, Any],
         message: dict[str, Any],
         title: str | None,
         tags: Iterable[str],
         of: Mark,
         type: str,
     ) -> dict[str, Any]:
-        stamp = timestamps.now()
+        from capsule.messaging.policy import Object
+
+        stamp, about = timestamps.now(), source["metadata"]
+        is_closed = Object.of(source).is_closed
+        type = about["type"] if is_closed else type
         return new.new_capsule(
             id,
-            check_title(title) if title is not None else title_after("Summary: ", source.title, message["content"]),
+            check_title(title) if title is not None else title_after("Summary: ", source["title"], message["content"]),
             stamp,
-            source.mode,
+            str(about.get("mode") or "api"),
             type,
-            tags=dict.fromkeys([*source.tags, *check_tags(tags)]),
+            tags=dict.fromkeys([*(about.get("tags") or ()), *check_tags(tags)]),
             title_set_by="auto" if title is None else "user",
             lock=self._store._holder.lock_for_new(type),
             messages=[complete(message, stamp)],
             is_summary=True,
-            source_conversation_id=source.id,
-            metadata={"createdBy": message.get("from"), "summaryOf": of.as_json()},
+            source_conversation_id=source["id"],
+            metadata={"createdBy": message.get("from"), "summaryOf": of.as_json()}
+            | (closed_as(about, id) if is_closed else {}),
         )
 
     def standing(self, id: str) -> Standing | None:

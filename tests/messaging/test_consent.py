@@ -1,0 +1,196 @@
+"""Who may write to whom and who finds whom: every combination of what two agents say of each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from capsule import NotFound, Refused, Store
+from capsule.format.members import Member
+from capsule.messaging.conversations import direct_id
+from capsule.messaging.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
+
+POLICIES, ENTRIES = ("open", "restricted", "closed"), (None, "allow", "block")
+#: A side: its policy, and what it says of the other.
+SIDES = list(itertools.product(POLICIES, ENTRIES))
+PAIRS = list(itertools.product(SIDES, SIDES))
+
+
+def expected(one: tuple[str, Any], other: tuple[str, Any]) -> str:
+    """The rule as the issue says it."""
+    if "block" in (one[1], other[1]):
+        return "blocked"
+    if "closed" in (one[0], other[0]):
+        return "unavailable"
+    asks = [entry for policy, entry in (one, other) if policy == "restricted"]
+    return "available" if asks.count("allow") == len(asks) else "requires permission"
+
+
+def profile(id: str, other: str, side: tuple[str, Any], **fields: str) -> Profile:
+    return Profile(id, dm=side[0], entries={} if side[1] is None else {other: side[1]}, **fields)
+
+
+def shown(pair: Any) -> str:
+    return "-".join(str(word) for side in pair for word in side)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=shown)
+def test_two_agents_write_to_each_other_as_both_of_them_say(pair: tuple[Any, Any]) -> None:
+    anna, bob = profile("anna", "bob", pair[0], project="api"), profile("bob", "anna", pair[1], project="web")
+    assert consent(anna, bob) == consent(bob, anna) == expected(*pair)
+    direct = Object("direct_anna_bob", "direct", (Member("anna"), Member("bob")))
+    group = Object("team", "group", (Member("anna"),))
+    for me in ("anna", "bob"):
+        state = State({"anna": anna, "bob": bob})
+        assert may(me, "read", direct, state).allowed
+        for action in ("message", "create", "append", "edit", "change"):
+            decision = may(me, action, direct, state)
+            assert decision.allowed == (expected(*pair) == "available")
+            assert decision.allowed or expected(*pair) in decision.reason
+    assert may("anna", "add", group, State({"anna": anna, "bob": bob})).allowed == (expected(*pair) == "available")
+
+
+@pytest.fixture(scope="module")
+def pair_of() -> Callable[[tuple[Any, Any]], tuple[Store, str, str, str]]:
+    """Gives two agents that say this of each other, and their direct, in which each has said something."""
+    store, count = Store.in_memory(), itertools.count()
+
+    def make(pair: tuple[Any, Any]) -> tuple[Store, str, str, str]:
+        number = next(count)
+        one, other = f"one-{number}", f"other-{number}"
+        for id in (one, other):
+            store.agents.register(id)
+        store.messages.send("hello", agent=one, to=other)
+        store.messages.send("hi", agent=other, to=one)
+        for id, to, (policy, entry) in ((one, other, pair[0]), (other, one, pair[1])):
+            document = {"dmPolicy": policy, "dm": {} if entry is None else {to: {"permission": entry}}}
+            store.agents.documents.edit(id, lambda there, new=document: there.update(new))
+        return store, one, other, direct_id(one, other)
+
+    return make
+
+
+#: The ways to write into a direct: by the other's id and by the direct's.
+WRITES: dict[str, Callable[[Store, str, str], Any]] = {
+    "send to": lambda store, to, id: store.messages.send("again", to=to),
+    "send into": lambda store, to, id: store.messages.send("again", conversation=id),
+    "append": lambda store, to, id: store.append(id, content="again"),
+    "append_many": lambda store, to, id: store.append_many(id, [{"role": "user", "content": "again"}]),
+    "append_once": lambda store, to, id: store.append_once(id, "key", content="again"),
+    "edit": lambda store, to, id: store.edits.message(id, own(store, id), "again"),
+    "remove": lambda store, to, id: store.branches.remove(id, own(store, id), keep_children=True),
+    "tag": lambda store, to, id: store.tag(id, "again"),
+    "context": lambda store, to, id: store.context.set(id, {"fullContext": "again", "metadata": {}}),
+    "fork": lambda store, to, id: store.forks.create(id),
+    "summarize": lambda store, to, id: store.summaries.add(id, "again"),
+    "group": lambda store, to, id: store.groups.create("again", with_=[to]),
+}
+
+
+def own(store: Store, id: str) -> str:
+    return next(str(message.id) for message in store.load(id).history if message.from_ == store.agent)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=shown)
+def test_no_door_writes_into_a_direct_without_the_consent_of_both(
+    pair_of: Callable[..., tuple[Store, str, str, str]], pair: tuple[Any, Any]
+) -> None:
+    store, one, other, id = pair_of(pair)
+    before = store.document(id)
+    for me, to in ((one, other), (other, one)):
+        acting = store.beside(agent=me)
+        assert [message.content for message in acting.load(id).history] == ["hello", "hi"]
+        if expected(*pair) == "available":
+            acting.messages.send("again", to=to)
+            assert acting.load(id).history[-1].content == "again"
+            store.versions.restore(id, before)
+            continue
+        for write in WRITES.values():
+            with pytest.raises(Refused):
+                write(acting, to, id)
+        stranger = next(them for them in (one, other) if them != me)
+        assert stranger == to
+    assert store.document(id)["history"] == before["history"]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_each_door_writes_where_both_consent(pair_of: Callable[..., tuple[Store, str, str, str]], write: str) -> None:
+    store, one, other, id = pair_of((("restricted", "allow"), ("open", None)))
+    WRITES[write](store.beside(agent=one), other, id)
+
+
+def test_the_first_message_to_an_agent_that_did_not_allow_it_makes_no_direct() -> None:
+    store = Store.in_memory()
+    for id in ("anna", "bob"):
+        store.agents.register(id)
+    store.agents.documents.edit("bob", lambda document: document.update(dmPolicy="restricted"))
+    for write in (
+        lambda: store.messages.send("hello", agent="anna", to="bob"),
+        lambda: store.beside(agent="anna").create(id="direct_anna_bob", type="direct"),
+        lambda: store.beside(agent="anna").create(id="direct_anna_bob"),
+        lambda: store.beside(agent="anna").create(id="direct_bob_carl"),
+    ):
+        with pytest.raises(Refused):
+            write()
+    assert store.ids() == []
+
+
+FINDERS = {"same": "api", "linked": "web", "other": "lab", "global": GLOBAL, "nobody": ""}
+
+
+@pytest.mark.parametrize("discoverable", ["public", "project", "private"])
+@pytest.mark.parametrize("finder", FINDERS)
+@pytest.mark.parametrize("met", [False, True])
+def test_an_agent_finds_another_as_that_one_says(discoverable: str, finder: str, met: bool) -> None:
+    anna, bob = Profile("anna", project=FINDERS[finder]), Profile("bob", project="api", discoverable=discoverable)
+    sight = frozenset({"api", "web"}) if finder == "linked" else frozenset({FINDERS[finder]})
+    state = State({"anna": anna, "bob": bob}, sight, frozenset({"bob"}) if met else frozenset())
+    by_policy = {"public": True, "project": finder in ("same", "linked", "global"), "private": met}
+    decision = may("anna", "find", Object("bob", "agent"), state)
+    assert (decision.allowed, decision.hidden) == (by_policy[discoverable], not by_policy[discoverable])
+
+
+def test_nobody_finds_oneself_the_owner_finds_all_and_what_is_not_known_is_not_found() -> None:
+    state = State({"anna": Profile("anna")})
+    assert not may("anna", "find", Object("anna", "agent"), state).allowed
+    assert not may("anna", "find", Object("bob", "agent"), state).allowed
+    assert may(None, "find", Object("bob", "agent")).allowed
+
+
+@pytest.mark.parametrize(
+    ("project", "scope", "is_in"),
+    [
+        ("api", "api", True),
+        ("api", "web", True),
+        ("api", "lab", False),
+        ("api", GLOBAL, True),
+        (GLOBAL, "lab", True),
+        ("", GLOBAL, True),
+        ("", "api", False),
+        ("", "", False),
+    ],
+)
+def test_a_scope_is_in_reach_of_its_project_and_of_those_that_see_it(project: str, scope: str, is_in: bool) -> None:
+    sight = frozenset({"api", "web"} if project == "api" else {project})
+    assert in_scope(Profile("anna", project=project), scope, sight) == is_in
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"dmPolicy": "everybody", "discoverable": "friends", "dm": {"anna": {"permission": "perhaps"}}},
+        {"dmPolicy": "closed", "discoverable": "private", "dm": {"anna": {"permission": "block"}}},
+    ],
+)
+def test_a_word_that_is_not_understood_counts_as_the_strictest(document: dict[str, Any]) -> None:
+    bob = Profile.of({"id": "bob", **document})
+    assert (bob.project, bob.dm, bob.discoverable, bob.entries) == (GLOBAL, "closed", "private", {"anna": "block"})
+    assert Profile.of({"id": "bob"}) == Profile("bob", "bob", GLOBAL)
+
+
+def test_a_hidden_conversation_is_not_found() -> None:
+    with pytest.raises(NotFound):
+        Store.in_memory(agent="anna").load("channel_global_secret")
