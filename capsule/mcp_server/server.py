@@ -26,6 +26,7 @@ from mcp_types import (
     ListResourcesResult,
     PaginatedRequestParams,
     Resource,
+    TextContent,
     ToolAnnotations,
 )
 
@@ -33,11 +34,13 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import Toolset, access_of, needed_by
 from capsule.mcp_server.logs import Logs
+from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.subscriptions import Bus, Subscriptions
 from capsule.mcp_server.tools.fence import visible
 from capsule.mcp_server.tools.forms import in_its_form
 from capsule.mcp_server.tools.threads import Turns
 from capsule.mcp_server.unread import Pointing
+from capsule.messaging.duplicates import Calls
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -80,6 +83,7 @@ class CapsuleServer(MCPServer[Any]):
         self.stores = stores
         self.has_messaging = False
         self._turns = Turns()
+        self._calls = Calls()
         self._register: Callable[[CapsuleServer], None] | None = None
         self._listed: Callable[[Store, str | None], tuple[list[Resource], str | None]] | None = None
         bus = Bus()
@@ -173,7 +177,10 @@ class CapsuleServer(MCPServer[Any]):
 
             ensure_known(name, arguments, schema["properties"])
         try:
-            return await super().call_tool(name, arguments, context)
+            result = await super().call_tool(name, arguments, context)
+            if context is not None and isinstance(result, CallToolResult):
+                self._tell_repeated(name, arguments, store_of(context), result)
+            return result
         except ToolError as error:
             from capsule.mcp_server import errors
 
@@ -181,6 +188,17 @@ class CapsuleServer(MCPServer[Any]):
             if told is None:
                 raise
             raise told from error.__cause__
+
+    def _tell_repeated(self, name: str, arguments: dict[str, Any], store: Store, result: CallToolResult) -> None:
+        """Say below an answer that the same call was made before, if that does more than making it once."""
+        tool = sdk.tool_of(self, name)
+        hints = (tool and tool.annotations) or ToolAnnotations()
+        if hints.read_only_hint or hints.idempotent_hint or arguments.get("idempotencyKey"):
+            return
+        before_s = self._calls.repeated(store.agent, store.instance_id, name, arguments)
+        if before_s is not None and isinstance(result.content[-1], TextContent):
+            result.content[-1].text += f"\nYou made the same call {before_s:.0f} s ago. Both were carried out."
+            result.structured_content = {**(result.structured_content or {}), "sameCallSecondsAgo": round(before_s)}
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None

@@ -201,16 +201,14 @@ class Reading:
             branch: `all`: messages of every branch; `active`: messages of the active branch.
             in_tools: Search tool calls and reasoning too.
             profile: The weight of a message's age: `recent`, `balanced` or `exact`.
-            where: Only messages whose fields fit this filter, such as `{"confidence": {"$gte": 0.5}}`: their topic,
-                thread, mentions, confidence, intent, priority, model, and whatever is in their metadata
-                (docs/search.md). Titles are not searched then.
+            where: Only messages whose fields and metadata fit this filter, such as `{"confidence": {"$gte": 0.5}}`
+                (docs/search.md, "Filters"). Titles are not searched then.
             limit: The largest number of hits in a page.
             cursor: `Found.cursor` of the page before, with the same query and options.
             progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
 
         Raises:
-            InvalidInput: An option can't be accepted, a pattern of the filter takes longer than a second, or the cursor
-                belongs to another search.
+            InvalidInput: An option can't be accepted, or the cursor belongs to another search.
             StorageFailed, StoreBusy: The index can't be built.
 
         Cost: as `heads`, and about a microsecond for each match that is ranked.
@@ -348,8 +346,7 @@ class Reading:
 
         Raises:
             NotFound: There is no such conversation or message.
-            InvalidInput: `around` fits several messages, `cursor` is not a cursor, its message was deleted, or `where`
-                can't be accepted.
+            InvalidInput: `around` fits several messages, or the cursor or filter can't be accepted.
             InvalidDocument: The file does not parse, or is no capsule.
 
         Cost: reading from the page to the end of the file. Reading the whole file if a branch begins there, if there
