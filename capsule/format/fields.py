@@ -58,6 +58,15 @@ def _new(name: str, kind: Kind, *, null: bool = True, choices: tuple[str, ...] =
     return Field(name, kind, null=null, choices=choices, since="2.1")
 
 
+#: What documents without a history share.
+_RECORD = (
+    Field("id", "text", required=True, since="2.1"),
+    _new("name", "text"),
+    _new("description", "text"),
+    _new("version", "text", null=False),
+    _new("createdAt", "time"),
+    _new("updatedAt", "time"),
+)
 PARTS: dict[str, tuple[Field, ...]] = {
     "": (
         Field("id", "text", required=True),
@@ -172,12 +181,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("metadata", "object"),
     ),
     "agent": (
-        Field("id", "text", required=True, since="2.1"),
-        _new("name", "text"),
-        _new("description", "text"),
-        _new("version", "text", null=False),
-        _new("createdAt", "time"),
-        _new("updatedAt", "time"),
+        *_RECORD,
         _new("project", "text"),
         _new("projectPath", "text"),
         _new("lastSeen", "time"),
@@ -198,11 +202,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("at", "time"),
     ),
     "project": (
-        Field("id", "text", required=True, since="2.1"),
-        _new("name", "text"),
-        _new("version", "text", null=False),
-        _new("createdAt", "time"),
-        _new("updatedAt", "time"),
+        *_RECORD,
         _new("path", "text"),
         _new("lastActive", "time"),
         _new("metadata", "object", null=False),

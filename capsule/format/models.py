@@ -21,6 +21,13 @@ from capsule.format.projects import MAX_PROJECT_ID, PROJECT_ID
 
 #: ISO 8601 in any form when read; written in UTC with milliseconds, 24 characters.
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Source = Annotated[str, Field(json_schema_extra={"enum": list(fields.SOURCES)})]
+Access = Annotated[str, Field(json_schema_extra={"enum": list(fields.ACCESSES)})]
+Discoverable = Annotated[str, Field(json_schema_extra={"enum": list(fields.DISCOVERABLE)})]
+DmPolicy = Annotated[str, Field(json_schema_extra={"enum": list(fields.DM_POLICIES)})]
+Direction = Annotated[str, Field(json_schema_extra={"enum": list(fields.DIRECTIONS)})]
+#: Objects by the id of what they are about.
+Entries = dict[str, dict[str, Any]]
 
 
 class _Part(BaseModel):
@@ -70,9 +77,7 @@ class Member(_Part):
     left_at: Time | None = Field(default=None, description="When it left; absent: it takes part.")
     opted_out_at: Time | None = Field(default=None, description="When it left by itself: no rule lets it in again.")
     invited_by: str | None = Field(default=None, description="The agent that let it in, or self or system.")
-    source: str | None = Field(
-        default=None, description="Why it is there.", json_schema_extra={"enum": [*fields.SOURCES, None]}
-    )
+    source: Source | None = Field(default=None, description="Why it is there.")
     can_leave: bool | None = Field(default=None, description="Whether it may leave; absent: unless it is private.")
     can_send: bool | None = Field(default=None, description="Whether it may write; absent: it may.")
     can_invite: bool | None = Field(default=None, description="Whether it may invite; absent: if it is open.")
@@ -86,11 +91,7 @@ class Channel(_Part):
 
     name: str | None = Field(default=None, description="Its name.")
     scope: str | None = Field(default=None, description="global, or the id of the project whose agents find it.")
-    access: str | None = Field(
-        default=None,
-        description="Who comes in: who will (open), who is invited (members), nobody (private, the default).",
-        json_schema_extra={"enum": [*fields.ACCESSES, None]},
-    )
+    access: Access | None = Field(default=None, description="Who comes in; absent: nobody (private).")
     is_default: bool | None = Field(default=None, description="Whether new agents of its scope join it.")
     topic_required: bool | None = Field(default=None, description="Whether a message needs a topic.")
     default_topic: str | None = Field(default=None, description="The topic of a message that names none.")
@@ -287,13 +288,10 @@ class Permission(_Part):
     at: Time | None = Field(default=None, description="When it was said; ISO 8601, UTC.")
 
 
-class Agent(_Part):
-    """Who can write and be written to: a person or a program. `agents/{id}.json` of a store."""
+class _Record(_Part):
+    """What documents without a history share."""
 
-    id: str = Field(
-        description="The agent's id, and the stem of its file's name.",
-        json_schema_extra={"pattern": f"^{AGENT_ID}$", "maxLength": MAX_AGENT_ID},
-    )
+    id: str
     name: str | None = Field(default=None, description="What people call it; absent: as its id.")
     description: str | None = Field(default=None, description="What it is for.")
     version: str = Field(
@@ -301,38 +299,27 @@ class Agent(_Part):
     )
     created_at: Time | None = Field(default=None, description="When it was registered; ISO 8601, UTC.")
     updated_at: Time | None = Field(default=None, description="When this document was last changed; ISO 8601, UTC.")
-    project: str | None = Field(
-        default=None, description="The project that it belongs to, by id, or global; absent: that of its folder."
+
+
+class Agent(_Record):
+    """Who can write and be written to: a person or a program. `agents/{id}.json` of a store."""
+
+    id: str = Field(
+        description="The agent's id, and the stem of its file's name.",
+        json_schema_extra={"pattern": f"^{AGENT_ID}$", "maxLength": MAX_AGENT_ID},
     )
+    project: str | None = Field(default=None, description="Its project, by id, or global; absent: that of its folder.")
     project_path: str | None = Field(default=None, description="The folder that it works in.")
     last_seen: Time | None = Field(default=None, description="When it was last at work; ISO 8601, UTC.")
     status_message: str | None = Field(default=None, description="What it says it is doing.")
     busy: bool = Field(default=False, description="Whether it is busy, as it says.")
     notifications: bool = Field(default=True, description="Whether it is told, while away, that messages wait.")
-    discoverable: str = Field(
-        default="public",
-        description="Who finds it: everybody, the agents that see its project, or whom it has a direct with.",
-        json_schema_extra={"enum": list(fields.DISCOVERABLE)},
-    )
-    dm_policy: str = Field(
-        default="open",
-        description="Who may write to it directly: everybody, whom it allowed, or nobody.",
-        json_schema_extra={"enum": list(fields.DM_POLICIES)},
-    )
+    discoverable: Discoverable = Field(default="public", description="Who finds it.")
+    dm_policy: DmPolicy = Field(default="open", description="Who may write to it directly.")
     dm: dict[str, Permission] = Field(default_factory=dict, description="Whom it allowed or blocked, by id.")
-    requests: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="Whom it wanted to write to and may not yet, by id, and when: `at`."
-    )
-    reading: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="What it wants to hear of a conversation, by id: whether it is `muted`, and of what it is told "
-        "(`notify`: all, mentions or none).",
-    )
-    concerns: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="The messages that concern it and that it read or did, by id: the `conversation`, the `kind` "
-        "(mention, review, action or fyi), `readAt` and `doneAt`.",
-    )
+    requests: Entries = Field(default_factory=dict, description="Whom it may not write to yet and asked, and when.")
+    reading: Entries = Field(default_factory=dict, description="What it wants to hear of a conversation.")
+    concerns: Entries = Field(default_factory=dict, description="When it read a message that concerns it, or did it.")
     cursors: dict[str, Any] = Field(
         default_factory=dict,
         description="How far it has read, by conversation: the `message`, `at` which place in the history (from 0), "
@@ -343,35 +330,23 @@ class Agent(_Part):
 class Link(_Part):
     """What a project lets agents of another one see, and what its own see there."""
 
-    direction: str = Field(
-        description="Who sees whom: each the other (both), its agents those of the other (out), or the other way (in).",
-        json_schema_extra={"enum": list(fields.DIRECTIONS)},
-    )
+    direction: Direction = Field(description="Whether its agents see the other's (out), the other's its (in), or both.")
     enabled: bool = Field(default=True, description="Whether it counts.")
     created_by: str | None = Field(default=None, description="Who made it.")
     created_at: Time | None = Field(default=None, description="When it was made; ISO 8601, UTC.")
 
 
-class Project(_Part):
+class Project(_Record):
     """A folder that agents work in. `projects/{id}.json` of a store."""
 
     id: str = Field(
         description="The project's id, made of its folder, and the stem of its file's name.",
         json_schema_extra={"pattern": f"^{PROJECT_ID}$", "maxLength": MAX_PROJECT_ID},
     )
-    name: str | None = Field(default=None, description="What people call it; absent: as its id.")
-    version: str = Field(
-        default=CURRENT, description="The version of the format.", json_schema_extra={"pattern": r"^2\.[0-9]+$"}
-    )
-    created_at: Time | None = Field(default=None, description="When the first of its agents came; ISO 8601, UTC.")
-    updated_at: Time | None = Field(default=None, description="When this document was last changed; ISO 8601, UTC.")
     path: str | None = Field(default=None, description="The folder.")
     last_active: Time | None = Field(default=None, description="When one of its agents was last at work; ISO 8601.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Further properties.")
-    links: dict[str, Link] = Field(
-        default_factory=dict,
-        description="Its links, by the other project's id; one counts while both have it.",
-    )
+    links: dict[str, Link] = Field(default_factory=dict, description="Its links, by the other project's id.")
 
 
 _MESSAGES = TypeAdapter(list[Message])
