@@ -13,6 +13,7 @@ from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidInput, NotFound
 from capsule.format import validation
 from capsule.format.head import Head
+from capsule.format.kinds import AGENT
 from capsule.ids import keyed_conversation_id
 from capsule.store.appends import check_key
 from capsule.store.change import encoded_within, ensure_may
@@ -30,8 +31,7 @@ def write_new(store: Writing, document: dict[str, Any]) -> Head:
     from capsule.messaging import policy  # A command that only reads has no use for it.
 
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
-    object = policy.Object.of(document)
-    ensure_may(store.agent, "create", object, store._state_of, object.present)
+    object, size = policy.Object.of(document), 0
     for entry in entries:
         encoded_within(entry, store.settings.message_bytes)
     validation.check_made(document)
@@ -42,9 +42,17 @@ def write_new(store: Writing, document: dict[str, Any]) -> Head:
             own.wrote(id, "created", tag)
             own.appended(id, entries)
 
+    def make(_: bytes | None = None) -> None:
+        nonlocal size
+        ensure_may(store.agent, "create", object, store._state_of, object.present)
+        size = store.engine.create(KIND, document, written)
+
     try:
         with own.under_way(id) if own is not None else nullcontext():
-            size = store.engine.create(KIND, document, written)
+            if store.agent is None or not object.is_closed:
+                make()
+            else:  # In this mutex: who changes a policy waits for what was judged before (`Directory.settle`)..
+                store.engine.edit(AGENT.name, store.agent, make)
     except Interfered:
         raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
     store._holder.now_held(id, lock)
