@@ -1,8 +1,8 @@
-"""Read cursors: how far an agent has read a conversation.
+"""Read cursors: how far an agent has read a conversation, or a topic or a thread of it.
 
-What must stay true: a cursor never counts a message as read that the agent was not given. A merge in git may put
-messages in front of the last one that was read; then they are read again rather than lost. The module knows places and
-ids, and neither agents nor conversations. Pure.
+What must stay true: a cursor never counts a message as read that the agent was not given; hence who reads one topic has
+a cursor for it, beside the one for the conversation. A merge in git may put messages in front of the last one that was
+read; then they are read again rather than lost. The module knows places and ids, and no agents. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from capsule.errors import InvalidInput
+
 Cursor = dict[str, Any]
+#: A part of a conversation: `("topic", its name)`, or `("thread", the id of its root)`.
+Part = tuple[str, str]
 #: Gives the ids of the messages at these places, as far as there are messages.
 Ids = Callable[[Iterable[int]], Mapping[int, str]]
 
@@ -55,3 +59,37 @@ def marks_of(cursor: Any) -> dict[int, str]:
     )
     named[cursor.get("at")] = cursor.get("message")
     return {at: id for at, id in named.items() if type(at) is int and at >= 0 and isinstance(id, str)}
+
+
+def part_named(topic: str | None, thread: str | None) -> Part | None:
+    """The part that a caller names; None: all. Raises InvalidInput if it names both."""
+    if topic is not None and thread is not None:
+        raise InvalidInput("give a topic or a thread, and not both: a thread is of one topic")
+    return ("topic", topic) if topic is not None else None if thread is None else ("thread", thread)
+
+
+def parts_of(entry: Mapping[str, Any]) -> set[Part]:
+    """The parts that a message is in. The root of a thread is in it."""
+    named = (("topic", entry.get("topic")), ("thread", entry.get("thread")), ("thread", entry.get("id")))
+    return {(path, value) for path, value in named if isinstance(value, str)}
+
+
+def key_of(conversation: str, part: Part | None) -> str:
+    """Under which key of the `cursors` in an agent's document the cursor of a conversation stands, or of a part."""
+    return conversation if part is None else "/".join((conversation, *part))
+
+
+def named_by(key: str) -> tuple[str, Part | None]:
+    """The conversation and the part that a key of `cursors` names, as `key_of` makes it."""
+    conversation, *part = key.split("/", 2)
+    return conversation, (part[0], part[1]) if len(part) == 2 else None
+
+
+def parts_in(cursors: Mapping[str, Any]) -> dict[str, dict[Part, Any]]:
+    """The cursors of parts, by conversation."""
+    found: dict[str, dict[Part, Any]] = {}
+    for key in cursors:
+        conversation, part = named_by(key)
+        if part is not None:
+            found.setdefault(conversation, {})[part] = cursors[key]
+    return found

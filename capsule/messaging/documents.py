@@ -137,9 +137,15 @@ class AgentDocuments(Documents):
         #: When this process last looked at `lastSeen`, by agent, in seconds.
         self._noted: dict[str, float] = {}
 
-    def cursors(self, id: str) -> Document:
-        """How far an agent has read, by conversation; empty for one that was forgotten. Raises InvalidDocument."""
-        return self.read(id).get("cursors") or {} if self.exists(id) else {}
+    def of(self, id: str) -> Document:
+        """The document of an agent, not to be changed in place; empty for one that was forgotten.
+
+        Raises InvalidDocument. Cost: as `read`.
+        """
+        try:
+            return self.read(id)
+        except NotFound:
+            return {}
 
     def seen(self, id: str) -> None:
         """Note that an agent did something, unless that was noted within the last minute."""

@@ -7,10 +7,12 @@ listener goes on where it stood, whatever others of the same agent read meanwhil
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from heapq import merge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidDocument, NotFound
+from capsule.errors import InvalidDocument, NotFound, Refused
+from capsule.messaging.cursors import Part
 from capsule.messaging.unread import mail_in
 
 if TYPE_CHECKING:
@@ -23,6 +25,20 @@ if TYPE_CHECKING:
 Places = dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call of `listen` asks for.
+
+    Attributes:
+        conversation: Only this conversation; None: all.
+        part: Only this part of each conversation; None: everything.
+    """
+
+    agent: str
+    conversation: str | None = None
+    part: Part | None = None
+
+
 class Listener:
     """One call of `listen`.
 
@@ -30,8 +46,7 @@ class Listener:
         store: The store, as its owner sees it.
         unread: What its agents have not read.
         since: A place in the journal up to which the index has everything.
-        agent: The agent.
-        conversation: Only this conversation; None: all.
+        asked: Who listens to what.
         limit: The largest number of messages that a look gives.
         stood: Where the last wait of this listener ended; None: it begins.
 
@@ -45,18 +60,17 @@ class Listener:
         store: Store,
         unread: Unread,
         since: str,
-        agent: str,
-        conversation: str | None,
+        asked: Asked,
         limit: int,
         stood: Places | None,
     ) -> None:
         self._store = store
         self._unread = unread
-        self._agent = agent
-        self._conversation = conversation
+        self._asked = asked
         self._limit = limit
         self._stood = stood
         self._seats: dict[str, Seat] = {}
+        self._wishes: Any = None
         #: Conversations that the agent does not take part in.
         self._others: set[str] = set()
         self.since = since
@@ -66,28 +80,35 @@ class Listener:
         """What is unread now."""
         self._sit()
         for id, seat in self._seats.items():
-            self.places[id] = seat.place if self._stood is None else min(seat.place, self._stood.get(id, 0))
-        return self._given({id: seat.mine.entries for id, seat in self._seats.items()})
+            place = seat.behind.place
+            self.places[id] = place if self._stood is None else min(place, self._stood.get(id, 0))
+        # Where nothing counts as unread, nothing is read: there may be much that does not count.
+        waiting = {id: seat for id, seat in self._seats.items() if seat.item is not None or self._stood is not None}
+        return self._given({id: seat.mine.entries for id, seat in waiting.items()})
 
     def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
         counts = {change.id: change.count for change in changes.changes}
         others = {change.id for change in changes.changes if change.kind != "appended"}
+        if self._unread.wishes(self._asked.agent) != self._wishes:
+            self._sit()
+            self.places = {id: seat.behind.place for id, seat in self._seats.items()} | self.places
         if others or not counts.keys() <= self._seats.keys() | self._others:
             self._sit()
             self._others |= counts.keys() - self._seats.keys()
         back = {change.id for change in changes.changes if change.kind in ("restored", "repaired")}
         for id in counts.keys() & self._seats.keys():
-            unread = self._seats[id].place
+            unread = self._seats[id].behind.place
             place = self.places.get(id, unread if id in back else 0)
             # Another version may have moved the messages that were given.
             self.places[id] = min(place, unread) if id in others else place
         return self._given({id: count for id, count in counts.items() if id in self._seats})
 
     def _sit(self) -> None:
-        seats = self._unread.seats(self._agent, refresh=False)
-        self._seats = {id: seat for id, seat in seats.items() if self._conversation in (None, id)}
+        self._wishes = self._unread.wishes(self._asked.agent)
+        seats = self._unread.seats(self._asked.agent, self._asked.part, refresh=False)
+        self._seats = {id: seat for id, seat in seats.items() if self._asked.conversation in (None, id)}
         self._others -= self._seats.keys()
 
     def _given(self, counts: dict[str, int]) -> list[Mail]:
@@ -102,7 +123,7 @@ class Listener:
         for id, count in counts.items():
             if count > self.places[id]:
                 try:
-                    mail, self.places[id] = mail_in(self._store, self._agent, self._seats[id], self.places[id], count)
-                except (NotFound, InvalidDocument):
-                    continue  # It went, or was damaged, meanwhile.
+                    mail, self.places[id] = mail_in(self._store, self._seats[id], self.places[id], count)
+                except (NotFound, InvalidDocument, Refused):
+                    continue  # It went, was damaged, or is not for the agent any more.
                 yield mail

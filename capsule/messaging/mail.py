@@ -5,9 +5,12 @@ What must stay true: the names in `as_json` are part of the plain output, and st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+#: The fields of a message that its recipient gets besides those of `Mail`.
+_MORE = ("replyTo", "topic", "thread", "intent", "priority", "confidence", "metadata", "mentions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +19,15 @@ class Mail:
 
     Attributes:
         conversation: The conversation's id.
-        type: The conversation's type: `direct` or `group`.
+        type: The conversation's type: `direct`, `group` or `channel`.
         id: The message's id.
         at: The message's place in the conversation, from 0.
         from_: The agent that wrote it; empty: unknown.
         content: The text.
         timestamp: The time, as the format writes it.
-        reply_to: The id of the message that it answers; None: none.
+        mention: How it mentions the recipient: `mention`, `review`, `action` or `fyi`; empty: it does not.
+        more: What else it says, by the names of the format: `replyTo`, `topic`, `thread`, `intent`, `priority`,
+            `confidence`, `metadata`, `mentions`; what it does not say is left out.
     """
 
     conversation: str
@@ -32,22 +37,49 @@ class Mail:
     from_: str
     content: str
     timestamp: str
-    reply_to: str | None = None
+    mention: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, conversation: str, type: str, at: int, entry: Mapping[str, Any]) -> Mail:
+    def of(cls, conversation: str, type: str, at: int, entry: Mapping[str, Any], mention: str = "") -> Mail:
         """The mail for an entry of a history."""
         get = entry.get
-        who = get("from") or ""
-        return cls(
-            conversation, type, get("id") or "", at, who, entry["content"], get("timestamp") or "", get("replyTo")
-        )
+        who, time = get("from") or "", get("timestamp") or ""
+        more = {name: entry[name] for name in _MORE if name in entry}
+        return cls(conversation, type, get("id") or "", at, who, entry["content"], time, mention, more)
+
+    @property
+    def reply_to(self) -> str | None:
+        """The id of the message that it answers; None: none."""
+        return self.more.get("replyTo")
 
     def as_json(self) -> dict[str, Any]:
         """The message as `--json` prints it."""
         shown = {"conversation": self.conversation, "type": self.type, "id": self.id, "from": self.from_}
-        shown |= {"content": self.content, "timestamp": self.timestamp}
-        return shown if self.reply_to is None else shown | {"replyTo": self.reply_to}
+        shown |= {"content": self.content, "timestamp": self.timestamp, **self.more}
+        return shown | {"mention": self.mention} if self.mention else shown
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A message that mentions an agent.
+
+    Attributes:
+        mail: The message; `mail.mention` is the kind.
+        state: `unread`, `read` or `done`.
+        read_at: When it was read; empty: it was not, or that is not known.
+        done_at: When the agent was done with it; empty: it is not.
+    """
+
+    mail: Mail
+    state: str
+    read_at: str = ""
+    done_at: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The mention as `--json` prints it."""
+        times = {"readAt": self.read_at, "doneAt": self.done_at}
+        return {**self.mail.as_json(), "state": self.state, **{name: time for name, time in times.items() if time}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +89,21 @@ class Sent:
     Attributes:
         conversation: The conversation's id.
         message: The message's id.
-        recipients: For each recipient `stored`, `rung` (it was woken), or `read`.
+        recipients: For each recipient `stored`, `rung` (it was woken), or `read`. Of a message that was sent into a
+            channel just now: for each member that was mentioned or rung.
+        mentions: What it mentions: `valid`, the ids of members, or `@all`; `invalid` and `unknown`, the names of
+            agents that are no members, and of nobody. Empty: nothing.
     """
 
     conversation: str
     message: str
     recipients: dict[str, str]
+    mentions: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The answer as `--json` prints it."""
-        return {"conversation": self.conversation, "message": self.message, "recipients": self.recipients}
+        shown = {"conversation": self.conversation, "message": self.message, "recipients": self.recipients}
+        return shown | {"mentions": self.mentions} if self.mentions else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +132,12 @@ class InboxItem:
 
     Attributes:
         id: The conversation.
-        type: `direct` or `group`.
-        name: The other agent of a direct, or the title of a group.
+        type: `direct`, `group` or `channel`.
+        name: The other agent of a direct, or the title of a group or a channel.
         unread: The number of unread messages.
         senders: Who wrote them, in the order of their first messages.
         last: The last of them.
+        wakes: Whether they wake the agent.
     """
 
     id: str
@@ -108,6 +146,7 @@ class InboxItem:
     unread: int
     senders: tuple[str, ...]
     last: Mail
+    wakes: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """The conversation as `--json` prints it."""
@@ -133,6 +172,12 @@ class Inbox:
 
     unread: int = 0
     conversations: list[InboxItem] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, items: Iterable[InboxItem]) -> Inbox:
+        """The inbox with these conversations."""
+        conversations = list(items)
+        return cls(sum(item.unread for item in conversations), conversations)
 
     @property
     def senders(self) -> list[str]:

@@ -13,18 +13,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from capsule import timestamps
+from capsule.engines.index.participation import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
-from capsule.messaging.cursors import cursor_at, first_unread
+from capsule.messaging.cursors import cursor_at, first_unread, key_of, named_by
 from capsule.messaging.doorbells import registry as doorbells
 
 if TYPE_CHECKING:
+    from capsule.messaging.cursors import Part
     from capsule.messaging.documents import Document
     from capsule.messaging.mail import Mail
     from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
-#: By conversation, the place and the id of a message.
+#: By the key of a cursor, the place and the id of a message.
 Marks = Mapping[str, tuple[int, str]]
 
 
@@ -40,12 +43,14 @@ class Receipts:
         self._guard = threading.Lock()
         self._pending: dict[str, Marks] = {}
 
-    def given(self, agent: str, mail: Iterable[Mail]) -> str:
-        """Note what an agent was given; the cursor that names it."""
-        marks = {each.conversation: (each.at, each.id) for each in mail}
+    def given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
+        """Note what an agent was given of the part that it reads; the cursor that names it."""
+        marks = {key_of(each.conversation, part): (each.at, each.id) for each in mail}
         with self._guard:
             self._pending[agent] = {**self._pending.get(agent, {}), **marks}
-        return ",".join(f"{id}:{place}:{quote(message, safe='')}" for id, (place, message) in marks.items())
+        return ",".join(
+            f"{quote(key, safe='/')}:{place}:{quote(message, safe='')}" for key, (place, message) in marks.items()
+        )
 
     def acknowledge_given(self, agent: str, *, refresh: bool = True) -> None:
         """Acknowledge all that an agent was given on this store."""
@@ -53,11 +58,11 @@ class Receipts:
             marks = self._pending.pop(agent, {})
         self.acknowledge(agent, marks, refresh=refresh)
 
-    def acknowledge_place(self, agent: str, conversation: str, place: int) -> None:
-        """Acknowledge everything up to a place in a conversation."""
+    def acknowledge_place(self, agent: str, conversation: str, place: int, part: Part | None = None) -> None:
+        """Acknowledge everything up to a place in a conversation, or in a part of it."""
         ids = self._store.index.message_ids(conversation, [place])
         if place in ids:
-            self.acknowledge(agent, {conversation: (place, ids[place])}, refresh=False)
+            self.acknowledge(agent, {key_of(conversation, part): (place, ids[place])}, refresh=False)
 
     def acknowledge(self, agent: str, marks: Marks, *, refresh: bool = True) -> None:
         """Acknowledge everything up to these messages.
@@ -72,14 +77,27 @@ class Receipts:
         if not marks:
             return
         if refresh:
-            self._store.index.refresh(marks)
+            self._store.index.refresh({named_by(key)[0] for key in marks})
 
         def change(document: Document) -> None:
-            for id, (place, message) in marks.items():
+            cursors, concerns = document.setdefault("cursors", {}), document.get("concerns") or {}
+            read: Document = {}
+            for key, (place, message) in marks.items():
+                id, part = named_by(key)
                 ids = partial(self._store.index.message_ids, id, refresh=False)
                 # A message that was moved or removed is no mark: what stands behind the cursor comes again.
-                if ids([place]).get(place) == message and first_unread(document["cursors"].get(id), ids) <= place:
-                    document["cursors"][id] = cursor_at(place, ids)
+                if ids([place]).get(place) != message or (unread := first_unread(cursors.get(key), ids)) > place:
+                    continue
+                cursors[key] = cursor_at(place, ids)
+                for other in [other for other in cursors if part is None and other.startswith(f"{id}/")]:
+                    if first_unread(cursors[other], ids) <= place + 1:
+                        del cursors[other]  # The cursor of the conversation says as much.
+                mentions = Behind(unread, (agent,), mentioning=agent, part=part)
+                found = self._store.index.behind(mentions, id, refresh=False)
+                read |= {each.message: {"conversation": id} for each in found if each.place <= place}
+            if read := {id: about for id, about in read.items() if id not in concerns}:
+                now = timestamps.now()
+                document["concerns"] = concerns | {id: {**about, "readAt": now} for id, about in read.items()}
 
         self._store.agents.documents.edit(agent, change)
         try:
@@ -88,11 +106,21 @@ class Receipts:
             _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
         notices.update(self._store, agent)
 
+    def done(self, agent: str, message: str, conversation: str) -> None:
+        """Note that an agent is done with a message that mentions it."""
+
+        def change(document: Document) -> None:
+            concerns, now = document.get("concerns") or {}, timestamps.now()
+            about = {"conversation": conversation, "readAt": now, "doneAt": now} | concerns.get(message, {})
+            document["concerns"] = concerns | {message: about}
+
+        self._store.agents.documents.edit(agent, change)
+
 
 def marks_in(cursor: str) -> Marks:
     """What a cursor names. Raises InvalidInput."""
     try:
         parts = [part.split(":") for part in cursor.split(",") if part]
-        return {id: (int(place), unquote(message)) for id, place, message in parts}
+        return {unquote(key): (int(place), unquote(message)) for key, place, message in parts}
     except ValueError:
         raise InvalidInput("that is no cursor; take `cursor` of what `listen` returned") from None

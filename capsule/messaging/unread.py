@@ -1,51 +1,75 @@
 """What an agent has not read, in all conversations that it takes part in.
 
-What must stay true: unread is what stands behind the cursor and is of another agent; no time decides it but the one of
-joining. The texts that an agent is given come from the conversations' files, never from the index.
+What must stay true: unread is what stands behind the cursor, is of another agent, and what the agent wants to hear of;
+no time decides it but the one of joining. A conversation that the agent may not read now has nothing unread. The texts
+that an agent is given come from the conversations' files, never from the index.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.index.participation import Behind
+from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format import codec
 from capsule.messaging import policy
-from capsule.messaging.cursors import first_unread
-from capsule.messaging.mail import Inbox, InboxItem, Mail
+from capsule.messaging.cursors import Part, first_unread, parts_in, parts_of
+from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
+from capsule.messaging.mentions import Interest
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
+    from capsule.engines.index.facts import Place
     from capsule.engines.index.participation import Mine
     from capsule.store.store import Store
 
 #: The types of conversations that are messages between agents.
-TYPES = ("direct", "group")
+TYPES = ("direct", "group", "channel")
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A conversation that an agent takes part in, and how far it has read there.
+    """A conversation that an agent takes part in, or a part of it, and how far the agent has read there.
 
     Attributes:
+        agent: The agent.
         mine: The conversation, as the index has it.
-        cursor: The agent's cursor; None: it has read nothing.
-        place: The place of the first message behind the cursor.
+        behind: What counts as unread, as far as the index can tell.
         since: The time from which messages are unread for the agent: that of its joining.
+        interest: What the agent wants to hear of there.
         item: What is unread; None: nothing.
     """
 
+    agent: str
     mine: Mine
-    cursor: Any
-    place: int
+    behind: Behind
     since: str
+    interest: Interest
     item: InboxItem | None
+
+    def counts(self, at: int, entry: Mapping[str, Any]) -> bool:
+        """Whether a message counts as unread, if it stands behind the cursor."""
+        behind, parts = self.behind, parts_of(entry)
+        return (
+            entry.get("from", "") not in behind.not_by
+            and timestamps.sortable(entry.get("timestamp") or "") >= self.since
+            and self.interest.counts(entry, self.agent)
+            and (behind.part is None or behind.part in parts)
+            and not any(at < before and part in parts for part, before in behind.covered)
+        )
+
+
+#: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
+_Basis = tuple["Mine", Any, Any, Any]
 
 
 class Unread:
-    """What the agents of a store have not read. It keeps each answer until the conversation or the cursor changes.
+    """What the agents of a store have not read. It keeps each answer until something changes that it depends on.
 
     Args:
         store: The store, as its owner sees it.
@@ -53,44 +77,74 @@ class Unread:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: dict[str, dict[str, tuple[Mine, Any, Seat | None]]] = {}
+        self._kept: dict[tuple[str, Part | None], tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
-    def seats(self, agent: str, *, refresh: bool = True) -> dict[str, Seat]:
+    def wishes(self, agent: str) -> tuple[policy.State, Any]:
+        """What of all conversations counts as unread depends on: what the agent may read, and wants to hear of."""
+        return self._store._directory.state(agent), self._store.agents.documents.of(agent).get("reading") or {}
+
+    def seats(self, agent: str, part: Part | None = None, *, refresh: bool = True) -> dict[str, Seat]:
         """The conversations that an agent takes part in, the latest first.
 
         Args:
             agent: The agent.
+            part: The part of them that it reads; None: everything.
             refresh: Whether to bring the index up to date before; else the answer is what it has.
 
         Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
         the index for each one that changed and is not read.
         """
-        cursors, kept = self._store.agents.documents.cursors(agent), self._kept.get(agent, {})
-        now: dict[str, tuple[Mine, Any, Seat | None]] = {}
+        (state, reading), cursors = self.wishes(agent), self._store.agents.documents.of(agent).get("cursors") or {}
+        parts, (for_state, kept) = parts_in(cursors), self._kept.get((agent, part), (state, {}))
+        now: dict[str, tuple[_Basis, Seat | None]] = {}
         for mine in self._store.index.of_agent(agent, refresh=refresh):
-            cursor, was = cursors.get(mine.id), kept.get(mine.id)
-            is_same = was is not None and was[0] is mine and (was[1] is cursor or was[1] == cursor)
-            now[mine.id] = was if was and is_same else (mine, cursor, self._seat(agent, mine, cursor))
-        self._kept[agent] = now
-        return {id: seat for id, (_, _, seat) in now.items() if seat is not None}
+            id, was = mine.id, kept.get(mine.id)
+            basis = mine, cursors.get(id), parts.get(id), reading.get(id)
+            is_same = was is not None and was[0] == basis and for_state == state
+            now[id] = was if was and is_same else (basis, self._seat(agent, part, state, *basis))
+        self._kept[agent, part] = state, now
+        return {id: seat for id, (_, seat) in now.items() if seat is not None}
 
-    def _seat(self, agent: str, mine: Mine, cursor: Any) -> Seat | None:
+    def _seat(
+        self,
+        agent: str,
+        part: Part | None,
+        state: policy.State,
+        mine: Mine,
+        cursor: Any,
+        parts: Mapping[Part, Any] | None,
+        reading: Any,
+    ) -> Seat | None:
         """The seat of an agent; None: it may not read the conversation, or it is none of messages."""
-        object = policy.Object(mine.id, mine.type, mine.members, mine.archived, mine.history)
-        if mine.type not in TYPES or not policy.may(agent, "read", object).allowed:
+        about = (mine.members, mine.archived, mine.history or "joined", mine.channel, mine.created_by or "")
+        object = policy.Object(mine.id, mine.type, *about)
+        if mine.type not in TYPES or not policy.may(agent, "read", object, state).allowed:
             return None
+        place = self._place(mine, cursor)
+        covered = {part: at for part, cursor in (parts or {}).items() if (at := self._place(mine, cursor)) > place}
+        place = max(place, covered.get(part, 0) if part else 0)
+        interest = Interest.of(reading, state.profiles[agent])
         since = next((member.joined_at for member in mine.members if member.id == agent), "")
-        if isinstance(cursor, dict) and (cursor.get("at"), cursor.get("message")) == (mine.entries - 1, mine.last):
-            place = mine.entries  # It has read everything, as in most conversations.
-        else:
-            place = first_unread(cursor, partial(self._store.index.message_ids, mine.id, refresh=False))
-        return Seat(mine, cursor, place, since, self._item(agent, mine, place, since))
+        behind = Behind(
+            place,
+            (agent, *interest.blocked) if interest.only_mentions else (agent,),
+            round(timestamps.parse(since).timestamp() * 1000) if since else 0,
+            agent if interest.only_mentions else "",
+            part,
+            tuple(covered.items()),
+        )
+        return Seat(agent, mine, behind, since, interest, self._item(agent, mine, behind, interest))
 
-    def _item(self, agent: str, mine: Mine, place: int, since: str) -> InboxItem | None:
-        since_ms = round(timestamps.parse(since).timestamp() * 1000) if since else 0
-        if place >= mine.entries:
+    def _place(self, mine: Mine, cursor: Any) -> int:
+        """The place of the first message behind a cursor."""
+        if isinstance(cursor, dict) and (cursor.get("at"), cursor.get("message")) == (mine.entries - 1, mine.last):
+            return mine.entries  # It has read everything, as in most conversations.
+        return first_unread(cursor, partial(self._store.index.message_ids, mine.id, refresh=False))
+
+    def _item(self, agent: str, mine: Mine, behind: Behind, interest: Interest) -> InboxItem | None:
+        if behind.place >= mine.entries:
             return None
-        said = self._store.index.said_after(mine.id, place, agent, since_ms, refresh=False)
+        said = self._store.index.said_after(mine.id, behind, refresh=False)
         if said.last is None:
             return None
         name = mine.title
@@ -98,38 +152,68 @@ class Unread:
             name = next((member.id for member in mine.members if member.id != agent), name)
         at, id, sender, content, time = said.last
         last = Mail(mine.id, mine.type, id, at, sender, content, time)
-        return InboxItem(mine.id, mine.type, name, said.total, said.senders, last)
+        return InboxItem(mine.id, mine.type, name, said.total, said.senders, last, interest.wakes)
 
-    def inbox(self, agent: str) -> Inbox:
-        """The inbox of an agent."""
-        items = [seat.item for seat in self.seats(agent).values() if seat.item is not None]
-        return Inbox(sum(item.unread for item in items), items)
+    def inbox(self, agent: str, part: Part | None = None) -> Inbox:
+        """The inbox of an agent, or of the part that it reads."""
+        return Inbox.of(seat.item for seat in self.seats(agent, part).values() if seat.item is not None)
+
+    def mentioned(self, agent: str) -> list[Place]:
+        """Where others mention an agent, in the conversations that it takes part in, the latest first."""
+        blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
+        found = self._store.index.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
+        seats = self.seats(agent, refresh=False)
+        return [place for place in found if place.conversation in seats]
+
+    def mentions(self, agent: str, state: str, kind: str | None, limit: int) -> list[Mention]:
+        """See `Messages.mentions`."""
+        concerns, wanted = self._store.agents.documents.of(agent).get("concerns") or {}, dict[str, dict[int, Any]]()
+        places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
+        for id, at, message in places:
+            if kind is None and sum(map(len, wanted.values())) == limit:
+                break
+            about = concerns.get(message) or {}
+            read_at, done_at = about.get("readAt") or "", about.get("doneAt") or ""
+            now = "done" if done_at else "read" if read_at or at < seats[id].behind.place else "unread"
+            if state in (now, "all"):
+                wanted.setdefault(id, {})[at] = now, read_at, done_at
+        found = []
+        for id, states in wanted.items():
+            every = replace(seats[id].behind, part=None, covered=())
+            seat = replace(seats[id], behind=every, interest=replace(seats[id].interest, only_mentions=True))
+            with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
+                mail = mail_in(self._store, seat, min(states), seat.mine.entries)[0]
+                found += [Mention(each, *states[each.at]) for each in mail if each.at in states]
+        found = [each for each in found if kind in (None, each.mail.mention)]
+        return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 
 
-def mail_in(store: Store, agent: str, seat: Seat, place: int, count: int) -> tuple[list[Mail], int]:
-    """The messages of others from a place on.
+def mail_in(store: Store, seat: Seat, place: int, count: int) -> tuple[list[Mail], int]:
+    """The messages of others from a place on that count as unread.
 
     Args:
         store: The store.
-        agent: The agent.
-        seat: Its seat in the conversation.
+        seat: The agent's seat in the conversation.
         place: The place.
         count: The number of messages in the conversation, as far as it is known.
 
     Returns:
         The messages, and the place behind the last message of all.
 
-    Raises NotFound, InvalidDocument. Cost: reading the messages from the place on.
+    Raises NotFound, InvalidDocument, and Refused when the agent may not read there any more.
+    Cost: reading the messages from the place on.
     """
-    id, wanted = seat.mine.id, max(count - place, 0)
-    data, count = store.engine.tail(id, wanted)
+    id, wanted, acting = seat.mine.id, max(count - place, 0), store._acting(seat.agent)
+    data, count = acting.engine.tail(id, wanted)
     while count - place > wanted:  # More were written meanwhile.
         wanted = count - place
-        data, count = store.engine.tail(id, wanted)
+        data, count = acting.engine.tail(id, wanted)
     entries = codec.decode_entries(data, store.engine.name(KIND, id))
     first = count - len(entries)
     if not all(entry.get("id") and entry.get("timestamp") for entry in entries):  # Somebody typed them.
-        entries = store.document(id)["history"][first:]
-    mail = (Mail.of(id, seat.mine.type, at, entry) for at, entry in enumerate(entries, first))
-    is_new = (each for each in mail if each.at >= place and timestamps.sortable(each.timestamp) >= seat.since)
-    return [each for each in is_new if each.from_ != agent], count
+        entries = acting._placed(id)["history"][first:]
+    return [
+        Mail.of(id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent))
+        for at, entry in enumerate(entries, first)
+        if entry and at >= place and seat.counts(at, entry)
+    ], count

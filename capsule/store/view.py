@@ -296,10 +296,6 @@ class IndexView:
         """See `Index.messages_with`."""
         return self._engine.index.messages_with(where, conversation, hidden=self.hidden())
 
-    def mentions_of(self, agent: str) -> list[Place]:
-        """See `Index.mentions_of`."""
-        return self._engine.index.mentions_of(agent, hidden=self.hidden())
-
     def values_of(self, path: str, conversation: str) -> list[Value]:
         """See `Index.values_of`."""
         return self._engine.index.values_of(path, conversation, hidden=self.hidden())

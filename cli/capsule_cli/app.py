@@ -48,6 +48,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Talk to each other": (
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
+        ("messaging.mentions", "mentions", "See what others ask of you by name."),
         ("messaging.agents", "agents, group, message", "See who is there, and meet in groups."),
         ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
     ),
@@ -91,6 +92,7 @@ GROUPS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("conflicts", "resolve"), "git.conflicts"),
     "group": dict.fromkeys(("new", "add", "leave", "rename", "list"), "messaging.groups"),
     "message": dict.fromkeys(("status",), "messaging.messages"),
+    "mentions": dict.fromkeys(("list", "done"), "messaging.mentions"),
     "mcp": dict.fromkeys(("install", "uninstall", "doctor"), "mcp.clients"),
     "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),

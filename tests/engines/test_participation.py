@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from capsule import Store
 from capsule.engines.index.index import Index
 from capsule.engines.index.messages import ms_of
+from capsule.engines.index.participation import Behind, Said
 from capsule.engines.interface import CONVERSATIONS
 from capsule.format.new import new_capsule
 from capsule.ids import new_message_id
@@ -120,11 +123,49 @@ def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
     messages.append(said("anna", "5"))
     make(store, "plan", [], messages)
     four, five = (4, messages[4]["id"], "bob", "4", LATE), (5, messages[5]["id"], "anna", "5", EARLY)
-    assert index.said_after("plan", 0, "anna", 0) == (4, ("bob", "", "carl"), four)
-    assert index.said_after("plan", 1, "bob", 0) == (4, ("anna", "", "carl"), five)
-    assert index.said_after("plan", 0, "anna", ms_of(LATE)) == (2, ("", "bob"), four)
-    assert index.said_after("plan", 5, "anna", 0) == (0, (), None) == index.said_after("missing", 0, "anna", 0)
+
+    def said_after(conversation: str = "plan", **wanted: Any) -> Said:
+        return index.said_after(conversation, Behind(**wanted))
+
+    assert said_after(not_by=("anna",)) == (4, ("bob", "", "carl"), four)
+    assert said_after(place=1, not_by=("bob",)) == (4, ("anna", "", "carl"), five)
+    assert said_after(not_by=("anna", "bob"), since_ms=ms_of(LATE)).senders == ("",)
+    assert said_after(not_by=("anna",), since_ms=ms_of(LATE)) == (2, ("", "bob"), four)
+    assert said_after(place=5, not_by=("anna",)) == (0, (), None) == said_after("missing")
     store.append("plan", content="6", from_="dora")
-    found = index.said_after("plan", 5, "anna", 0)
+    found = said_after(place=5, not_by=("anna",))
     assert (found.total, found.senders) == (1, ("dora",)) and found.last is not None
     assert (found.last.place, found.last.content) == (6, "6")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, "fedcba"),
+        ({"place": 2}, "fedc"),
+        ({"mentioning": "anna"}, "dc"),
+        ({"mentioning": "bob"}, "d"),
+        ({"part": ("topic", "api")}, "eb"),
+        ({"part": ("thread", "a")}, "cba"),
+        ({"part": ("thread", "a"), "mentioning": "anna"}, "c"),
+        ({"part": ("metadata", "a' OR 1 --")}, ""),
+        ({"covered": ((("topic", "api"), 4),)}, "fedca"),
+        ({"covered": ((("topic", "api"), 5), (("thread", "a"), 2))}, "fdc"),
+    ],
+)
+def test_mentions_and_parts_are_found_behind_a_place(store: Store, wanted: dict[str, Any], found: str) -> None:
+    fields: list[dict[str, Any]] = [
+        {},
+        {"topic": "api", "thread": "a"},
+        {"thread": "a", "mentions": {"valid": ["anna"]}},
+        {"mentions": {"valid": ["@all"], "invalid": ["carl"]}},
+        {"topic": "api"},
+        {"topic": "apiary"},
+    ]
+    make(store, "plan", [], [{**said("bob", id), "id": id, **more} for id, more in zip("abcdef", fields, strict=True)])
+    make(store, "other", [], [said("bob", "0")])
+    behind = Behind(**wanted)
+    assert "".join(each.message for each in store.engine.index.behind(behind, "plan")) == found
+    assert store.engine.index.said_after("plan", behind).total == len(found)
+    everywhere = [each.message for each in store.engine.index.behind(behind) if each.conversation == "plan"]
+    assert "".join(everywhere) == found

@@ -7,6 +7,7 @@ from typing import Any
 from capsule import Store
 from capsule.format import new
 from capsule.format.canonical import order_message
+from capsule.format.channels import Channel
 from capsule.store.creation import write_new
 
 #: Earlier than any message, and later.
@@ -33,3 +34,16 @@ def _made(store: Store, id: str, type: str, participants: Any, metadata: Any, me
     messages = [order_message(message) for message in messages]
     write_new(store, new.new_capsule(id, id.title(), EARLY, type=type, messages=messages, metadata=about))
     return id
+
+
+def channel(store: Store, id: str, *participants: Any, **settings: Any) -> str:
+    """Make an empty channel of these participants, with the settings of `Channel`."""
+    _, scope, name = id.split("_")
+    about = {"participants": list(participants), "channel": Channel(name, scope, **settings).as_json()}
+    write_new(store, new.new_capsule(id, name, EARLY, type="channel", title_set_by="user", metadata=about))
+    return id
+
+
+def set_fields(store: Store, agent: str, **fields: Any) -> None:
+    """Change the document of an agent."""
+    store.agents.documents.edit(agent, lambda document: document.update(fields))

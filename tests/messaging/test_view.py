@@ -265,4 +265,4 @@ def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless
 
 
 #: What an agent can't ask the index at all.
-CLOSED = {"query", "message_ids", "place_of", "conversation_of", "said_after"}
+CLOSED = {"query", "message_ids", "place_of", "conversation_of", "said_after", "behind"}

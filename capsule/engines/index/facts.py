@@ -25,8 +25,8 @@ from capsule.format.filters import LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, Filte
 #: The fields that are values at the path of their name; each key of `metadata` is another one.
 _FIELDS = ("topic", "thread", "confidence", "intent", "priority", "model")
 _ANY = frozenset((*_FIELDS, "mentions", "metadata"))
-#: The types of values; `_IN_LIST` is added to the type of one that stands in a list.
-_NULL, _BOOL, _NUMBER, _TEXT, _LIST, _OBJECT, _IN_LIST = 0, 1, 2, 3, 4, 5, 8
+#: The types of values; `IN_LIST` is added to the type of one that stands in a list.
+_NULL, _BOOL, _NUMBER, TEXT, _LIST, _OBJECT, IN_LIST = 0, 1, 2, 3, 4, 5, 8
 #: All texts of a question together are compared with its patterns for this long, in seconds.
 _MATCHED_S = 1.0
 
@@ -77,11 +77,11 @@ def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:
             yield path, _BOOL + within, int(value)
         elif isinstance(value, str):
             # One character more than a filter may have: a longer text never equals a filter's.
-            yield path, _TEXT + within, value[: LONGEST_TEXT + 1]
+            yield path, TEXT + within, value[: LONGEST_TEXT + 1]
         elif isinstance(value, list):
             if not within:
                 yield path, _LIST, len(value)
-            left += ((path, one, _IN_LIST) for one in value)
+            left += ((path, one, IN_LIST) for one in value)
         elif isinstance(value, dict):
             yield path, _OBJECT + within, len(value)
             left += ((f"{path}.{key}", one, within) for key, one in value.items())
@@ -92,19 +92,19 @@ def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:
 
 # -- Filters as conditions --------------------------------------------------------------------------------------------
 
-_TYPES = {"null": _NULL, "boolean": _BOOL, "number": _NUMBER, "text": _TEXT}
+_TYPES = {"null": _NULL, "boolean": _BOOL, "number": _NUMBER, "text": TEXT}
 _EITHER = "type IN (?, ?) AND value"
 _ORDERS = {"$gt": "> ?", "$gte": ">= ?", "$lt": "< ?", "$lte": "<= ?", "$between": "BETWEEN ? AND ?"}
 _VALUES = {
-    "$piece": f"type = {_TEXT} AND instr(value, ?) > 0",
+    "$piece": f"type = {TEXT} AND instr(value, ?) > 0",
     "$size": f"type = {_LIST} AND value = ?",
     "$exists": "?",
-    "$empty": f"(type = {_NULL} OR type = {_TEXT} AND value = '' OR type IN ({_LIST}, {_OBJECT}) AND value = 0) AND ?",
+    "$empty": f"(type = {_NULL} OR type = {TEXT} AND value = '' OR type IN ({_LIST}, {_OBJECT}) AND value = 0) AND ?",
 }
 #: As a set of messages; and as a question about each message, for where there are few.
 _AMONG = "m.num IN (SELECT message FROM facts INDEXED BY facts_by_value WHERE path = ? AND {})"
 _EACH = "EXISTS (SELECT TRUE FROM facts WHERE message = m.num AND path = ? AND {})"
-_TEXTS = f"SELECT value, message FROM facts WHERE path = ? AND type IN ({_TEXT}, {_TEXT + _IN_LIST})"
+_TEXTS = f"SELECT value, message FROM facts WHERE path = ? AND type IN ({TEXT}, {TEXT + IN_LIST})"
 
 
 class Conditions:
@@ -158,11 +158,11 @@ def _compared(test: Test) -> tuple[str, list[Any]]:
     match test.operator:
         case "$in":
             plain = [0 if value is None else value for value in values]
-            return f"{_EITHER} IN ({', '.join('?' * len(plain))})", [type, type + _IN_LIST, *plain]
+            return f"{_EITHER} IN ({', '.join('?' * len(plain))})", [type, type + IN_LIST, *plain]
         case "$element":
-            return "type = ? AND value = ?", [type + _IN_LIST, 0 if values[0] is None else values[0]]
+            return "type = ? AND value = ?", [type + IN_LIST, 0 if values[0] is None else values[0]]
         case "$gt" | "$gte" | "$lt" | "$lte" | "$between":
-            return f"{_EITHER} {_ORDERS[test.operator]}", [type, type + _IN_LIST, *values]
+            return f"{_EITHER} {_ORDERS[test.operator]}", [type, type + IN_LIST, *values]
     return _VALUES[test.operator], values
 
 
@@ -198,7 +198,7 @@ def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidd
     question = (
         "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON m.capsule = c.num"
         f" JOIN facts AS f ON f.message = m.num WHERE {conditions}"
-        f" AND f.type IN ({_NUMBER}, {_TEXT}, {_NUMBER + _IN_LIST}, {_TEXT + _IN_LIST})"
+        f" AND f.type IN ({_NUMBER}, {TEXT}, {_NUMBER + IN_LIST}, {TEXT + IN_LIST})"
         " GROUP BY f.value ORDER BY 3 DESC, 1"
     )
     rows = db.execute(question, (conversation, path))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.index.facts import Place, Value
     from capsule.engines.index.pages import Listed
-    from capsule.engines.index.participation import Mine, Said
+    from capsule.engines.index.participation import Behind, Mine, Said
     from capsule.engines.index.search.hits import Found as FoundHits
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
@@ -110,24 +110,26 @@ class Index(Refreshing):
 
         return self.query(lambda db: participation.conversation_of(db, message))
 
-    def said_after(self, conversation: str, place: int, not_by: str, since_ms: int, *, refresh: bool = True) -> Said:
-        """The messages of others from a place on.
+    def said_after(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
+        """What was said in a conversation from a place on, as far as it is wanted; nothing in one that is not there.
 
-        Args:
-            conversation: The conversation; one that is not there has none.
-            place: The place of the first message that counts.
-            not_by: The agent whose own messages don't count.
-            since_ms: Messages before this time don't count, in milliseconds since 1970.
-            refresh: See `changes`.
-
-        Costs a tenth of a microsecond for each message from `place` on, and reading the last one.
+        For `refresh` see `changes`. Costs a tenth of a microsecond for each message from that place on, more if only
+        mentions or a part are wanted, and reading the last one.
         """
         from capsule.engines.index import participation
 
-        def read(db: sqlite3.Connection) -> Said:
-            return participation.said_after(db, conversation, place, not_by, since_ms)
+        ids = (conversation,) if refresh else ()
+        return self.query(lambda db: participation.said_after(db, conversation, wanted), ids)
 
-        return self.query(read, (conversation,) if refresh else ())
+    def behind(self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True) -> list[Place]:
+        """The wanted messages of a conversation, or of all (None), the latest first.
+
+        For `refresh` see `changes`. Costs a look-up for each message that has what is wanted.
+        """
+        from capsule.engines.index import participation
+
+        ids = None if conversation is None else (conversation,)
+        return self.query(lambda db: participation.behind(db, wanted, conversation), ids if refresh else ())
 
     def locks(self) -> dict[str, dict[str, Any]]:
         """The active locks, by conversation."""
@@ -216,10 +218,6 @@ class Index(Refreshing):
 
         parsed = parse(where)
         return self.query(lambda db: facts.messages_with(db, parsed, conversation, hide(db, hidden)))
-
-    def mentions_of(self, agent: str, *, hidden: Mapping[str, int | None] = MappingProxyType({})) -> list[Place]:
-        """The messages that mention an agent (or "@all") as one that takes part. For `hidden` see `search`."""
-        return self.messages_with({"mentions": agent}, hidden=hidden)
 
     def values_of(
         self, path: str, conversation: str, *, hidden: Mapping[str, int | None] = MappingProxyType({})

@@ -14,15 +14,23 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
+from capsule.engines.index.facts import IN_LIST, TEXT, Place
 from capsule.engines.index.rows import HEAD_FIELDS
+from capsule.format.channels import Channel
 from capsule.format.members import Member, members_in
 
 _LAST = "(SELECT id FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 _MINE = (
     f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, coalesce({_LAST}, '') FROM capsules"
 )
-_TYPE, _MEMBERS, _HISTORY = map(HEAD_FIELDS.index, ("type", "participants", "history"))
+_TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
+    HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
+)
 _NUM = "(SELECT num FROM capsules WHERE id = ?)"
+_MENTIONED = (
+    f"m.num IN (SELECT message FROM facts WHERE path = 'mentions' AND type = {TEXT + IN_LIST} AND value IN (?, '@all'))"
+)
+_IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Mine:
         last: The id of the last of them; empty: there is none. A cursor that has it, at its place, has read everything.
         members: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
+        channel: What makes it a channel; None: it is none.
+        created_by: The agent that made it; None: it does not say.
     """
 
     id: str
@@ -44,6 +54,8 @@ class Mine:
     updated_at: str
     members: tuple[Member, ...]
     history: str
+    channel: Channel | None
+    created_by: str | None
     last: str
 
 
@@ -55,6 +67,42 @@ class Last(NamedTuple):
     sender: str
     content: str
     time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Which messages of a conversation count: those from a place on, and not all of these.
+
+    Attributes:
+        place: The place of the first one.
+        not_by: Agents whose messages don't count.
+        since_ms: Messages before this time don't count, in milliseconds since 1970.
+        mentioning: Only what mentions this agent, or everybody, counts; empty: all does.
+        part: Only messages with this value at this path count, and the one with this id; None: all do.
+        covered: Such parts, each with the place before which none of its messages counts.
+    """
+
+    place: int = 0
+    not_by: tuple[str, ...] = ()
+    since_ms: int = 0
+    mentioning: str = ""
+    part: tuple[str, str] | None = None
+    covered: tuple[tuple[tuple[str, str], int], ...] = ()
+
+    def condition(self) -> tuple[str, list[Any]]:
+        """As a condition about the row `m` of `messages`, and the values bound in it."""
+        conditions = ["m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))"]
+        values: list[Any] = [self.place, self.since_ms, orjson.dumps(self.not_by).decode()]
+        if self.mentioning:
+            conditions.append(_MENTIONED)
+            values.append(self.mentioning)
+        if self.part is not None:
+            conditions.append(_IN_PART)
+            values += [self.part[1], *self.part]
+        for part, before in self.covered:
+            conditions.append(f"NOT (m.at < ? AND {_IN_PART})")
+            values += [before, part[1], *part]
+        return " AND ".join(conditions), values
 
 
 class Said(NamedTuple):
@@ -107,7 +155,8 @@ class Participations:
         id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, last = row
         of = orjson.loads(head)
         members, is_archived = members_in(of[_MEMBERS]), bool(archived)
-        mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, members, of[_HISTORY], last)
+        whose = members, of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
+        mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, *whose, last)
         if was is not None and was[-1] == mine:
             mine = was[-1]
         entry = self._entries[id] = (updated_ms, mtime_ns, id, mine)
@@ -137,18 +186,29 @@ def conversation_of(db: sqlite3.Connection, message: str) -> tuple[str, int] | N
     return id, found[1]
 
 
-def said_after(db: sqlite3.Connection, conversation: str, place: int, not_by: str, since_ms: int) -> Said:
+def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Said:
     """See `Index.said_after`."""
-    where = f"capsule = {_NUM} AND at >= ?"
+    condition, values = behind.condition()
     found = db.execute(
-        f"SELECT sender, count(*), min(at), max(at) FROM messages INDEXED BY messages_in_order WHERE {where}"
-        " AND time_ms >= ? AND sender IS NOT ? GROUP BY sender ORDER BY 3",
-        (conversation, place, since_ms, not_by),
+        "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
+        f" WHERE m.capsule = {_NUM} AND {condition} GROUP BY m.sender ORDER BY 3",
+        (conversation, *values),
     ).fetchall()
     if not found:
         return Said(0)
     at = max(last for *_, last in found)
-    question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM messages WHERE {where} ORDER BY at LIMIT 1"
+    question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM messages WHERE capsule = {_NUM} AND at = ?"
     place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
     last = Last(place, id, sender, content, timestamps.from_ms(time_ms))
     return Said(sum(total for _, total, *_ in found), tuple(sender or "" for sender, *_ in found), last)
+
+
+def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None) -> list[Place]:
+    """See `Index.behind`."""
+    condition, values = wanted.condition()
+    where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
+    question = (
+        "SELECT c.id, m.at, m.id FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
+        f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
+    )
+    return [Place(*row) for row in db.execute(question, (*bound, *values))]

@@ -16,7 +16,7 @@ from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.opening import acting, agent_named, store_of
 from capsule_cli.shared.options import File, Id, argument, flag, option, refuse, seconds
-from capsule_cli.shared.output import answer, in_terminal, listing, out, out_json, out_rows
+from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, out_json, out_rows, say
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ group = typer.Typer(no_args_is_help=True)
 _CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
 Conversation = Annotated[
     str | None, typer.Option("--conversation", metavar="ID", autocompletion=complete_id, help=_CONVERSATION)
+]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only what is in this topic.")]
+Thread = Annotated[
+    str | None, typer.Option("--thread", metavar="MESSAGE", help="Only what is in the thread of this message.")
 ]
 #: Seconds of one wait of many.
 _WAIT_S = 3600
@@ -43,19 +47,44 @@ def send(
     text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
     to: str | None = option("--to AGENT", "Send it to this agent.", autocompletion=complete_agent),
     conversation: Conversation = None,
+    channel: str | None = option("--channel CHANNEL", "Send it into this channel: its name, or name@project."),
+    topic: str | None = option("--topic TOPIC", "Say what it is about."),
+    thread: str | None = option("--thread MESSAGE", "Put it into the thread of this message, by its id."),
     reply_to: str | None = option("--reply-to MESSAGE", "Name the message that it answers, by its id."),
+    intent: str | None = option("--intent WORD", "Say what it is for, in a word for programs."),
+    priority: str | None = option("--priority WORD", "Say how urgent it is, in a word for programs."),
+    confidence: float | None = option("--confidence NUMBER", "Say how sure you are, from 0 to 1.", min=0, max=1),
+    idempotency_key: str | None = option(
+        "--idempotency-key KEY", "Write nothing if a message was sent there with this key before, and print its id."
+    ),
     file: File = None,
 ) -> None:
-    """Send a message to an agent or a conversation and print its id. With neither: to the only other agent.
+    """Send a message to an agent, a channel or a conversation and print its id. With none: to the only other agent.
 
+    In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a name says what for.
     When the id is printed, the message is on the disk. --json says what became of it for each recipient: stored, rung
     (a wake was delivered), or read.
     """
-    refuse(to is not None and conversation is not None, "give --to or --conversation, not both", "--to")
+    refuse(sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to")
     content = message_text(text, file)
     with acting() as (store, agent):
-        id = None if conversation is None else store.resolve(conversation)
-        sent = store.messages.send(content, agent=agent, to=to, conversation=id, reply_to=reply_to)
+        sent = store.messages.send(
+            content,
+            agent=agent,
+            to=to,
+            conversation=None if conversation is None else store.resolve(conversation),
+            channel=channel,
+            topic=topic,
+            thread=thread,
+            reply_to=reply_to,
+            intent=intent,
+            priority=priority,
+            confidence=confidence,
+            idempotency_key=idempotency_key,
+        )
+    for key, why in (("invalid", "takes no part there"), ("unknown", "is no agent that you could mean")):
+        for name in sent.mentions.get(key, ()):
+            say(f"{one_line(name)} was not mentioned: it {why}")
     _tell_sent(sent, sent.message)
 
 
@@ -73,10 +102,10 @@ def _tell_sent(sent: Sent, plain: str) -> None:
 
 
 @commands.command("inbox")
-def inbox() -> None:
+def inbox(topic: Topic = None, thread: Thread = None) -> None:
     """List the conversations with unread messages: how many, from whom, and the last one. It marks nothing read."""
     with acting() as (store, agent):
-        found = store.messages.inbox(agent=agent)
+        found = store.messages.inbox(agent=agent, topic=topic, thread=thread)
     rows = [
         (item.id, str(item.unread), ",".join(item.senders), item.last.timestamp, item.name, item.last.content)
         for item in found.conversations
@@ -96,6 +125,8 @@ def listen(
     ack: bool = flag("--ack", "Acknowledge the messages: they count as read once they are printed."),
     timeout: str | None = option("--timeout DURATION", "Wait this long at most, for example 5s. Default: for ever."),
     conversation: Conversation = None,
+    topic: Topic = None,
+    thread: Thread = None,
 ) -> None:
     """Print the unread messages, or wait for the next one. If none comes in time, print nothing and exit with 0.
 
@@ -108,14 +139,15 @@ def listen(
         id = None if conversation is None else store.resolve(conversation)
         while True:
             wait = _WAIT_S if wait_s is None else wait_s
-            heard = store.messages.listen(agent=agent, timeout_s=wait, conversation=id)
+            heard = store.messages.listen(agent=agent, timeout_s=wait, conversation=id, topic=topic, thread=thread)
             for mail in heard.messages:
                 _tell(mail)
                 if exec_ is not None:
                     variables = {"CAPSULE_ID": mail.conversation, "CAPSULE_STORE": store.root}
                     run_for(mail.as_json(), exec_, "CAPSULE_MESSAGE", short={"content": ""}, **variables)
                     if ack:  # A command may take long: what it got must not come again when this process is ended.
-                        store.messages.ack(agent=agent, conversation=mail.conversation, message=mail.id)
+                        at = {"conversation": mail.conversation, "message": mail.id}
+                        store.messages.ack(agent=agent, topic=topic, thread=thread, **at)
             if ack and heard.messages:
                 store.messages.ack(agent=agent, cursor=heard.cursor)
             if not follow if heard.messages else wait_s is not None:
@@ -139,6 +171,8 @@ def history(
     limit: int = option("--limit -n N", "Print at most N messages.", 20, min=1),
     before: str | None = option("--before CURSOR", "Print the messages before those of another page: its `before`."),
     after: str | None = option("--after CURSOR", "Print the messages after those of another page: its `after`."),
+    topic: Topic = None,
+    thread: Thread = None,
 ) -> None:
     """Print the newest messages of a conversation that the agent may read, the oldest first. It marks nothing read.
 
@@ -146,7 +180,9 @@ def history(
     """
     refuse(before is not None and after is not None, "give --before or --after, not both", "--before")
     with acting() as (store, agent):
-        page = store.messages.history(store.resolve(id), agent=agent, limit=limit, before=before, after=after)
+        page = store.messages.history(
+            store.resolve(id), agent=agent, limit=limit, before=before, after=after, topic=topic, thread=thread
+        )
     if asked.json:
         out_json(page.as_json())
     for mail in page.messages if not asked.json else ():

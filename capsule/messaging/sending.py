@@ -1,0 +1,264 @@
+"""Sending messages to agents and into conversations, and what became of them.
+
+What must stay true: a message that was sent is in the conversation's file, whatever becomes of doorbells and notices.
+Who may send is asked in the mutex of the write. The sender looks at no member by itself but at those whom it mentions,
+and at those who have a doorbell or a project here: a channel may have thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from capsule.errors import InvalidInput, NotFound
+from capsule.format.canonical import order_message
+from capsule.format.message import check_message
+from capsule.messaging import notices, policy
+from capsule.messaging.conversations import direct_id, ensure_direct
+from capsule.messaging.cursors import first_unread, key_of, parts_of
+from capsule.messaging.documents import KIND_OF_HOMES
+from capsule.messaging.doorbells import registry as doorbells
+from capsule.messaging.mail import Sent
+from capsule.messaging.mentions import EVERYBODY, KINDS, Interest, mentioned
+from capsule.messaging.unread import TYPES
+from capsule.store.appends import appended, keyed_message
+
+if TYPE_CHECKING:
+    from capsule.format.channels import Channel
+    from capsule.store.change import Conversation
+    from capsule.store.store import Store
+
+Entry = dict[str, Any]
+
+
+class Sending:
+    """The sending half of messages. The base of `Messages`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @cached_property
+    def _owner(self) -> Store:
+        """The store as its owner sees it."""
+        return self._store._acting(None)
+
+    def _reader(self, agent: str | None) -> Store:
+        who = agent or self._store.agent
+        return self._owner if who is None else self._store._acting(self._store._subject(who))
+
+    def send(
+        self,
+        text: str,
+        *,
+        agent: str | None = None,
+        to: str | None = None,
+        conversation: str | None = None,
+        channel: str | None = None,
+        topic: str | None = None,
+        thread: str | None = None,
+        reply_to: str | None = None,
+        intent: str | None = None,
+        priority: str | None = None,
+        confidence: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sent:
+        """Send a message to another agent or into a conversation; it is durable when this returns.
+
+        The text may mention agents: `@name`, `@name@project`, `@all`; `--review`, `--action` or `--fyi` behind a name
+        says what for. What stands in code, in an address or in a URL is no mention.
+
+        Args:
+            text: The text.
+            agent: The sender.
+            to: The recipient: an id, a name, or `name@project`. Their direct is made by the first message.
+            conversation: A direct, a group or a channel, in place of `to`.
+            channel: A channel by its name, or `name@project`, in place of `to`. Without any of the three: the only
+                other agent of the store.
+            topic: What it is about. None: that of the thread, or the channel's own for such messages, if it has one.
+            thread: The id of a message: this one belongs to its thread.
+            reply_to: The id of the message that it answers.
+            intent, priority: Words for programs.
+            confidence: How sure the sender is, from 0 to 1.
+            metadata: More, as JSON.
+            idempotency_key: A key for this one message. A retry with the same key writes nothing.
+
+        Raises:
+            NotFound: There is no such agent, conversation or channel.
+            InvalidInput: An argument can't be accepted, the channel requires a topic, or the message would reach
+                nobody.
+            Refused: The sender may not write there, or to this agent, or writes to itself.
+            StoreBusy, StorageFailed: The system did not permit it.
+
+        Cost: as `append`; a scan of the directories of doorbells and of projects here, and a look at each recipient
+        that has one, and at each instance that is alive. A thread costs reading back to its root.
+        """
+        sender = self._store.agents.documents.known(self._store._subject(agent))
+        acting = self._store._acting(sender)
+        if sum(target is not None for target in (to, conversation, channel)) > 1:
+            raise InvalidInput("give one of `to`, `conversation` and `channel`")
+        if channel is not None:
+            conversation = channel
+        elif conversation is None:
+            to = self._only_other(sender) if to is None else self._store.agents.documents.known(to)
+            conversation = direct_id(sender, to)
+        self._store.agents.documents.seen(sender)
+        message: Entry = {"role": "user", "content": text, "from": sender, "topic": topic, "replyTo": reply_to}
+        message |= {"intent": intent, "priority": priority, "confidence": confidence, "metadata": metadata}
+        if thread is not None:
+            message |= self._in_thread(acting, conversation, thread, topic)
+        keyed = None if idempotency_key is None else keyed_message(conversation, idempotency_key, message)
+        checked, named = [keyed or check_message(message)], self._named(text, sender)
+
+        def act(inside: Conversation) -> tuple[Entry, policy.Object]:
+            inside.ensure_may("append")  # First, as the other refusals say what there is.
+            object = policy.Object.at(inside.head)
+            self._ensure_heard(object, sender, to)
+            if reply_to is not None and not inside.has(reply_to):
+                raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
+            if keyed is not None and (before := appended(inside, keyed)) is not None:
+                return before[1], object
+            checked[0] = order_message(checked[0] | _topic(checked[0], object.channel) | self._mentions(named, object))
+            return inside.append(checked)[1][0], object
+
+        try:
+            entry, object = acting._change(conversation, act)
+        except _NoTopic as error:
+            topics = (str(each.value) for each in self._owner.index.values_of("topic", conversation))
+            raise InvalidInput(f"{error.message}; it has: {', '.join(topics) or 'none yet'}") from None
+        except NotFound:
+            if to is None:
+                raise
+            entry, object = acting._change(ensure_direct(acting, sender, to), act)
+        return Sent(conversation, entry["id"], self._told(entry, object), entry.get("mentions") or {})
+
+    def _only_other(self, agent: str) -> str:
+        others = [id for id in self._store.agents.names() if id != agent]
+        if len(others) == 1:
+            return others[0]
+        raise InvalidInput(
+            f"say to whom, or in which conversation; the other agents are: {', '.join(others) or 'none'}"
+        )
+
+    def _in_thread(self, acting: Store, conversation: str, id: str, topic: str | None) -> Entry:
+        """The thread that a message is in, and the topic of the thread, unless another one is given."""
+        place = self._owner.index.place_of(conversation, id)
+        root = {} if place is None else entry_at(acting, conversation, place)
+        if not root:
+            raise InvalidInput(f"thread: {id[:80]!r} is the id of no message in conversation {conversation}")
+        return {"thread": root.get("thread") or id, "topic": topic or root.get("topic")}
+
+    def _named(self, text: str, sender: str) -> dict[str, tuple[str, str]]:
+        """The names that a text mentions: of each the agent that the sender means (empty: nobody), and the kind."""
+        found = {}
+        for name, kind in mentioned(text).items():
+            try:
+                id = EVERYBODY if f"@{name}" == EVERYBODY else self._store.agents.documents.known(name)
+            except (NotFound, InvalidInput):
+                id = ""
+            found[name] = id, kind
+        return found
+
+    def _ensure_heard(self, object: policy.Object, sender: str, to: str | None) -> None:
+        """Raise InvalidInput if nobody would get a message. In a channel those who come later read it."""
+        if object.type not in TYPES:
+            raise InvalidInput(
+                f"conversation {object.id} is a {object.type}; messages go into directs, groups and channels"
+            )
+        there, documents = object.present - {sender}, self._store.agents.documents
+        if object.type != "channel" and not any(id == to or documents.exists(id) for id in there):
+            raise InvalidInput(f"nobody else takes part in conversation {object.id}, so nobody would get this")
+
+    def _takes_part(self, agent: str, object: policy.Object) -> bool:
+        """Whether an agent takes part in a conversation, and may still read it."""
+        state = self._store._directory.state(agent, object)
+        return policy.relation(agent, object) == "member" and policy.may(agent, "read", object, state).allowed
+
+    def _mentions(self, named: Mapping[str, tuple[str, str]], object: policy.Object) -> Entry:
+        """The field `mentions` of a message, given what its names mean; nothing without names."""
+        names: dict[str, list[str]] = {"valid": [], "invalid": [], "unknown": []}
+        kinds = {}
+        for name, (id, kind) in named.items():
+            is_valid = id == EVERYBODY or self._takes_part(id, object)
+            names["valid" if is_valid else "invalid" if id else "unknown"].append(id if is_valid else name)
+            if is_valid and kind != KINDS[0]:
+                kinds[id] = kind
+        about = {key: list(dict.fromkeys(each)) for key, each in names.items()}
+        return {"mentions": about | ({"kinds": kinds} if kinds else {})} if named else {}
+
+    def _told(self, entry: Entry, object: policy.Object) -> dict[str, str]:
+        """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
+        owner, sender, presence = self._owner, entry["from"], self._owner.agents.presence
+        if object.type == "channel":
+            told = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
+        else:
+            told = {id for id in object.present - {sender} if owner.agents.documents.exists(id)}
+        states = dict.fromkeys(sorted(told), "stored")
+        here = {*owner.engine.ids(doorbells.KIND), *owner.engine.ids(KIND_OF_HOMES)} - {sender}
+        idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not presence.listened(id)]
+        online = presence.online() if idle else {}
+        for agent in idle:
+            if online.get(agent) or not self._wakes(agent, entry, object):
+                continue
+            if doorbells.ring(owner, agent, partial(owner.messages.pointer, agent)):
+                states[agent] = "rung"
+            if agent not in online:
+                notices.update(owner, agent)
+        return states
+
+    def _wakes(self, agent: str, entry: Entry, object: policy.Object) -> bool:
+        """Whether a message may wake an agent: it may read it, and wants to hear of it."""
+        reading = self._owner.agents.documents.of(agent).get("reading") or {}
+        interest = Interest.of(reading.get(object.id), self._owner._directory.profile(agent))
+        return interest.wakes and interest.counts(entry, agent) and self._takes_part(agent, object)
+
+    def status(self, message: str, *, agent: str | None = None) -> Sent:
+        """Say what became of a message: for each recipient `stored`, `rung` or `read`.
+
+        Args:
+            message: The message's id.
+            agent: Who asks; None: the one that the store acts for, or the store's owner.
+
+        Raises:
+            NotFound: There is no such message.
+            Refused: The agent does not take part in the conversation.
+
+        Cost: bringing the index up to date, and a look at each recipient.
+        """
+        placed = self._owner.index.conversation_of(message)
+        if placed is None:
+            raise NotFound(f"no agent was sent a message {message[:80]!r}", id=message)
+        id, at = placed
+        reader = self._reader(agent)
+        head, sent = reader.head(id), entry_at(reader, id, at)
+        time, keys = sent.get("timestamp") or "", [key_of(id, part) for part in (None, *parts_of(sent))]
+        states = {}
+        for member in head.participants:
+            was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
+            if was_in and member.id != sent.get("from"):
+                cursors = self._owner.agents.documents.of(member.id).get("cursors") or {}
+                ids = partial(self._owner.index.message_ids, id)
+                is_read = any(first_unread(cursors.get(key), ids) > at for key in keys)
+                rung = not is_read and doorbells.was_rung(self._owner, member.id, time)
+                states[member.id] = "read" if is_read else "rung" if rung else "stored"
+        return Sent(id, message, states, sent.get("mentions") or {})
+
+
+def entry_at(store: Store, conversation: str, place: int) -> Entry:
+    """The message at a place; empty: there is none that the store's agent may read. Cost: reading back to it."""
+    first, entries = store.tail_entries(conversation, store.engine.tail(conversation, 0)[1] - place)
+    return entries[0] if entries and first == place else {}
+
+
+class _NoTopic(InvalidInput):
+    """A message without a topic, where one is required."""
+
+
+def _topic(message: Entry, channel: Channel | None) -> Entry:
+    """The topic that the channel gives to a message. Raises _NoTopic if the message needs one."""
+    if channel is None or message.get("topic"):
+        return {}
+    if channel.topic_required and not channel.default_topic:
+        raise _NoTopic(f"a message in the channel {channel.name} needs a topic")
+    return {"topic": channel.default_topic} if channel.default_topic else {}

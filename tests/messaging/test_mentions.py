@@ -1,0 +1,125 @@
+"""Mentions: what is one in a text, whom it concerns, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from capsule import InvalidInput, NotFound, Store
+from capsule.messaging.mentions import mentioned
+from tests.messaging.making import channel, set_fields
+
+CHANNEL = "channel_global_api"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        for agent in ("anna", "bob", "carl", "dora"):
+            store.agents.register(agent)
+        channel(store, CHANNEL, "anna", "bob", "carl")
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("@anna --review?", {"anna": "review"}),
+        (
+            "@anna, @bob. (@all --fyi) @c-d@p-1!",
+            {"anna": "mention", "bob": "mention", "all": "fyi", "c-d@p-1": "mention"},
+        ),
+        ("@anna and @anna --action", {"anna": "action"}),
+        ("- @anna\n\n> *@bob*'s", {"anna": "mention", "bob": "mention"}),
+        ("`@anna` ``@bob ` @carl`` @dora", {"dora": "mention"}),
+        ("```\n@anna\n```\n~~~ @bob\n@carl\n~~~\n\n    @dora\n", {}),
+        ("a@b.example <a@b.example> https://x.example/@anna www.x.example/@bob git@host.example:a [x](y@z)", {}),
+        ("@types/node @ @@anna /@bob @-", {}),
+        ("@" * 50_000 + "`" * 50_000, {}),
+    ],
+)
+def test_names_in_a_text_are_mentions_but_not_in_code_addresses_and_urls(text: str, names: dict[str, str]) -> None:
+    assert mentioned(text) == names
+
+
+def test_a_message_says_which_mentions_are_of_members(store: Store) -> None:
+    sent = store.messages.send("@bob --review @dora @nobody @bob @all", agent="anna", conversation=CHANNEL)
+    told = {"valid": ["bob", "@all"], "invalid": ["dora"], "unknown": ["nobody"], "kinds": {"bob": "review"}}
+    assert store.document(CHANNEL)["history"][0]["mentions"] == sent.as_json()["mentions"] == told
+    assert sent.recipients == {"bob": "stored"}
+    assert "mentions" not in store.messages.send("plain", agent="anna", conversation=CHANNEL).as_json()
+
+
+def states(store: Store, agent: str, **asked: Any) -> dict[str, tuple[str, str]]:
+    found = store.messages.mentions(agent=agent, **{"state": "all", **asked})
+    return {each.mail.content: (each.state, each.mail.mention) for each in found}
+
+
+def test_a_mention_is_unread_then_read_then_done(store: Store) -> None:
+    for text in ("@bob --action", "hello", "@all"):
+        sent = store.messages.send(text, agent="anna", conversation=CHANNEL)
+    assert states(store, "bob") == {"@all": ("unread", "mention"), "@bob --action": ("unread", "action")}
+    assert states(store, "anna") == {}
+    heard = store.messages.listen(agent="bob", limit=1)
+    assert heard.messages[0].as_json()["mention"] == "action"
+    store.messages.ack(agent="bob", cursor=heard.cursor)
+    store.messages.done(sent.message, agent="bob")
+    assert states(store, "bob") == {"@all": ("done", "mention"), "@bob --action": ("read", "action")}
+    assert states(store, "bob", state="unread") == {} == states(store, "bob", kind="review")
+    assert list(states(store, "bob", state="all", limit=1)) == ["@all"]
+    first, last = (each.as_json() for each in reversed(store.messages.mentions(agent="bob", state="all")))
+    assert first["readAt"] <= last["readAt"] == last["doneAt"]
+    assert "doneAt" not in first
+    assert states(store, "carl") == {"@all": ("unread", "mention")}
+
+
+def test_only_who_is_mentioned_is_done_with_it(store: Store) -> None:
+    sent = store.messages.send("@bob", agent="anna", conversation=CHANNEL)
+    for agent in ("anna", "carl", "dora"):
+        with pytest.raises(NotFound):
+            store.messages.done(sent.message, agent=agent)
+    with pytest.raises(InvalidInput):
+        store.messages.mentions(agent="bob", state="lost")
+
+
+def test_of_a_conversation_that_the_agent_left_no_mention_is_listed(store: Store) -> None:
+    store.messages.send("@bob", agent="anna", conversation=CHANNEL)
+    store._change_head(CHANNEL, lambda head: head["metadata"]["participants"].remove("bob"))
+    assert states(store, "bob") == {}
+    assert store.messages.inbox(agent="bob").unread == 0
+
+
+@pytest.mark.parametrize(
+    ("reading", "unread", "pointer"),
+    [
+        ({}, ["one", "@bob", "two"], "3 unread from anna"),
+        ({"notify": "all"}, ["one", "@bob", "two"], "3 unread from anna"),
+        ({"notify": "mentions"}, ["@bob"], "1 unread from anna"),
+        ({"muted": True}, ["@bob"], "1 unread from anna"),
+        ({"muted": True, "notify": "none"}, ["@bob"], ""),
+        ({"notify": "none"}, ["one", "@bob", "two"], ""),
+        ({"muted": "yes", "notify": 7}, ["one", "@bob", "two"], "3 unread from anna"),
+    ],
+)
+def test_muted_conversations_have_only_mentions_unread(
+    store: Store, reading: dict[str, Any], unread: list[str], pointer: str
+) -> None:
+    set_fields(store, "bob", reading={CHANNEL: reading})
+    for text in ("one", "@bob", "two"):
+        store.messages.send(text, agent="anna", conversation=CHANNEL)
+    assert store.messages.inbox(agent="bob").unread == len(unread)
+    assert store.messages.pointer("bob") == pointer
+    assert [mail.content for mail in store.messages.listen(agent="bob").messages] == unread
+    assert store.messages.listen(agent="bob").messages == []
+    set_fields(store, "bob", reading={})
+    assert store.messages.inbox(agent="bob").unread == ("two" not in unread)
+
+
+def test_a_mention_by_a_blocked_agent_concerns_nobody_who_blocked_it(store: Store) -> None:
+    set_fields(store, "bob", dm={"anna": {"permission": "block"}}, reading={CHANNEL: {"muted": True}})
+    store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL)
+    assert (states(store, "bob"), store.messages.inbox(agent="bob").unread) == ({}, 0)
+    assert store.messages.listen(agent="bob").messages == []
+    assert states(store, "carl") == {"@bob @carl": ("unread", "mention")}

@@ -1,0 +1,128 @@
+"""Topics and threads: where a message goes, and what who reads one of them has read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from capsule import InvalidInput, Store
+from tests.messaging.making import channel
+
+CHANNEL = "channel_global_api"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        for agent in ("anna", "bob"):
+            store.agents.register(agent)
+        channel(store, CHANNEL, "anna", "bob")
+        yield store
+
+
+def send(store: Store, text: str, **fields: Any) -> str:
+    return store.messages.send(text, agent="anna", conversation=CHANNEL, **fields).message
+
+
+def heard(store: Store, **part: str) -> list[str]:
+    return [mail.content for mail in store.messages.listen(agent="bob", **part).messages]
+
+
+def test_a_message_keeps_what_is_said_about_it(store: Store) -> None:
+    about = {"topic": "api", "intent": "ask", "priority": "high", "confidence": 0.5, "metadata": {"pr": 7}}
+    send(store, "done?", **about)
+    [mail] = store.messages.listen(agent="bob").messages
+    assert mail.as_json().items() >= about.items()
+    assert store.messages.inbox(agent="bob").conversations[0].type == "channel"
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "topic"),
+    [
+        ({}, None, None),
+        ({}, "api", "api"),
+        ({"default_topic": "chat"}, None, "chat"),
+        ({"default_topic": "chat", "topic_required": True}, None, "chat"),
+        ({"default_topic": "chat", "topic_required": True}, "api", "api"),
+        ({"topic_required": True}, "api", "api"),
+    ],
+)
+def test_the_channel_gives_a_topic_to_a_message_without_one(
+    store: Store, settings: dict[str, Any], given: str | None, topic: str | None
+) -> None:
+    id = channel(store, "channel_global_new", "anna", "bob", **settings)
+    store.messages.send("hello", agent="anna", conversation=id, topic=given)
+    assert store.document(id)["history"][0].get("topic") == topic
+
+
+def test_where_a_topic_is_required_the_error_names_those_there_are(store: Store) -> None:
+    id = channel(store, "channel_global_new", "anna", "bob", topic_required=True)
+    root = store.messages.send("first", agent="anna", conversation=id, topic="release").message
+    with pytest.raises(InvalidInput, match="release"):
+        store.messages.send("second", agent="anna", conversation=id)
+    store.messages.send("third", agent="anna", conversation=id, thread=root)
+    assert [entry["topic"] for entry in store.document(id)["history"]] == ["release", "release"]
+
+
+def test_a_thread_is_named_by_its_root(store: Store) -> None:
+    root = send(store, "root", topic="api")
+    answer = send(store, "answer", thread=root)
+    send(store, "answer to it", thread=answer, topic="other")
+    entries = store.document(CHANNEL)["history"][1:]
+    assert [(entry["thread"], entry["topic"]) for entry in entries] == [(root, "api"), (root, "other")]
+    with pytest.raises(InvalidInput):
+        send(store, "nowhere", thread="none-of-these")
+
+
+def test_who_listens_to_a_topic_has_read_that_topic_and_nothing_else(store: Store) -> None:
+    for number, topic in enumerate(("api", "web", "api", "web")):
+        send(store, f"{topic} {number}", topic=topic)
+    assert store.messages.inbox(agent="bob", topic="api").unread == 2
+    assert heard(store, topic="api") == ["api 0", "api 2"]
+    assert heard(store, topic="api") == []
+    assert (store.messages.inbox(agent="bob").unread, store.messages.pointer("bob")) == (2, "2 unread from anna")
+    send(store, "api 4", topic="api")
+    assert heard(store.beside(), topic="api") == ["api 4"]
+    heard_all = store.messages.listen(agent="bob")
+    assert [mail.content for mail in heard_all.messages] == ["web 1", "web 3", "api 4"]
+    store.messages.ack(agent="bob", cursor=heard_all.cursor)
+    assert store.messages.inbox(agent="bob").unread == 0
+    assert list(store.agents.documents.of("bob")["cursors"]) == [CHANNEL]
+
+
+def test_who_listens_to_a_thread_hears_its_root_too(store: Store) -> None:
+    root = send(store, "root")
+    send(store, "beside")
+    last = send(store, "answer", thread=root)
+    assert heard(store, thread=root) == ["root", "answer"]
+    store.messages.ack(agent="bob", conversation=CHANNEL, thread=root)
+    assert store.messages.status(last).recipients == {"bob": "read"}
+    assert heard(store) == ["beside"]
+    with pytest.raises(InvalidInput):
+        heard(store, topic="api", thread=root)
+
+
+def test_history_is_read_by_topic_and_by_thread(store: Store) -> None:
+    root = send(store, "root", topic="api")
+    send(store, "beside")
+    for number in range(3):
+        send(store, str(number), thread=root)
+    send(store, "web", topic="web")
+    page = store.messages.history(CHANNEL, agent="bob", thread=root, limit=2)
+    assert [mail.content for mail in page.messages] == ["1", "2"]
+    page = store.messages.history(CHANNEL, agent="bob", thread=root, before=page.before)
+    assert [mail.content for mail in page.messages] == ["root", "0"]
+    page = store.messages.history(CHANNEL, agent="bob", topic="api", where={"thread": {"$exists": False}})
+    assert [mail.content for mail in page.messages] == ["root"]
+
+
+def test_a_topic_may_have_any_name(store: Store) -> None:
+    for topic in ("a/b", "a,b:c%2F", "@all", "ä"):
+        send(store, topic, topic=topic)
+        given = store.messages.listen(agent="bob", topic=topic)
+        assert [mail.content for mail in given.messages] == [topic]
+        store.messages.ack(agent="bob", cursor=given.cursor)
+        assert store.messages.inbox(agent="bob", topic=topic).unread == 0
+    assert store.messages.inbox(agent="bob").unread == 0
