@@ -54,11 +54,36 @@ def ensure_direct(acting: Store, a: str, b: str) -> str:
     return id
 
 
-class Groups:
-    """Conversations of several agents, which only they read and write."""
+class OfOneType:
+    """What the Store offers for the conversations of one type: their heads are changed here, and nowhere else."""
+
+    type = ""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    def _who(self, agent: str | None) -> str | None:
+        """The agent that a call is for; None: the store's owner."""
+        return None if agent is None and self._store.agent is None else self._store._subject(agent)
+
+    def _change(self, id: str, agent: str | None, change: Callable[[Document, str], None]) -> Head:
+        """Change the head of a conversation, for an agent or for the owner: `change` is given it, and the time."""
+        acting = self._store._acting(self._who(agent))
+
+        def act(conversation: Conversation) -> Document:
+            if conversation.head.type != self.type:
+                raise InvalidInput(f"conversation {id} is no {self.type}, but a {conversation.head.type}")
+            # Later than each message that there is, so that times tell who reads what.
+            stamp = timestamps.later_than(max(conversation.transaction.time, conversation.transaction.updated_at))
+            return conversation.change_head(lambda head: change(head, stamp))
+
+        return acting._head_of(id, acting._change(id, act))
+
+
+class Groups(OfOneType):
+    """Conversations of several agents, which only they read and write."""
+
+    type = "group"
 
     def create(
         self, name: str, *, agent: str | None = None, with_: Iterable[str] = (), history: str = "joined"
@@ -111,7 +136,7 @@ class Groups:
             head["metadata"]["participants"] = joined(head["metadata"].get("participants"), added, stamp)
             head["metadata"].pop("archived", None)
 
-        return self._change(id, agent or self._store.agent, change)
+        return self._change(id, agent, change)
 
     def leave(self, id: str, *, agent: str | None = None) -> Head:
         """Leave a group. When the last one leaves, it is archived.
@@ -143,19 +168,7 @@ class Groups:
         Raises the errors of `add`. Cost: copying the file.
         """
         title = check_title(name)
-        return self._change(id, agent or self._store.agent, lambda head, stamp: head.update(title=title))
-
-    def _change(self, id: str, agent: str | None, change: Callable[[Document, str], None]) -> Head:
-        acting = self._store if agent is None else self._store._acting(self._store._subject(agent))
-
-        def act(conversation: Conversation) -> Document:
-            if conversation.head.type != "group":
-                raise InvalidInput(f"conversation {id} is no group, but a {conversation.head.type}")
-            # Later than each message that there is, so that times tell who reads what.
-            stamp = timestamps.later_than(max(conversation.transaction.time, conversation.transaction.updated_at))
-            return conversation.change_head(lambda head: change(head, stamp))
-
-        return acting._head_of(id, acting._change(id, act))
+        return self._change(id, agent, lambda head, stamp: head.update(title=title))
 
     def list(self, *, agent: str | None = None) -> list[Head]:
         """List the groups that an agent takes part in, the latest first.

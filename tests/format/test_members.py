@@ -78,7 +78,7 @@ def test_joining_and_leaving_change_one_item_and_keep_the_rest() -> None:
 
 
 def test_who_joins_or_leaves_gets_more_fields_and_coming_back_ends_an_opt_out() -> None:
-    value = joined(["anna"], ["bob"], T1, invitedBy="anna", canSend=None)
+    value: list[Any] = joined(["anna"], ["bob"], T1, invitedBy="anna", canSend=None)
     assert value == ["anna", {"id": "bob", "invitedBy": "anna", "joinedAt": T1}]
     gone = left([*value, {"id": "carl", "note": None}], ["bob", "carl"], T2, optedOutAt=T2)
     assert gone[2] == {"id": "carl", "note": None, "optedOutAt": T2, "leftAt": T2}
