@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
     from capsule.messaging.agents import Agents
+    from capsule.messaging.channels import Channels
     from capsule.messaging.conversations import Groups
     from capsule.messaging.delivery import Messages
     from capsule.messaging.directory import Directory
@@ -94,6 +95,7 @@ class Store(Writing):
         incoming: Versions from other clones.
         agents: The agents that exchange messages.
         groups: Conversations of several agents.
+        channels: Conversations that agents find by a name.
         messages: Messages between agents.
     """
 
@@ -111,6 +113,7 @@ class Store(Writing):
     incoming: Incoming = offered("capsule.store.incoming", "Incoming")
     agents: Agents = offered("capsule.messaging.agents", "Agents")
     groups: Groups = offered("capsule.messaging.conversations", "Groups")
+    channels: Channels = offered("capsule.messaging.channels", "Channels")
     messages: Messages = offered("capsule.messaging.delivery", "Messages")
 
     def __init__(

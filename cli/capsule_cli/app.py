@@ -50,6 +50,8 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
         ("messaging.mentions", "mentions", "See what others ask of you by name."),
         ("messaging.agents", "agents, group, message", "See who is there, and meet in groups."),
+        ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
+        ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
         ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
     ),
     "Work together": (
@@ -85,6 +87,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "agents": dict.fromkeys(("list", "register", "show", "status", "forget"), "messaging.agents")
     | {"wake": "messaging.wake"},
     "agents wake": dict.fromkeys(("install", "uninstall", "test", "hook"), "messaging.wake"),
+    "channels": dict.fromkeys(("new", "list", "show", "update", "archive", "remove-member"), "messaging.channels"),
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
     "git": dict.fromkeys(("setup", "teardown", "status"), "git.clone")
     | dict.fromkeys(("commit", "autocommit", "sync"), "git.sync")

@@ -63,6 +63,15 @@ def complete_agent(incomplete: str) -> list[tuple[str, str]]:
     return [(one.id, one.status_message or one.project_path or "") for one in agents if one.id.startswith(incomplete)]
 
 
+def complete_channel(incomplete: str) -> list[tuple[str, str]]:
+    """The names of the channels that begin with `incomplete`, with what they are for."""
+    from capsule_cli.shared.opening import agent_named
+
+    found = _of_store(lambda store: store.channels.list(agent=agent_named()))
+    names = ((f"{each.channel.name}@{each.channel.scope}", each.description) for each in found)
+    return [one for one in names if one[0].startswith(incomplete)]
+
+
 def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
     """The ids in the trash that begin with `incomplete`."""
     items = _of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])

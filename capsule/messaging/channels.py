@@ -1,0 +1,393 @@
+"""Channels: conversations with a name, which the agents of a project, or of all, find, join and leave.
+
+What must stay true: a name is taken once in a scope, as the id of a channel is made of both. Who may do what is never
+decided here: the Store asks the rule in the mutex of each write. The module reads no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from capsule import timestamps
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.format.channels import Channel, channel_id, check_channel_name
+from capsule.format.fields import ACCESSES
+from capsule.format.members import Member, joined, left, members_in
+from capsule.format.new import new_capsule
+from capsule.format.projects import GLOBAL
+from capsule.messaging.consent import State
+from capsule.messaging.conversations import Document, OfOneType
+from capsule.messaging.policy import Object, may
+from capsule.store.creation import TakenId, write_new
+from capsule.store.reading import KIND
+
+if TYPE_CHECKING:
+    from capsule.engines.index.facts import Value
+    from capsule.format.head import Head
+
+Source = Literal["manual", "frontmatter", "default"]
+#: The settings in `metadata.channel`, and their names there; the others stand in the metadata.
+_IN_CHANNEL = {
+    "access": "access",
+    "default": "isDefault",
+    "topic_required": "topicRequired",
+    "default_topic": "defaultTopic",
+}
+
+
+class Settings(TypedDict, total=False):
+    """What a channel is, besides its name, its scope and its members. See `Channels.create`."""
+
+    access: str | None
+    description: str | None
+    default: bool | None
+    topic_required: bool | None
+    default_topic: str | None
+    archived: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A channel in a list.
+
+    Attributes:
+        id: The id of its conversation.
+        channel: Its name, its scope, and what else makes it a channel.
+        description: What it is for.
+        members: The number of agents in it.
+        is_in: Whether the agent that asks is one of them.
+        archived: Whether it is archived.
+    """
+
+    id: str
+    channel: Channel
+    description: str
+    members: int
+    is_in: bool
+    archived: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The channel as `--json` prints it."""
+        more = {"description": self.description, "members": self.members, "in": self.is_in, "archived": self.archived}
+        return {"id": self.id, **self.channel.as_json(), **more}
+
+
+class Channels(OfOneType):
+    """Channels: conversations with a name, which agents find, join and leave.
+
+    A `channel` is given by its name, by `name@project`, or by its id. A name alone means the agent's own project, then
+    `global`, then any other project whose channel it finds. `agent` is who does something; None: the one that the store
+    acts for, or else the store's owner. Each method raises NotFound if there is no such channel that the agent finds.
+    A method that changes a channel copies its file.
+    """
+
+    type = "channel"
+
+    def create(
+        self,
+        name: str,
+        *,
+        agent: str | None = None,
+        scope: str = "project",
+        members: Iterable[str] = (),
+        **settings: Unpack[Settings],
+    ) -> Head:
+        """Make a channel. Its maker is in it, with every right.
+
+        Args:
+            name: Its name: lower-case letters, digits and `-`, at most 80.
+            agent: The agent that makes it.
+            scope: `project`: that of the agent; `global`; or a project, by its id or name.
+            members: The other agents in it, by their ids or names.
+            settings: `access`: `open`, the agents of the scope join as they like; `members`, by invitation, from other
+                projects too; `private`, nobody joins later. `description`. `default`: whether the agents of its scope
+                join it when they are registered, if it is open. `topic_required`: whether a message needs a topic.
+                `default_topic`: that of a message which names none.
+
+        Raises:
+            NotFound: There is no such agent or project.
+            InvalidInput: An argument can't be accepted, or there is such a channel.
+            Refused: The agent may not make it, or not with these members.
+
+        Cost: writing a new file.
+        """
+        maker, stamp = self._who(agent), timestamps.now()
+        where = self._scope(scope, maker and self._store.agents.documents.known(maker))
+        channel = Channel(check_channel_name(name), where)
+        others = [self._store.agents.documents.known(each) for each in members]
+        rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
+        first = joined(None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights)
+        about: Document = {
+            "channel": channel.as_json(),
+            "participants": joined(first, others, stamp, invitedBy=maker or "system", source="manual"),
+            "createdBy": maker,
+        }
+        _set(about, settings)
+        document = new_capsule(channel.id, name, stamp, type="channel", title_set_by="user", metadata=about)
+        try:
+            return write_new(self._store._acting(maker), document)
+        except TakenId:
+            raise InvalidInput(f"there is a channel {name}@{where} already; join it, or choose another name") from None
+
+    def join(self, channel: str, *, agent: str | None = None, source: Source = "manual") -> Head:
+        """Join a channel, or come back to it.
+
+        Args:
+            channel: The channel.
+            agent: The agent that joins.
+            source: Why it joins. `frontmatter` and `default`: a file of its project, or the channel, says so. That
+                brings back nobody who left; and a default nobody who was taken out.
+
+        Raises Refused: it is by invitation (the error says who may invite), or the agent stays out of it.
+        """
+        who = self._store._subject(agent)
+        return self._join(self.resolve(channel, who), who, source)
+
+    def _join(self, id: str, who: str, source: Source) -> Head:
+        def change(head: Document, stamp: str) -> None:
+            people = head["metadata"].get("participants")
+            was = next((each for each in members_in(people) if each.id == who), None)
+            stays_out = was is not None and not was.is_in and (source == "default" or was.opted_out_at)
+            if source != "manual" and stays_out:
+                raise Refused(f"{who} has left {id}, and comes back only by joining it itself", id=id, path="")
+            # Who was invited and left by itself comes back on that invitation.
+            is_back = was is not None and was.is_invited and was.opted_out_at
+            why = {} if is_back else {"invitedBy": "system" if source == "default" else "self", "source": source}
+            head["metadata"]["participants"] = joined(people, [who], stamp, **why)
+
+        return self._change(id, who, change)
+
+    def leave(self, channel: str, *, agent: str | None = None) -> Head:
+        """Leave a channel for good: nothing brings the agent back but itself.
+
+        Args:
+            channel: The channel.
+            agent: The agent that leaves.
+
+        Raises Refused: the agent may not leave it.
+        """
+        who = self._store._subject(agent)
+        return self._change_members(channel, who, lambda people, at: left(people, [who], at, optedOutAt=at))
+
+    def invite(
+        self,
+        channel: str,
+        agents: Iterable[str],
+        *,
+        agent: str | None = None,
+        can_send: bool | None = None,
+        can_leave: bool | None = None,
+        can_invite: bool | None = None,
+        can_manage: bool | None = None,
+    ) -> Head:
+        """Let agents into a channel, of other projects too. Those that are in it stay as they are.
+
+        Args:
+            channel: The channel.
+            agents: The agents, by their ids or names.
+            agent: The agent that invites them.
+            can_send, can_leave, can_invite, can_manage: What they may do there: write, leave, invite others, change the
+                channel and take others out. None: as everybody there.
+
+        Raises Refused: the agent may not invite (the error says who may), or one of them has left for good.
+        """
+        who = self._who(agent)
+        added = [self._store.agents.documents.known(each) for each in agents]
+        rights = {"canSend": can_send, "canLeave": can_leave, "canInvite": can_invite, "canManage": can_manage}
+        about = {"invitedBy": who or "system", "source": "manual"}
+        return self._change_members(channel, who, lambda people, at: joined(people, added, at, **about, **rights))
+
+    def remove(self, channel: str, member: str, *, agent: str | None = None) -> Head:
+        """Take an agent out of a channel. It may be invited again.
+
+        Args:
+            channel: The channel.
+            member: The agent that is taken out.
+            agent: The agent that does it.
+
+        Raises Refused: the agent may not manage the channel.
+        """
+        return self._change_members(channel, self._who(agent), lambda people, at: left(people, [member], at))
+
+    def _change_members(self, channel: str, who: str | None, changed: Callable[[Any, str], Any]) -> Head:
+        def change(head: Document, stamp: str) -> None:
+            head["metadata"]["participants"] = changed(head["metadata"].get("participants"), stamp)
+
+        return self._change(self.resolve(channel, who), who, change)
+
+    def update(self, channel: str, *, agent: str | None = None, **settings: Unpack[Settings]) -> Head:
+        """Change what a channel is. Its name and its scope stay for ever.
+
+        Args:
+            channel: The channel.
+            agent: The agent that changes it.
+            settings: As `create` takes them; None: as it is; an empty text: none. `archived`: whether it is archived.
+
+        Raises InvalidInput, and Refused if the agent may not manage the channel.
+        """
+        who = self._who(agent)
+        return self._change(self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings))
+
+    def get(self, channel: str, *, agent: str | None = None) -> Listed:
+        """Look up a channel.
+
+        Args:
+            channel: The channel.
+            agent: The agent that asks.
+
+        Raises InvalidInput: several projects have one of this name; the error lists them.
+
+        Cost: reading the beginning of its file, if it changed; for a name in another project, as `list`.
+        """
+        who = self._who(agent)
+        for id in self._named(channel, who):
+            if (found := self._found(id, who)) is not None:
+                return found
+        named = [each for each in self.list(agent=who, archived=True) if each.channel.name == channel]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            names = ", ".join(f"{each.channel.name}@{each.channel.scope}" for each in named)
+            raise InvalidInput(f"several projects have a channel {channel}; name one: {names}")
+        whom = "" if who is None else f" that {who} finds"
+        raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
+
+    def resolve(self, channel: str, agent: str | None = None) -> str:
+        """Find the id of a channel. Raises and costs as `get`.
+
+        Args:
+            channel: The channel.
+            agent: The agent that asks.
+        """
+        return self.get(channel, agent=agent).id
+
+    def members(self, channel: str, *, agent: str | None = None) -> list[Member]:
+        """List the agents in a channel, with their rights.
+
+        Args:
+            channel: The channel.
+            agent: The agent that asks.
+
+        Raises Refused: the agent may not read it. Cost: reading the beginning of its file.
+        """
+        who = self._who(agent)
+        head = self._store._acting(who).head(self.resolve(channel, who))
+        return [member for member in head.participants if member.is_in]
+
+    def topics(self, channel: str, *, agent: str | None = None) -> list[Value]:
+        """List the topics of a channel, the latest first: each with the number of its messages and the last one's time.
+
+        Args:
+            channel: The channel.
+            agent: The agent that asks.
+
+        Raises as `members`. Cost: bringing the index up to date.
+        """
+        who = self._who(agent)
+        acting = self._store._acting(who)
+        return acting.index.values_of("topic", acting.head(self.resolve(channel, who)).id)
+
+    def _named(self, text: str, who: str | None) -> list[str]:
+        """The ids that a text may mean, before any channel of this name."""
+        name, _, project = text.partition("@")
+        if "_" in text:  # An id; no name has that.
+            return [text]
+        if project:
+            with suppress(NotFound):
+                return [channel_id(self._scope(project, who), name)]
+        return [] if who is None else [channel_id(self._scope("project", who), name), channel_id(GLOBAL, name)]
+
+    def _found(self, id: str, who: str | None) -> Listed | None:
+        """A channel, if the agent may know that it exists. The head is parsed once, for the next write too."""
+        engine = self._store._whole
+        if engine.exists(KIND, id):
+            with suppress(NotFound, InvalidDocument), engine.transaction(KIND, id) as transaction:
+                object, description = Object.at(transaction.head), transaction.head.metadata.get("description")
+                return _listed(object, description, who, self._store._directory.state(who, object))
+        return None
+
+    def _scope(self, scope: str, who: str | None) -> str:
+        """The scope that is meant by `project`, by `global`, or by the id or name of a project."""
+        if scope == "project" and who is not None:
+            return self._store._directory.profile(who).project or GLOBAL
+        return GLOBAL if scope == GLOBAL else self._store._directory.projects.known(scope)
+
+    def mute(
+        self, conversation: str, on: bool | None = True, *, notify: str | None = None, agent: str | None = None
+    ) -> None:
+        """Say what of a conversation an agent is told.
+
+        Args:
+            conversation: A channel, or the id of any conversation.
+            on: Whether it is muted: nothing in it is unread or wakes the agent, but what mentions it. None: as it is.
+            notify: What wakes the agent: `all`, only what `mentions` it, or `none`. None: as it is.
+            agent: The agent.
+
+        Raises InvalidInput, and Refused if the agent may not read it. Cost: writing a small file.
+        """
+        who = self._store._subject(agent)
+        if notify not in (None, "all", "mentions", "none"):
+            raise InvalidInput(f"notify: all, mentions or none, not {notify[:40]!r}")
+        with suppress(NotFound):
+            conversation = self.resolve(conversation, who)
+        id = self._store._acting(who).head(conversation).id
+        given = {name: value for name, value in (("muted", on), ("notify", notify)) if value is not None}
+
+        def change(document: Document) -> None:
+            reading = document.get("reading") or {}
+            document["reading"] = {**reading, id: {**(reading.get(id) or {}), **given}}
+
+        self._store.agents.documents.edit(who, change)
+
+    def join_defaults(self, agent: str, exclude: Iterable[str] = ()) -> None:
+        """Have an agent join the open default channels of its scope in which it has never been.
+
+        Args:
+            agent: The agent.
+            exclude: Names or ids of channels that it stays out of for good; `*`: all.
+
+        Raises Refused, StorageFailed. Cost: as `list`, and as `join` for each.
+        """
+        excluded = {*exclude}
+        for each in self.list(agent=agent):
+            if each.channel.is_default and each.channel.access == "open" and not each.is_in:
+                with suppress(Refused, NotFound):  # It has left, or the channel changed meanwhile.
+                    self._join(each.id, agent, "default")
+                    if excluded & {"*", each.channel.name, each.id}:
+                        self.leave(each.id, agent=agent)
+
+    def list(self, *, agent: str | None = None, archived: bool = False) -> list[Listed]:
+        """List the channels that an agent finds, in the order of their ids. Notes are no part of it.
+
+        Args:
+            agent: The agent.
+            archived: Whether the archived ones are listed too.
+
+        Raises Refused, StorageFailed. Cost: bringing the index up to date, and some microseconds for each channel.
+        """
+        who = self._who(agent)
+        state = self._store._directory.state(who)
+        heads = (head for head in self._store._whole.index.heads() if head.channel and not head.channel.owner)
+        found = (_listed(Object.listed(head), head.description, who, state) for head in heads)
+        return sorted((each for each in found if each and (archived or not each.archived)), key=lambda each: each.id)
+
+
+def _listed(object: Object, description: str | None, who: str | None, state: State) -> Listed | None:
+    """A channel in a list, if the agent may know that it exists."""
+    channel, there = object.channel, object.present
+    if channel is None or not may(who, "find", object, state).allowed:
+        return None
+    return Listed(object.id, channel, description or "", len(there), who in there, object.archived)
+
+
+def _set(about: Document, settings: Settings) -> None:
+    """Change the settings of a channel in the metadata of its head."""
+    if (access := settings.get("access")) not in (None, *ACCESSES):
+        raise InvalidInput(f"access: one of {', '.join(ACCESSES)}, not {access!r:.40}")
+    for name, value in settings.items():
+        if value is not None:
+            there = about["channel"] if name in _IN_CHANNEL else about
+            there[_IN_CHANNEL.get(name, name)] = None if value == "" else value

@@ -1,0 +1,184 @@
+"""`channels`, and `join`, `leave`, `invite`, `members`, `topics`, `mute`: conversations with a name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from capsule_cli.completion import complete_agent, complete_channel
+from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.options import argument, flag, option
+from capsule_cli.shared.output import answer, listing, one_line
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+_CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
+Channel = Annotated[str, typer.Argument(metavar="CHANNEL", autocompletion=complete_channel, help=_CHANNEL)]
+Agents = Annotated[list[str], typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agents.")]
+Member = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agent.")]
+Access = Literal["open", "members", "private"]
+_ACCESS = "Let in who will (open), who is invited (members), or nobody later (private)."
+Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Say what it is for.")]
+Topic = Annotated[
+    str | None, typer.Option("--default-topic", metavar="TOPIC", help="Give messages without a topic this.")
+]
+
+
+@group.callback()
+def _channels() -> None:
+    """Make channels, and see which there are: conversations that agents find by a name, join and leave."""
+
+
+@commands.command("new")
+def new(
+    name: str = argument("NAME", "Its name: small letters, digits and -.", ...),
+    scope: str = option("--scope SCOPE", "For whom it is: project (the agent's), global, or a project.", "project"),
+    access: Access = option("--access", _ACCESS, "open"),
+    description: Description = None,
+    default: bool = flag("--default", "Let the agents of its scope join it when they are registered."),
+    topic_required: bool = flag("--topic-required", "Refuse messages without a topic."),
+    default_topic: Topic = None,
+    with_: list[str] | None = option(
+        "--with AGENTS", "Add these agents: names with commas between them. Repeatable.", autocompletion=complete_agent
+    ),
+) -> None:
+    """Make a channel with the agent in it, and print its id."""
+    with acting() as (store, agent):
+        head = store.channels.create(
+            name,
+            agent=agent,
+            scope=scope,
+            access=access,
+            description=description or "",
+            default=default,
+            topic_required=topic_required,
+            default_topic=default_topic,
+            members=[one for names in with_ or () for one in names.split(",") if one],
+        )
+    answer(head.as_json(), head.id)
+
+
+@commands.command("list")
+def list_(archived: bool = flag("--archived", "List the archived ones too.")) -> None:
+    """List the channels that the agent finds. Without an agent: all."""
+    with store_of() as store:
+        found = store.channels.list(agent=agent_named(), archived=archived)
+    rows = [
+        (about.name, about.scope, about.access, str(each.members), "in" * each.is_in, each.description)
+        for each in found
+        for about in (each.channel,)
+    ]
+    columns = ("name", "scope", "access", "members", "you", "description")
+    listing([each.as_json() for each in found], columns, rows, "there is no channel", last="description")
+
+
+@commands.command("show")
+def show(channel: Channel) -> None:
+    """Print what is known of a channel."""
+    with store_of() as store:
+        found = store.channels.get(channel, agent=agent_named()).as_json()
+    answer(found, "\n".join(f"{name}: {one_line(str(value))}" for name, value in found.items()))
+
+
+@commands.command("update")
+def update(
+    channel: Channel,
+    access: Access | None = option("--access", _ACCESS),
+    description: Description = None,
+    default: bool | None = typer.Option(None, "--default/--no-default", help="Let the agents of its scope join it."),
+    topic_required: bool | None = typer.Option(None, "--topic-required/--no-topic-required", help="Require a topic."),
+    default_topic: Topic = None,
+) -> None:
+    """Change what a channel is. Its name and its scope stay for ever."""
+    about = {"access": access, "description": description, "default": default}
+    _update(channel, "changed", **about, topic_required=topic_required, default_topic=default_topic)
+
+
+@commands.command("archive")
+def archive(channel: Channel, undo: bool = flag("--undo", "Bring it back.")) -> None:
+    """Take a channel out of the lists."""
+    _update(channel, "brought back" if undo else "archived", archived=not undo)
+
+
+def _update(channel: str, what: str, **fields: Any) -> None:
+    with store_of() as store:
+        head = store.channels.update(channel, agent=agent_named(), **fields)
+    answer(head.as_json(), f"{head.id}: {what}")
+
+
+@commands.command("remove-member")
+def remove_member(channel: Channel, agent: Member) -> None:
+    """Take an agent out of a channel. It may be invited again."""
+    with store_of() as store:
+        head = store.channels.remove(channel, agent, agent=agent_named())
+    answer(head.as_json(), f"{head.id}: removed {one_line(agent)}")
+
+
+@commands.command("join")
+def join(channel: Channel) -> None:
+    """Join a channel, or come back to it."""
+    with acting() as (store, agent):
+        head = store.channels.join(channel, agent=agent)
+    answer(head.as_json(), f"{head.id}: {agent} joined")
+
+
+@commands.command("leave")
+def leave(channel: Channel) -> None:
+    """Leave a channel for good: nothing brings the agent back but itself."""
+    with acting() as (store, agent):
+        head = store.channels.leave(channel, agent=agent)
+    answer(head.as_json(), f"{head.id}: {agent} left")
+
+
+@commands.command("invite")
+def invite(
+    agents: Agents,
+    to: str = option("--to CHANNEL", _CHANNEL, ..., autocompletion=complete_channel),
+    read_only: bool = flag("--read-only", "Don't let them write."),
+    can_invite: bool = flag("--can-invite", "Let them invite others."),
+    can_manage: bool = flag("--can-manage", "Let them change the channel, and take others out."),
+) -> None:
+    """Let agents into a channel, of other projects too."""
+    rights = {"can_send": False if read_only else None}
+    rights |= {"can_invite": can_invite or None, "can_manage": can_manage or None}
+    with store_of() as store:
+        head = store.channels.invite(to, agents, agent=agent_named(), **rights)
+    answer(head.as_json(), f"{head.id}: invited {one_line(', '.join(agents))}")
+
+
+@commands.command("members")
+def members(channel: Channel) -> None:
+    """List the agents in a channel."""
+    from capsule.format.members import as_json
+
+    with store_of() as store:
+        found = store.channels.members(channel, agent=agent_named())
+    rows = [(each.id, each.joined_at, each.invited_by, each.source) for each in found]
+    listing(as_json(found), ("id", "joined", "invited by", "source"), rows, "nobody is in it")
+
+
+@commands.command("topics")
+def topics(channel: Channel) -> None:
+    """List the topics of a channel, the latest first."""
+    with store_of() as store:
+        found = store.channels.topics(channel, agent=agent_named())
+    columns = ("topic", "messages", "last")
+    rows = [tuple(map(str, each)) for each in found]
+    listing([dict(zip(columns, each, strict=True)) for each in found], columns, rows, "it has no topic yet")
+
+
+@commands.command("mute")
+def mute(
+    conversation: str = argument("CHANNEL", "A channel, or the id of any conversation.", ...),
+    undo: bool = flag("--undo", "Unmute it."),
+    notify: Literal["all", "mentions", "none"] | None = option("--notify", "Wake the agent for that instead."),
+) -> None:
+    """Mute a conversation: only what mentions the agent is unread and wakes it."""
+    on = None if notify and not undo else not undo
+    with acting() as (store, agent):
+        store.channels.mute(conversation, on, notify=notify, agent=agent)
+    what = {"muted": on, "notify": notify}
+    told = ", ".join(f"{name}: {value}" for name, value in what.items() if value is not None)
+    answer({"agent": agent, "conversation": conversation, **what}, f"{conversation}: {told}")

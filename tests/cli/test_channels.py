@@ -1,0 +1,89 @@
+"""Channels at the command line, as scripts rely on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def team(capsule: Any, tmp_path: Path) -> Any:
+    """`capsule`, where anna and bob work in one project, and carl in another."""
+    for name, project in (("anna", "api"), ("bob", "api"), ("carl", "web")):
+        (tmp_path / project).mkdir(exist_ok=True)
+        capsule("agents", "register", "--as", name, "--project", str(tmp_path / project))
+    return capsule
+
+
+def test_the_scripts_of_a_channel(team: Any) -> None:
+    words = (
+        "channels",
+        "new",
+        "releases",
+        "--scope",
+        "project",
+        "--access",
+        "members",
+        "--description",
+        "What goes out",
+    )
+    id = team.process(*words, "--as", "anna").line
+    assert team.process(*words, "--as", "anna", expect=2).stdout == ""
+
+    refused = json.loads(team.process("join", "releases", "--as", "bob", "--json", expect=6).stderr)["error"]
+    assert (refused["kind"], refused["id"]) == ("Refused", id) and "anna" in refused["message"]
+    team.process("join", "releases", "--as", "carl", expect=3)
+    team.process("invite", "bob", "--to", "releases", "--as", "anna")
+    assert [each["id"] for each in team.json("members", "releases", "--as", "bob")] == ["anna", "bob"]
+    team.process("append", id, "hello", "--as", "bob")
+    team.process("leave", "releases", "--as", "bob")
+    team.process("invite", "bob", "--to", "releases", "--as", "anna", expect=6)
+    team.process("join", "releases", "--as", "bob")
+    assert [each["id"] for each in team.json("members", "releases")] == ["anna", "bob"]
+
+
+def test_a_list_has_what_the_agent_finds_and_the_owner_sees_all(team: Any) -> None:
+    team("channels", "new", "releases", "--as", "anna", "--access", "members", "--description", "What goes out")
+    team("channels", "new", "news", "--as", "carl", "--topic-required", "--default-topic", "misc", "--default")
+    (bobs,) = team.json("channels", "list", "--as", "bob")
+    assert {name: bobs[name] for name in ("name", "access", "description", "members", "in", "archived")} == {
+        "name": "releases",
+        "access": "members",
+        "description": "What goes out",
+        "members": 1,
+        "in": False,
+        "archived": False,
+    }
+    assert team("channels", "list", "--as", "anna").line.split("\t")[2:] == ["members", "1", "in", "What goes out"]
+    assert {each["name"] for each in team.json("channels", "list")} == {"news", "releases"}
+    news = team.json("channels", "show", "news", "--as", "carl")
+    assert (news["topicRequired"], news["defaultTopic"], news["isDefault"]) == (True, "misc", True)
+    team("channels", "show", "news", "--as", "bob", expect=3)
+
+
+def test_a_channel_is_changed_archived_and_left_by_others_hands(team: Any) -> None:
+    id = team("channels", "new", "news", "--as", "anna", "--with", "bob").line
+    team("channels", "update", "news", "--as", "bob", "--description", "mine", expect=6)
+    team("channels", "update", "news", "--as", "anna", "--access", "members", "--default-topic", "misc", "--default")
+    shown = team.json("channels", "show", id)
+    assert (shown["access"], shown["defaultTopic"], shown["isDefault"]) == ("members", "misc", True)
+    team("channels", "remove-member", "news", "bob", "--as", "anna")
+    assert [each["id"] for each in team.json("members", "news")] == ["anna"]
+    team("channels", "archive", "news", "--as", "anna")
+    assert team.json("channels", "list") == []
+    assert [each["id"] for each in team.json("channels", "list", "--archived")] == [id]
+    team("channels", "archive", "news", "--undo")
+    assert len(team.json("channels", "list")) == 1
+
+
+def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
+    id = team("channels", "new", "news", "--as", "anna").line
+    team("append", id, "hello", "--as", "anna")
+    assert team.json("topics", "news", "--as", "bob") == []
+    assert team.json("mute", "news", "--as", "bob")["muted"] is True
+    assert team.json("mute", "news", "--notify", "none", "--as", "bob")["notify"] == "none"
+    agent = json.loads((team.root / "agents" / "bob.json").read_bytes())
+    assert agent["reading"] == {id: {"muted": True, "notify": "none"}}

@@ -1,0 +1,268 @@
+"""Channels: who comes in, who stays out, what a name means, and what becomes of a membership when a link ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from capsule import InvalidInput, NotFound, Refused, Store
+from tests.processes import Child
+
+API, WEB = "/projects/api", "/projects/web"
+#: Their projects; dora works in none.
+AGENTS = {"anna": API, "bob": API, "carl": WEB, "dora": None}
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        for agent, path in AGENTS.items():
+            store.agents.register(agent, path)
+        yield store
+
+
+def project(store: Store, agent: str) -> str:
+    return store._directory.profile(agent).project
+
+
+def members(store: Store, channel: str) -> list[str]:
+    return [member.id for member in store.channels.members(channel)]
+
+
+def names(store: Store, agent: str) -> list[str]:
+    return [each.channel.name for each in store.channels.list(agent=agent)]
+
+
+def outcome(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except (NotFound, Refused) as error:
+        return type(error).__name__
+    return "in"
+
+
+_OUT = {"carl": "NotFound"}
+_IN_PROJECT = {"bob": "in", "dora": "in"}
+
+
+@pytest.mark.parametrize(
+    ("scope", "access", "joining"),
+    [
+        ("project", "open", _IN_PROJECT | _OUT),
+        ("global", "open", _IN_PROJECT | {"carl": "in"}),
+        ("project", "members", {"bob": "Refused", "dora": "Refused"} | _OUT),
+        ("global", "members", dict.fromkeys(("bob", "carl", "dora"), "Refused")),
+        ("global", "private", dict.fromkeys(("bob", "carl", "dora"), "NotFound")),
+    ],
+)
+def test_who_joins_a_channel_depends_on_its_scope_and_access(
+    store: Store, scope: str, access: str, joining: dict[str, str]
+) -> None:
+    id = store.channels.create("news", agent="anna", scope=scope, access=access).id
+    listed = {agent for agent in joining if names(store, agent)}
+    assert listed == {agent for agent, end in joining.items() if end != "NotFound"}
+    assert {agent: outcome(lambda a=agent: store.channels.join(id, agent=a)) for agent in joining} == joining
+    assert set(members(store, id)) == {"anna"} | {agent for agent, end in joining.items() if end == "in"}
+
+
+def test_a_refusal_says_who_may_invite(store: Store) -> None:
+    store.channels.create("releases", agent="anna", access="members")
+    with pytest.raises(Refused, match="anna"):
+        store.channels.join("releases", agent="bob")
+    store.channels.invite("releases", ["bob"], agent="anna")
+    with pytest.raises(Refused):
+        store.channels.invite("releases", ["dora"], agent="bob")
+    store.channels.invite("releases", ["carl"], agent="anna", can_invite=True)
+    store.channels.invite(store.channels.resolve("releases", "carl"), ["dora"], agent="carl")
+    assert [(each.id, each.invited_by) for each in store.channels.members("releases", agent="bob")] == [
+        ("anna", "self"),
+        ("bob", "anna"),
+        ("carl", "anna"),
+        ("dora", "carl"),
+    ]
+
+
+_COMES_BACK: dict[str, Callable[[Store, str], Any]] = {
+    "invite": lambda store, id: store.channels.invite(id, ["bob"], agent="anna"),
+    "the owner": lambda store, id: store.channels.invite(id, ["bob"]),
+    "default": lambda store, id: store.channels.join_defaults("bob"),
+    "frontmatter": lambda store, id: store.channels.join(id, agent="bob", source="frontmatter"),
+    "itself": lambda store, id: store.channels.join(id, agent="bob"),
+}
+
+
+@pytest.mark.parametrize(
+    ("access", "how", "by", "is_back"),
+    [
+        ("open", "left", "invite", False),
+        ("open", "left", "the owner", False),
+        ("open", "left", "default", False),
+        ("open", "left", "frontmatter", False),
+        ("open", "left", "itself", True),
+        ("members", "left", "invite", False),
+        ("members", "left", "itself", True),
+        ("open", "removed", "invite", True),
+        ("open", "removed", "default", False),
+        ("open", "removed", "frontmatter", True),
+        ("members", "removed", "invite", True),
+        ("members", "removed", "the owner", True),
+        ("members", "removed", "itself", False),
+    ],
+)
+def test_who_opted_out_comes_back_by_itself_and_who_was_removed_by_others(
+    store: Store, access: str, how: str, by: str, is_back: bool
+) -> None:
+    id = store.channels.create("news", agent="anna", access=access, default=True).id
+    store.channels.invite(id, ["bob"], agent="anna")
+    if how == "left":
+        store.channels.leave(id, agent="bob")
+    else:
+        store.channels.remove(id, "bob", agent="anna")
+    assert members(store, id) == ["anna"]
+    outcome(lambda: _COMES_BACK[by](store, id))
+    assert ("bob" in members(store, id)) is is_back
+
+
+def test_an_agent_of_another_project_that_left_comes_back_on_its_invitation(store: Store) -> None:
+    id = store.channels.create("crew", agent="anna", access="members").id
+    store.channels.invite(id, ["carl"], agent="anna")
+    store.channels.leave("crew", agent="carl")
+    store.channels.join(id, agent="carl")
+    assert members(store, id) == ["anna", "carl"]
+    store.channels.remove(id, "carl", agent="anna")
+    assert outcome(lambda: store.channels.join(id, agent="carl")) == "NotFound"
+
+
+@pytest.mark.parametrize(
+    ("rights", "refused"),
+    [
+        ({}, {"invite", "update", "remove"}),
+        ({"can_send": False}, {"append", "invite", "update", "remove"}),
+        ({"can_leave": False}, {"leave", "invite", "update", "remove"}),
+        ({"can_invite": True}, {"update", "remove"}),
+        ({"can_manage": True}, {"invite"}),
+    ],
+)
+def test_a_member_does_what_its_rights_say(store: Store, rights: dict[str, bool], refused: set[str]) -> None:
+    id = store.channels.create("crew", agent="anna", access="members").id
+    store.channels.invite(id, ["bob"], agent="anna", **rights)
+    acts: dict[str, Callable[[], Any]] = {
+        "append": lambda: store.beside(agent="bob").append(id, content="hi"),
+        "invite": lambda: store.channels.invite(id, ["dora"], agent="bob"),
+        "update": lambda: store.channels.update(id, description="ours", agent="bob"),
+        "remove": lambda: store.channels.remove(id, "anna", agent="bob"),
+        "leave": lambda: store.channels.leave(id, agent="bob"),
+    }
+    assert {name for name, act in acts.items() if outcome(act) == "Refused"} == refused
+
+
+def test_the_members_of_a_private_channel_are_fixed(store: Store) -> None:
+    id = store.channels.create("plan", agent="anna", access="private", members=["bob"]).id
+    for change in (
+        lambda: store.channels.invite(id, ["dora"], agent="anna"),
+        lambda: store.channels.leave(id, agent="bob"),
+        lambda: store.channels.remove(id, "bob", agent="anna"),
+        lambda: store.channels.update(id, access="open", agent="anna"),
+    ):
+        assert outcome(change) == "Refused"
+    store.channels.invite(id, ["dora"])
+    assert members(store, id) == ["anna", "bob", "dora"]
+
+
+def test_a_name_is_taken_once_in_a_scope(store: Store) -> None:
+    id = store.channels.create("news", agent="anna").id
+    assert id == f"channel_{project(store, 'anna')}_news"
+    for agent in ("anna", "bob"):
+        with pytest.raises(InvalidInput, match="news"):
+            store.channels.create("news", agent=agent)
+    store.channels.create("news", agent="carl")
+    store.channels.create("news", agent="bob", scope="global")
+    assert len({each.id for each in store.channels.list()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("News", {}),
+        ("a_b", {}),
+        ("x" * 81, {}),
+        ("", {}),
+        ("news", {"access": "closed"}),
+        ("news", {"scope": "nowhere"}),
+        ("news", {"members": ["zoe"]}),
+    ],
+)
+def test_what_is_no_channel_is_not_made(store: Store, name: str, settings: dict[str, Any]) -> None:
+    with pytest.raises((InvalidInput, NotFound)):
+        store.channels.create(name, agent="anna", **settings)
+    assert store.channels.list() == []
+
+
+def test_what_a_channel_is_can_be_changed_but_for_its_name_and_scope(store: Store) -> None:
+    store.channels.create("news", agent="anna", description="old", default_topic="misc")
+    store.channels.update("news", agent="anna", description="new", topic_required=True, default_topic="")
+    (listed,) = store.channels.list(agent="bob")
+    channel = listed.channel
+    assert (listed.description, channel.topic_required, channel.default_topic) == ("new", True, "")
+    assert (listed.members, listed.is_in, channel.access) == (1, False, "open")
+    store.channels.update("news", archived=True)
+    assert (store.channels.list(), len(store.channels.list(archived=True))) == ([], 1)
+    store.channels.join("news", agent="bob")
+
+
+def test_what_one_is_told_of_stands_in_the_document_of_the_agent(store: Store) -> None:
+    store.channels.create("news", agent="anna")
+    store.channels.mute("news", agent="bob")
+    store.channels.mute("news", None, notify="mentions", agent="bob")
+    id = store.channels.resolve("news")
+    assert store.agents.documents.read("bob")["reading"] == {id: {"muted": True, "notify": "mentions"}}
+    store.channels.mute(id, False, agent="bob")
+    assert store.agents.documents.read("bob")["reading"] == {id: {"muted": False, "notify": "mentions"}}
+    with pytest.raises(InvalidInput):
+        store.channels.mute(id, notify="some", agent="bob")
+    with pytest.raises(NotFound):
+        store.channels.mute(id, agent="carl")
+
+
+def test_the_topics_of_a_channel_are_those_of_its_messages(store: Store) -> None:
+    id = store.channels.create("news", agent="anna").id
+    for topic in ("api", "web", "api"):
+        store.append(id, content="hello", topic=topic)
+    found = store.channels.topics("news", agent="bob")
+    assert [(name, count) for name, count, _ in found] == [("api", 2), ("web", 1)]
+    with pytest.raises(NotFound):
+        store.channels.topics(id, agent="carl")
+
+
+MAKES = """
+with Store.open(sys.argv[1]) as store:
+    say()
+    hear()
+    made = []
+    for number in range(20):
+        try:
+            store.channels.create(f"n{number}", agent=sys.argv[2], scope="global")
+            made.append(number)
+        except CapsuleError as error:
+            assert type(error).__name__ == "InvalidInput", error
+    say(made)
+"""
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_make_one_channel_at_a_moment_one_does(root: Any, child: Callable[..., Child]) -> None:
+    with Store.open(root) as store:
+        for agent in ("anna", "bob"):
+            store.agents.register(agent)
+        sides = [child(MAKES, store.root, agent) for agent in ("anna", "bob")]
+        for side in sides:
+            side.hear()
+        for side in sides:
+            side.say()
+        made = [set(side.hear()) for side in sides]
+        assert made[0] | made[1] == set(range(20))
+        assert not made[0] & made[1]
+        for agent, numbers in zip(("anna", "bob"), made, strict=True):
+            assert all(members(store, f"n{number}") == [agent] for number in numbers)
