@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from capsule import Filter, NotFound, Refused, Store
+from capsule import NotFound, Refused, Store
 from capsule.engines.index.index import Index
 from capsule.engines.interface import Engine
 from capsule.store.view import HANDED_ON, HANDED_ON_BY_THE_INDEX, AgentView, IndexView
+from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL
 from tests.messaging.making import EARLY, LATE, branched, make
 
 
@@ -19,52 +19,6 @@ def store(each_store: Store) -> Store:
     return each_store
 
 
-#: Every way to ask for one conversation by its id.
-BY_ID: dict[str, Callable[[Store, str], Any]] = {
-    "read": lambda store, id: store.read(id),
-    "document": lambda store, id: store.document(id),
-    "load": lambda store, id: store.load(id),
-    "tail": lambda store, id: store.tail(id, 5),
-    "tail_entries": lambda store, id: store.tail_entries(id, 5),
-    "head": lambda store, id: store.head(id),
-    "page": lambda store, id: store.page(id),
-    "page around": lambda store, id: store.page(id, around="@last"),
-    "find_message": lambda store, id: store.find_message(id, "@last"),
-    "path": lambda store, id: store.branches.path(id),
-    "tree": lambda store, id: store.branches.tree(id),
-    "alternatives": lambda store, id: store.branches.alternatives(id, "@last"),
-    "slot": lambda store, id: store.branches.slot(id),
-    "dry removal": lambda store, id: store.branches.remove(id, "@last", dry_run=True),
-    "switch": lambda store, id: store.branches.switch(id, f"{id}-two"),
-    "context": lambda store, id: store.context.get(id),
-    "conflicts": lambda store, id: store.conflicts.list(id),
-    "title by rule": lambda store, id: store.titles.by_rule(id),
-    "fork": lambda store, id: store.forks.create(id),
-    "summarize": lambda store, id: store.summaries.add(id, "text"),
-    "mark": lambda store, id: store.summaries.mark(id),
-    "lock": lambda store, id: store.locks.take(id).__exit__(None, None, None),
-    "unlock": lambda store, id: store.locks.release(id, force=True),
-    "version": lambda store, id: store.versions.restore(id, store._whole.document("conversations", id)),
-    "migrate": lambda store, id: store.edits.migrate(id, check=True),
-}
-#: Every way to ask for all of them; the answer as text.
-FOR_ALL: dict[str, Callable[[Store], Any]] = {
-    "ids": lambda store: store.ids(),
-    "heads": lambda store: list(store.heads()),
-    "list": lambda store: store.list(Filter(archived=None)).heads,
-    "search": lambda store: store.search("first").hits,
-    "search for titles": lambda store: store.search("Team", title_only=True).hits,
-    "stats": lambda store: store.stats(),
-    "locks": lambda store: list(store.locks.list()),
-    "forks": lambda store: store.forks.list("plan"),
-    "summaries": lambda store: store.summaries.list("plan"),
-    "changes": lambda store: store.changes(CURSOR[0]).changes,
-    "wait": lambda store: store.wait_for_changes(CURSOR[0], timeout_s=0).changes,
-    "conflicts": lambda store: store.conflicts.list(),
-    "latest": lambda store: store.resolve("@last"),
-    "trash": lambda store: [store.trash.list(), store.trash.removed()],
-}
-CURSOR: list[str] = []
 CARL = {"id": "carl", "joinedAt": EARLY, "leftAt": LATE}
 
 
@@ -78,12 +32,12 @@ def test_a_conversation_that_an_agent_is_not_in_is_refused(store: Store, ask: st
     assert not any(said in refused.value.message for said in ("Team", "first", "anna"))
 
 
-@pytest.mark.parametrize("ask", sorted(BY_ID.keys() - {"version"}))
+@pytest.mark.parametrize("ask", sorted(BY_ID.keys() - {"versions.restore"}))
 @pytest.mark.parametrize("id", ["team", "direct_anna_bob"])
 def test_a_participant_and_the_owner_are_answered(store: Store, ask: str, id: str) -> None:
     branched(store, id, "anna", "bob", type="direct" if id != "team" else "group")
     BY_ID[ask](store, id)
-    if ask != "switch":  # That hides what others said.
+    if ask != "branches.switch":  # That hides what others said.
         BY_ID[ask](store.beside(agent="bob"), id)
 
 
@@ -103,7 +57,7 @@ def test_no_answer_about_all_conversations_has_one_that_the_agent_is_not_in(stor
         seen = {agent: repr(FOR_ALL[ask](store.beside(agent=agent))).lower() for agent in ("eve", "carl", "anna")}
         assert "team" not in seen["eve"]
         assert "team" not in seen["carl"]
-        assert ("team" in seen["anna"]) == (ask != "conflicts")
+        assert ("team" in seen["anna"]) == (ask != "conflicts.list")
 
 
 def test_a_prefix_names_no_conversation_that_the_agent_is_not_in(store: Store) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capsule import Refused, Store
+from tests.messaging.doors import WRITES
 from tests.messaging.making import EARLY, LATE, branched, make
 
 
@@ -16,25 +17,8 @@ def store(each_store: Store) -> Store:
     return each_store
 
 
-WRITES: dict[str, Callable[[Store, str], Any]] = {
-    "append": lambda store, id: store.append(id, content="hello"),
-    "append_many": lambda store, id: store.append_many(id, [{"role": "user", "content": "hello"}]),
-    "append_once": lambda store, id: store.append_once(id, "key", content="hello"),
-    "rename": lambda store, id: store.rename(id, "Other"),
-    "tag": lambda store, id: store.tag(id, "red"),
-    "archive": lambda store, id: store.archive(id),
-    "suggest a title": lambda store, id: store.titles.suggest(id, "Other", instead_of=id.title()),
-    "set a context": lambda store, id: store.context.set(id, {"fullContext": "text", "metadata": {}}),
-    "edit": lambda store, id: store.edits.message(id, f"{id}-first", "other"),
-    "remove": lambda store, id: store.branches.remove(id, f"{id}-first"),
-    "revise": lambda store, id: store.branches.revise(id, f"{id}-first", "other"),
-    "regenerate": lambda store, id: store.branches.regenerate(id, "other"),
-    "switch": lambda store, id: store.branches.switch(id, f"{id}-one"),
-    "delete": lambda store, id: store.delete(id),
-    "delete with forks": lambda store, id: store.forks.delete(id),
-}
 #: What a participant may do with a message of another one there, and what with its own.
-OTHERS = {"append", "append_many", "append_once", "rename", "tag", "suggest a title", "set a context"}
+OTHERS = {"append", "append_many", "append_once", "rename", "tag", "titles.suggest", "context.set"}
 
 
 def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
@@ -63,7 +47,7 @@ def test_a_participant_of_a_group_writes_what_the_rule_says(store: Store, write:
 @pytest.mark.parametrize("write", WRITES)
 def test_one_of_a_direct_never_renames_it_and_a_third_agent_writes_nothing(store: Store, write: str) -> None:
     branched(store, "direct_anna_bob", "anna", "bob", type="direct")
-    done = OTHERS - {"rename", "suggest a title"}
+    done = OTHERS - {"rename", "titles.suggest"}
     assert outcome(store.beside(agent="eve"), WRITES[write], "direct_anna_bob") == "refused"
     found = outcome(store.beside(agent="bob"), WRITES[write], "direct_anna_bob")
     assert found == ("done" if write in done else "refused")
@@ -75,7 +59,7 @@ def test_not_even_the_owner_renames_or_archives_a_direct(store: Store, write: st
     assert outcome(store, WRITES[write], "direct_anna_bob") == "refused"
 
 
-@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"rename", "archive", "suggest a title"}))
+@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"rename", "archive", "titles.suggest"}))
 def test_the_owner_may_do_the_rest(store: Store, write: str) -> None:
     branched(store, "direct_anna_bob", "anna", "bob", type="direct")
     assert outcome(store, WRITES[write], "direct_anna_bob") == "done"
@@ -88,7 +72,7 @@ def test_a_conversation_without_participants_is_written_by_every_agent(store: St
     assert outcome(store.beside(agent="eve"), WRITES[write], "plan") == "done"
 
 
-@pytest.mark.parametrize("write", ["edit", "remove"])
+@pytest.mark.parametrize("write", ["edits.message", "branches.remove"])
 def test_an_agent_changes_and_removes_its_own_messages(store: Store, write: str) -> None:
     branched(store, "team", "anna", "bob")
     assert outcome(store.beside(agent="anna"), WRITES[write], "team") == "done"
