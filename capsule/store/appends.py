@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 _LONGEST_KEY = 256
 #: The fields that a second request under the same key must repeat.
-_SAME = ("role", "content", "from", "parent", "replyTo")
+_SAME = ("role", "content", "from", "parent", "replyTo", "thread", "topic")
 
 
 def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[Entry], bool]:

@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 #: Chooses the places of the messages to remove, and gives the place of the requested one, if any.
 Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
 #: What a new version of a message takes over from the old one.
-_SAME_IN_A_BRANCH = ("from", "replyTo", "toolCallId", "attachments")
+_SAME_IN_A_BRANCH = ("from", "replyTo", "thread", "topic", "toolCallId", "attachments")
 
 
 class Branches:

@@ -37,6 +37,8 @@ _log = logging.getLogger("capsule")
 _COPIED = ("mcpServers", "description")
 #: Characters of a channel's name, and of the copy's id, in the name of a copy.
 _OF_EACH = 39
+#: Fields that name another message, besides `parent`.
+_NAMING = ("replyTo", "thread")
 
 
 def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
@@ -111,7 +113,7 @@ class Forks:
         first_text = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
         new_ids = ids.message_ids_at([_ms(entry) for entry in path])
         renamed = dict(zip((entry["id"] for entry in path), new_ids, strict=True))
-        left_out = {"parent", "replyTo"} if attachments else {"parent", "replyTo", "attachments"}
+        left_out = {"parent", *_NAMING} if attachments else {"parent", *_NAMING, "attachments"}
         type = str(about.get("type") or "chat")
         document = new.new_capsule(
             new_id,
@@ -125,7 +127,7 @@ class Forks:
             [
                 {key: value for key, value in entry.items() if key not in left_out}
                 | {"id": message}
-                | ({"replyTo": renamed[entry["replyTo"]]} if entry.get("replyTo") in renamed else {})
+                | {name: renamed[entry[name]] for name in _NAMING if entry.get(name) in renamed}
                 for entry, message in zip(path, new_ids, strict=True)
             ],
             context=source.get("context"),

@@ -90,3 +90,14 @@ def test_participants_are_merged_by_id_and_of_leaving_and_joining_the_later_coun
         assert merged(base, ours, theirs) == after
         assert not merge(*map(group, (base, ours, theirs))).conflicts
     assert members_in([gone | {"joinedAt": second}])[0].is_in
+
+
+def test_of_two_accesses_of_a_channel_the_closer_one_stands_until_a_person_decides() -> None:
+    for one, other, kept in [("open", "members", "members"), ("private", "members", "private")]:
+        versions = [group(None) for _ in range(3)]
+        for version, access in zip(versions, ("open" if one != "open" else "private", one, other), strict=True):
+            version["metadata"] |= {"type": "channel", "channel": {"name": "a", "access": access}}
+        for sides in (versions, [versions[0], versions[2], versions[1]]):
+            result = merge(*sides)
+            assert result.document["metadata"]["channel"] == {"name": "a", "access": kept}
+            assert [conflict.field for conflict in result.conflicts] == ["metadata.channel.access"]

@@ -6,12 +6,14 @@ import difflib
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import InvalidDocument
 from capsule.format import codec, validation
+from capsule.format.fields import PARTS, Field
 from capsule.format.new import new_capsule
 from capsule.format.text.readable import as_text, readable
 from tests.format.test_cleaning import DOCUMENT
@@ -195,3 +197,12 @@ def test_a_change_behind_a_cut_shows() -> None:
     [was, now] = changed(one, other)
     assert was.startswith(f"-description: {'a' * 200}... (1001 characters, ")
     assert now.startswith(f"+description: {'a' * 200}... (1001 characters, ")
+
+
+@pytest.mark.parametrize("field", PARTS["history"], ids=lambda field: field.name)
+def test_each_field_of_a_message_can_be_seen(field: Field) -> None:
+    value: Any = {"objects": [{"a": 1}], "object": {"a": 1}, "mentions": {"valid": ["a"]}, "share": 0.5}.get(
+        field.kind, "2025-01-13T08:00:00.000Z"
+    )
+    hidden = field.name in ("id", "parent")  # Of a branch, what it answers is told.
+    assert (lines(said(0, "Hello") | {field.name: value}) == lines(said(0, "Hello"))) == hidden

@@ -56,10 +56,10 @@ def test_a_reply_in_a_fork_names_the_copy_of_the_message_it_is_a_reply_to(store:
     id = store.create(type="group", messages=[{"role": "user", "content": "one"}]).id
     first = str(store.load(id).history[0].id)
     for reply_to in (first, "not-there"):
-        store.append(id, content="two", reply_to=reply_to)
+        store.append(id, content="two", reply_to=reply_to, thread=reply_to)
     one, two, three = store.load(store.forks.create(id).id).history
-    assert two.reply_to == one.id != first
-    assert "reply_to" not in three.model_fields_set
+    assert two.reply_to == two.thread == one.id != first
+    assert not {"reply_to", "thread"} & three.model_fields_set
 
 
 def test_an_empty_conversation_and_one_with_the_longest_title_can_be_forked(store: Store) -> None:

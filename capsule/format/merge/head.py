@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from capsule.format.fields import names
+from capsule.format.fields import ACCESSES, names
 from capsule.format.members import id_of, precedence
 from capsule.format.merge.conflicts import Conflict, Recorded
 from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, merged_set, same
@@ -95,8 +95,11 @@ class Heads:
         return merged(base, ours, theirs, self._clash, where) or ABSENT
 
     def _clash(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
-        """Both changed a field, and no rule says which stands; until a person does, the value decides."""
-        kept = max(ours, theirs, key=bytes_of)
+        """Both changed a field, and no rule says which stands; until a person does, the value decides.
+
+        Of two accesses of a channel it is the closer one.
+        """
+        kept = max(ours, theirs, key=lambda value: (_closeness(where, value), bytes_of(value)))
         self.conflicts.append(Conflict.of(where, ours, theirs, kept))
         return kept
 
@@ -171,6 +174,13 @@ class Heads:
         if "title" in result.fields and title.get("titleSetAt"):
             result.set_at("title", title["title"], title["titleSetAt"])
         return result.as_json()
+
+
+def _closeness(where: tuple[str, ...], value: Any) -> int:
+    """How many an access of a channel keeps out; 0 of any other field."""
+    if where != ("metadata", "channel", "access"):
+        return 0
+    return ACCESSES.index(value) if value in ACCESSES else len(ACCESSES)
 
 
 def _title_of(document: Document) -> dict[str, Any]:

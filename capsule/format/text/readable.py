@@ -41,6 +41,9 @@ _TOLD = frozenset({"tags", "lock", "titleSetBy", "titleSetAt", "type", "conflict
 #: What a conversation has of which nothing is known.
 _USUAL: dict[str, Any] = {"mode": "api", "isSummary": False, "pinned": False, "archived": False}
 _CAPSULE, _ABOUT, _MESSAGE = (frozenset(names(part)) for part in ("", "metadata", "history"))
+#: The fields of a message that have words of their own, or none; each other one has a line.
+_WORDED = frozenset({"role", "content", "timestamp", "id", "parent", "from", "replyTo", "editedAt", "model"})
+_WORDED |= {"toolCalls", "toolCallId", "reasoning", "attachments"}
 _WAYS = {"1": "st", "2": "nd", "3": "rd"}
 
 
@@ -186,7 +189,7 @@ def _message(entry: Message, branch: str) -> Iterator[str]:
     for attached in entry.get("attachments") or ():
         yield f"  attached {_plain(attached)}"
     for name, value in entry.items():
-        if (name == "metadata" or name not in _MESSAGE) and value not in (None, {}):
+        if name not in _WORDED and value not in (None, {}):
             yield f"  {_field(name, _MESSAGE)}: {_plain(value)}"
 
 
