@@ -24,6 +24,10 @@ SOUND = """
 MEMBERS = """
     SELECT id, agent, damaged != '', gone FROM members LEFT JOIN capsules ON capsules.num = capsule ORDER BY id, agent
 """
+FACTS = """
+    SELECT capsules.id, at, path, type, value, damaged != '', gone FROM facts
+    LEFT JOIN messages ON messages.num = message LEFT JOIN capsules ON capsules.num = capsule ORDER BY 1, 2, 3, 4, 5
+"""
 AGENTS = ("anna", "bob")
 
 
@@ -56,8 +60,13 @@ def state(store: Store) -> dict[str, Any]:
         assert all(titles), "a title that is not found"
         members = db.execute(MEMBERS).fetchall()
         assert all(gone == 0 for *_, gone in members), "a member of a conversation that is gone"
-        sound = [row[:2] for row in members if not row[2]]
-        return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, "members": sound}
+        facts = db.execute(FACTS).fetchall()
+        assert all(gone == 0 for *_, gone in facts), "a fact of a message that is gone"
+        told = {
+            "members": [row[:2] for row in members if not row[2]],
+            "facts": [row[:5] for row in facts if not row[5]],
+        }
+        return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, **told}
 
     # What the index remembers of the answers before is the same as what it reads.
     mine = {agent: sorted(store.index.of_agent(agent), key=lambda mine: mine.id) for agent in AGENTS}

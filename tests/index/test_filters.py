@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
 from capsule.engines.index import facts
+from capsule.engines.index.hidden import hide
 from capsule.format import codec
-from capsule.format.filters import DEEPEST, LONGEST_TEXT, MOST_TESTS
+from capsule.format.filters import DEEPEST, LONGEST_TEXT, MOST_TESTS, parse
 from tests.index.filtering import fits
 from tests.messaging.making import EARLY, LATE, make
 
@@ -99,6 +102,20 @@ def test_each_operator_finds_the_messages_that_fit(store: Store, where: dict[str
     assert places(store, where) == expected
     assert [place.place for place in store.index.messages_with(where)] == expected
     assert [place for place, entry in enumerate(FIELDS) if fits(entry, where)] == expected
+
+
+#: All words of a condition in SQL.
+SQL = {"AND", "BETWEEN", "BY", "FROM", "IN", "INDEXED", "NOT", "OR", "SELECT", "TRUE", "WHERE", "facts_by_value"}
+SQL |= {"facts", "instr", "json_each", "m.num", "message", "path", "type", "value"}
+
+
+@pytest.mark.parametrize("where", [where for where, _ in TABLE], ids=lambda given: str(given)[:60])
+def test_nothing_that_a_caller_gives_becomes_sql(store: Store, where: dict[str, Any]) -> None:
+    def text(db: sqlite3.Connection) -> str:
+        return facts.Conditions(db, hide(db, {})).of(parse(where))[0]
+
+    words = re.findall(r"[^\s()?,<>=]+", store.index.query(text))
+    assert {word for word in words if word != "''" and not word.isdecimal()} <= SQL
 
 
 def test_words_and_filters_narrow_together_and_titles_are_not_found_by_a_filter(store: Store) -> None:

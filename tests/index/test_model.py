@@ -78,7 +78,8 @@ class Indexed(RuleBasedStateMachine):
         if id := self._sound(which):
             store = self.other if through_other else self.store
             with suppress(Locked):  # The other may have locked it.
-                store.append_many(id, [{"role": "assistant", "content": text, "reasoning": "so"} for text in texts])
+                more = {"reasoning": "so", "topic": texts[0], "metadata": {"of": {"words": texts}}}
+                store.append_many(id, [{"role": "assistant", "content": text, **more} for text in texts])
 
     @rule(which=WHICH, place=PLACE, text=WORDS)
     def answer_an_older_one(self, which: int, place: int, text: str) -> None:
@@ -147,6 +148,8 @@ class Indexed(RuleBasedStateMachine):
         path, document = opened
         for message in document["history"]:
             message["content"] = message["content"].replace(*by)
+            if "topic" in message:
+                message["topic"] = message["topic"].replace(*by)
         self._save(path, codec.encode(document), True)
 
     @rule(which=WHICH, node=PLACE)
