@@ -1,7 +1,7 @@
 """Measure the store, side by side with what one would use instead.
 
 A whole run takes about three quarters of an hour, and writes RESULTS.md and results.json here and the plots into docs/.
-Each measurement is kept as it is done, in build/benchmarks/COMMIT; `--resume` takes what is there of this commit.
+Each measurement is kept in build/benchmarks, with its commit and its time; `--resume` takes what is there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=WORKS, metavar="NAME", help=f"some of: {', '.join(WORKS)}")
     parser.add_argument("--quick", action="store_true", help="about a minute: fewer rounds, smaller sizes")
-    parser.add_argument("--resume", action="store_true", help="take what was measured at this commit, and go on")
+    parser.add_argument("--resume", action="store_true", help="take what was measured before, and measure the rest")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
     parser.add_argument("--output", type=Path, help="write RESULTS.md, results.json and the plots into this directory")
     parser.add_argument("--directory", type=Path, help="where to work; default: a temporary directory on a real disk")
@@ -53,7 +53,7 @@ def main() -> int:
     reports: dict[str, Report] = {}
     start = time.monotonic()
     modules = {name: import_module(f"benchmarks.{name}") for name in works}  # A missing name fails now.
-    kept = _HERE.parent / "build" / "benchmarks" / f"{environment.commit()}{'-quick' if asked.quick else ''}"
+    kept = _HERE.parent / "build" / "benchmarks" / ("quick" if asked.quick else "full")
     kept.mkdir(parents=True, exist_ok=True)
     shared = Path(tempfile.mkdtemp(prefix="capsule-bench-", dir=parent))
     try:
@@ -65,6 +65,7 @@ def main() -> int:
             directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shared))
             bench = Bench(directory, shared, asked.quick, progress, asked.basic_memory)
             reports[name] = modules[name].run(bench)
+            reports[name].run = environment.moment()
             file.write_text(reports[name].as_text(), "utf-8")
             shutil.rmtree(directory, ignore_errors=True)
     finally:

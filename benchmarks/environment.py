@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["commit", "disk_directory", "file_system", "record"]
+__all__ = ["disk_directory", "file_system", "moment", "record"]
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _VERSIONS = (
@@ -51,9 +51,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def commit() -> str:
-    """The commit that is measured."""
-
+def _commit() -> str:
     def git(*words: str) -> str:
         done = subprocess.run(
             ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30, check=True
@@ -74,14 +72,20 @@ def _version(name: str) -> str:
         return "absent"
 
 
+def moment() -> dict[str, str]:
+    """When, at which commit and beside what load a measurement was made."""
+    return {
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "load of the last minute": f"{os.getloadavg()[0]:.2f}",
+    }
+
+
 def record(directory: Path, *, quick: bool, seconds: float) -> dict[str, str]:
     """What a reader needs to judge the figures by."""
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit(),
         "run": f"{'quick' if quick else 'full'}, {seconds / 60:.1f} minutes",
         "processor": f"{_processor()}, {os.cpu_count()} cores",
-        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5, 15 minutes, at the end)",
         "system": f"{platform.system()} {platform.release()}",
         "file system": file_system(directory),
         "Python": sys.version.split()[0],

@@ -78,12 +78,17 @@ class Table:
 
 @dataclass(slots=True)
 class Report:
-    """What one measurement found."""
+    """What one measurement found.
+
+    Attributes:
+        run: When it was made, and on what.
+    """
 
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    run: dict[str, str] = field(default_factory=dict)
 
     def as_text(self) -> str:
         """The report as JSON, which `of_text` reads."""
@@ -94,7 +99,7 @@ class Report:
         """The report that `as_text` wrote."""
         told = json.loads(text)
         tables = [Table(**table | {"rows": [*map(tuple, table["rows"])]}) for table in told["tables"]]
-        return cls(tables, [Bar(**bar) for bar in told["bars"]], told["data"], told["skipped"])
+        return cls(tables, [Bar(**bar) for bar in told["bars"]], told["data"], told["skipped"], told["run"])
 
 
 def micro(seconds: float) -> str:

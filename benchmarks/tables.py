@@ -121,8 +121,8 @@ def markdown(about: Mapping[str, str], reports: Mapping[str, Report], drawn: lis
     lines = [
         "# Results",
         "",
-        "Written by `python -m benchmarks` (`make bench`), from one run on one machine. Contestants of a table took",
-        "turns in one loop, so the ratios hold where the absolute figures would not.",
+        "Written by `python -m benchmarks` (`make bench`), on one machine. Contestants of a table took turns in one",
+        "loop, so the ratios hold where the absolute figures would not.",
         "",
         "## Bars",
         "",
@@ -141,6 +141,9 @@ def markdown(about: Mapping[str, str], reports: Mapping[str, Report], drawn: lis
     if skipped:
         lines += ["## Left out", "", *(f"- {name}: {reason}" for name, reason in skipped.items()), ""]
     lines += ["## The run", "", *_rows(("", " "), list(about.items()))]
+    runs = [(name, *report.run.values()) for name, report in reports.items() if report.run]
+    if runs:
+        lines += _rows(("measurement", *next(iter(reports.values())).run), runs, left=3)
     return "\n".join(lines)
 
 
@@ -150,6 +153,6 @@ def as_json(about: Mapping[str, str], reports: Mapping[str, Report]) -> str:
         "environment": dict(about),
         "bars": [bar.as_json() for bar in _all_bars(reports)],
         "skipped": _skipped(reports),
-        "measurements": {name: report.data for name, report in reports.items()},
+        "measurements": {name: report.run | report.data for name, report in reports.items()},
     }
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
