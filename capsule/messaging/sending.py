@@ -99,7 +99,7 @@ class Sending:
         if sum(target is not None for target in (to, conversation, channel)) > 1:
             raise InvalidInput("give one of `to`, `conversation` and `channel`")
         if channel is not None:
-            conversation = channel
+            conversation = acting.channels.resolve(channel, sender)
         elif conversation is None:
             to = self._only_other(sender) if to is None else self._store.agents.documents.known(to)
             conversation = direct_id(sender, to)
@@ -166,8 +166,8 @@ class Sending:
             raise InvalidInput(
                 f"conversation {object.id} is a {object.type}; messages go into directs, groups and channels"
             )
-        there, documents = object.present - {sender}, self._store.agents.documents
-        if object.type != "channel" and not any(id == to or documents.exists(id) for id in there):
+        documents = self._store.agents.documents
+        if object.type != "channel" and not any(id == to or documents.exists(id) for id in object.present - {sender}):
             raise InvalidInput(f"nobody else takes part in conversation {object.id}, so nobody would get this")
 
     def _takes_part(self, agent: str, object: policy.Object) -> bool:

@@ -109,6 +109,32 @@ def test_an_answer_names_the_message_that_it_answers(team: Any) -> None:
     assert mail["replyTo"] == question
 
 
+def test_a_message_into_a_channel_has_a_topic_and_mentions_an_agent(team: Any) -> None:
+    team("channels", "new", "releases", "--as", "anna", "--scope", "global", "--access", "members")
+    team("invite", "bob", "--to", "releases", "--as", "anna")
+    words = ("--channel", "releases", "--topic", "api", "--priority", "high", "--intent", "ask", "--confidence", "0.5")
+    sent = team.json("send", "--as", "bob", "@anna --review? @dora", *words, "--idempotency-key", "k")
+    again = team("send", "--as", "bob", "@anna --review? @dora", *words, "--idempotency-key", "k")
+    assert (again.line, sent["mentions"]["valid"]) == (sent["message"], ["anna"])
+    assert "dora" in again.stderr
+    (mention,) = team.json("mentions", "list", "--as", "anna", "--kind", "review")
+    about = {"topic": "api", "priority": "high", "intent": "ask", "confidence": 0.5, "mention": "review"}
+    assert mention.items() >= {**about, "id": sent["message"], "state": "unread"}.items()
+    team("send", "--as", "bob", "--channel", "releases", "--thread", sent["message"], "and this")
+    team("send", "--as", "bob", "--channel", "releases", "and that")
+    heard = team("listen", "--as", "anna", "--topic", "api", "--timeout", "0s", "--ack", "--json")
+    assert [mail["content"] for mail in objects(heard.stdout)] == ["@anna --review? @dora", "and this"]
+    assert team.json("inbox", "--as", "anna")["unread"] == 1
+    assert team.json("inbox", "--as", "anna", "--thread", sent["message"])["unread"] == 0
+    page = team.json("history", sent["conversation"], "--as", "anna", "--thread", sent["message"])
+    assert len(page["messages"]) == 2
+    team("mentions", "done", sent["message"], "--as", "anna")
+    team("mentions", "done", sent["message"], "--as", "bob", expect=3)
+    assert [each["state"] for each in team.json("mentions", "list", "--as", "anna", "--state", "all")] == ["done"]
+    team("send", "--as", "carl", "--channel", "releases", "me too", expect=6)
+    team("send", "--as", "anna", "--channel", "releases", "--to", "bob", "hello", expect=2)
+
+
 # -- who one is ------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsule_cli.completion import complete_agent, complete_id
+from capsule_cli.completion import complete_agent, complete_channel, complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
@@ -47,7 +47,9 @@ def send(
     text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
     to: str | None = option("--to AGENT", "Send it to this agent.", autocompletion=complete_agent),
     conversation: Conversation = None,
-    channel: str | None = option("--channel CHANNEL", "Send it into this channel: its name, or name@project."),
+    channel: str | None = option(
+        "--channel CHANNEL", "Send it into this channel: its name, or name@project.", autocompletion=complete_channel
+    ),
     topic: str | None = option("--topic TOPIC", "Say what it is about."),
     thread: str | None = option("--thread MESSAGE", "Put it into the thread of this message, by its id."),
     reply_to: str | None = option("--reply-to MESSAGE", "Name the message that it answers, by its id."),
