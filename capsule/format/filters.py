@@ -69,7 +69,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _size(filter: Filter) -> int:
-    return 1 if isinstance(filter, Test) else sum(map(_size, filter.parts))
+    return 1 if isinstance(filter, Test) else max(1, sum(map(_size, filter.parts)))
 
 
 def _not(filter: Filter) -> Filter:
