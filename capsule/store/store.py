@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from capsule import locate
 from capsule.engines.files.engine import FilesEngine
@@ -20,6 +19,7 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
 from capsule.store.listeners import Listeners
+from capsule.store.offers import offered
 from capsule.store.writing import Writing
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from capsule.messaging.conversations import Groups
     from capsule.messaging.delivery import Messages
     from capsule.messaging.directory import Directory
+    from capsule.messaging.notes import Notes
     from capsule.settings import Settings
     from capsule.store.attributes import Titles
     from capsule.store.branches import Branches
@@ -47,28 +48,6 @@ if TYPE_CHECKING:
     from capsule.watch.stream import Event, Watch
 
 T = TypeVar("T")
-
-
-class Offered:
-    """An object that a store offers: the same at each call, in every thread. The first one imports its module."""
-
-    def __init__(self, module: str, kind: str) -> None:
-        self._module = module
-        self._kind = kind
-        self._name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, store: Store | None, owner: type) -> Any:
-        if store is None:
-            return self
-        return vars(store).setdefault(self._name, getattr(import_module(self._module), self._kind)(store))
-
-
-def offered(module: str, kind: str) -> Any:
-    """The object of a class that a store offers."""
-    return Offered(module, kind)
 
 
 class Store(Writing):
@@ -97,6 +76,7 @@ class Store(Writing):
         groups: Conversations of several agents.
         channels: Conversations that agents find by a name.
         messages: Messages between agents.
+        notes: What an agent writes for itself.
     """
 
     locks: Locks = offered("capsule.store.locks", "Locks")
@@ -115,6 +95,7 @@ class Store(Writing):
     groups: Groups = offered("capsule.messaging.conversations", "Groups")
     channels: Channels = offered("capsule.messaging.channels", "Channels")
     messages: Messages = offered("capsule.messaging.delivery", "Messages")
+    notes: Notes = offered("capsule.messaging.notes", "Notes")
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("messaging.agents", "agents, group, message", "See who is there, and meet in groups."),
         ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
         ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
+        ("messaging.notes", "notes", "Write down what only the agent reads."),
         ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
     ),
     "Work together": (
@@ -97,6 +98,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "message": dict.fromkeys(("status",), "messaging.messages"),
     "mentions": dict.fromkeys(("list", "done"), "messaging.mentions"),
     "mcp": dict.fromkeys(("install", "uninstall", "doctor"), "mcp.clients"),
+    "notes": dict.fromkeys(("write", "search", "list", "allow", "end"), "messaging.notes"),
     "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
     "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),
