@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
     from capsule.locks.holder import HeldLock
     from capsule.locks.policy import LockState
-    from capsule.messaging.agents import Agent
+    from capsule.messaging.contacts import Agent, Contact
     from capsule.messaging.mail import Heard, History, Inbox, InboxItem, Mail, Sent
+    from capsule.messaging.projects import Project
     from capsule.store.lists import Filter
     from capsule.store.pages import Page
     from capsule.store.store import Store
@@ -48,12 +49,13 @@ __version__ = "0.1.0"
 
 #: The module of each public name, imported on first use: the validation library alone takes 50 ms to import.
 _HOMES = {
-    "Agent": "capsule.messaging.agents",
+    "Agent": "capsule.messaging.contacts",
     "Alternatives": "capsule.format.tree.branches",
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",
     "Change": "capsule.engines.changes",
     "Changes": "capsule.engines.changes",
+    "Contact": "capsule.messaging.contacts",
     "Filter": "capsule.store.lists",
     "Found": "capsule.engines.index.search.hits",
     "GitFailed": "capsule.errors",
@@ -76,6 +78,7 @@ _HOMES = {
     "NotFound": "capsule.errors",
     "Page": "capsule.store.pages",
     "Problem": "capsule.errors",
+    "Project": "capsule.messaging.projects",
     "Refused": "capsule.errors",
     "Remedy": "capsule.errors",
     "Removal": "capsule.format.tree.branches",
@@ -99,6 +102,7 @@ __all__ = [
     "CapsuleError",
     "Change",
     "Changes",
+    "Contact",
     "Filter",
     "Found",
     "GitFailed",
@@ -121,6 +125,7 @@ __all__ = [
     "NotFound",
     "Page",
     "Problem",
+    "Project",
     "Refused",
     "Remedy",
     "Removal",

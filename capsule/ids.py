@@ -46,9 +46,11 @@ def check_id(text: str) -> str:
 
 def slug(text: str) -> str:
     """A text as an id: its letters as Latin ones, everything else as `-`; empty if nothing is left."""
-    from anyascii import anyascii  # A table of all scripts, which only a new name needs.
+    if not text.isascii():
+        from anyascii import anyascii  # A table of all scripts.
 
-    return re.sub("[^a-z0-9]+", "-", anyascii(text).lower()).strip("-")
+        text = anyascii(text)
+    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:

@@ -1,67 +1,33 @@
-"""The agents of a store: who there is, and what is known of each.
+"""The agents of a store: who there is, what is known of each, and whom each lets write to it.
 
-What must stay true: registering again changes only what is given, and the folder of a project always gives the same
-id. The module does not know conversations.
+What must stay true: registering again changes only what is given; the folder of a project always gives the same id, and
+no two projects share an agent. An agent is told of the agents that it finds, and of no others. When a stricter policy
+is acknowledged, no write that was judged by the old one is still under way.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidInput
-from capsule.format.agents import MAX_AGENT_ID, check_agent_id, new_agent
+from capsule import timestamps
+from capsule.errors import CapsuleError, InvalidInput, Refused
+from capsule.format.agents import MAX_AGENT_ID, check_agent_id, new_agent, project_of
+from capsule.format.projects import GLOBAL, new_project, project_id
 from capsule.ids import folder_ids
 from capsule.messaging import notices
-from capsule.messaging.documents import AgentDocuments, Document
+from capsule.messaging.consent import DISCOVERABLE, DM_POLICIES, consent
+from capsule.messaging.contacts import Agent, Contact
+from capsule.messaging.documents import Document
+from capsule.messaging.policy import Object, Profile, ensure, may
 from capsule.messaging.presence import Presence
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """A person or a program that writes messages and gets them.
-
-    Attributes:
-        id: Its id.
-        name: Its name, for people.
-        project_path: The folder that it works in; None: unknown.
-        created_at: The time of its first registration.
-        last_seen: The time when it last did something, to a minute.
-        status_message: What it says about itself.
-        notifications: Whether the files of its project say what waits for it while it is away.
-        online: Whether an instance that serves it is alive.
-        listening: Whether one of them waits for messages right now.
-    """
-
-    id: str
-    name: str
-    project_path: str | None
-    created_at: str
-    last_seen: str
-    status_message: str
-    notifications: bool
-    online: bool = False
-    listening: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """The agent as `--json` prints it."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "projectPath": self.project_path,
-            "createdAt": self.created_at,
-            "lastSeen": self.last_seen,
-            "statusMessage": self.status_message,
-            "notifications": self.notifications,
-            "online": self.online,
-            "listening": self.listening,
-        }
 
 
 class Agents:
@@ -69,65 +35,92 @@ class Agents:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.documents = AgentDocuments(store.engine)
+        self._directory = store._directory
+        self.documents = self._directory.agents.known_as(self.names)
         self.presence = Presence(store)
 
-    def register(self, id: str | None = None, project: str | None = None, *, name: str | None = None) -> Agent:
+    def register(
+        self,
+        id: str | None = None,
+        project: str | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Agent:
         """Register an agent, or change what is known of it. What is not given stays as it is.
 
         Args:
             id: Its id: lower-case letters, digits and `-`. None: made from the name of the project's folder. The same
-                folder always gives the same id; another folder of that name gives one with a suffix.
+                folder always gives the same id. If an agent of another project has it, the agent gets this name, and an
+                id with a suffix.
             project: The folder that it works in.
             name: Its name, for people. None: the id.
+            description: What it is there for.
 
         Raises:
             InvalidInput: The id can't be accepted, or neither `id` nor `project` is given.
-            Refused, StorageFailed: The system did not permit it.
+            Refused, StorageFailed: The system did not permit it, or the store acts for another agent.
 
-        Cost: writing a small file if something changes; else reading it.
+        Cost: writing small files if something changes; else reading them.
         """
         path = None if project is None else os.path.abspath(project)
-        if id is not None:
-            self._register(check_agent_id(self._store._subject(id)), path, name)
-            return self.get(id)
+        about = {"name": name, "description": description}
         if path is None:
-            raise InvalidInput("give the agent an id, or the folder of its project")
-        plain, suffixed = folder_ids(path, MAX_AGENT_ID, "agent")
-        if self._path_of(suffixed) != path and self._register(plain, path, name, only_of_path=True):
-            return self.get(plain)
-        self._register(suffixed, path, name)
-        return self.get(suffixed)
+            if id is None:
+                raise InvalidInput("give the agent an id, or the folder of its project")
+            self._register(check_agent_id(id), id, about)
+            return self.get(id)
+        where = {"project": project_id(path), "projectPath": path}
+        plain = folder_ids(path, MAX_AGENT_ID, "agent")[0] if id is None else check_agent_id(id)
+        suffixed = f"{plain[: MAX_AGENT_ID - 7].rstrip('-')}-{where['project'][-6:]}"
+        for each in (suffixed,) if self.documents.exists(suffixed) else (plain, suffixed):
+            if self._register(each, plain, about, where, is_named=id is not None):
+                self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
+                return self.get(each)
+        raise InvalidInput(f"{plain} and {suffixed} are agents of other projects; choose another id")
 
-    def _register(self, id: str, path: str | None, name: str | None, *, only_of_path: bool = False) -> bool:
-        """Make or change the document; False: the id is taken by an agent of another path."""
-        there: str | None = None
+    def _register(
+        self, id: str, name: str, about: Document, where: Document | None = None, *, is_named: bool = True
+    ) -> bool:
+        """Make or change the document; False: it is that of an agent of another project.
+
+        Args:
+            name: The name, if none is given or known.
+            about: What is given of the agent.
+            where: The project, by its id and its folder; None: as it is.
+            is_named: Whether an agent without a project may come into this one.
+        """
+        given = {field: value for field, value in about.items() if value is not None}
+        self._store._subject(id)
+        was, is_ours = "", True
 
         def change(document: Document) -> None:
-            nonlocal there
-            there = document.get("projectPath")
-            if there == path or not only_of_path:
-                document["projectPath"] = path or there
-                document["name"] = name or document.get("name") or id
+            nonlocal was, is_ours
+            was = project_of(document)
+            is_ours = where is None or was == where["project"] or (was == GLOBAL and is_named)
+            if is_ours:
+                document.update({"project": was} | (where or {}) | given)
 
         def make(stamp: str) -> Document:
-            nonlocal there
-            there = path
-            return new_agent(id, stamp, name=name, project_path=path)
+            return new_agent(id, stamp, name=name) | {"project": GLOBAL} | (where or {}) | given
 
         self.documents.edit(id, change, make)
-        if path is not None and (there == path or not only_of_path):
-            if self.documents.home(id) not in (None, path):
+        if where is not None and is_ours:
+            if self.documents.home(id) not in (None, where["projectPath"]):
                 notices.withdraw(self._store, id)
-            self.documents.set_home(id, path)
-        return there == path
-
-    def _path_of(self, id: str) -> str | None:
-        return self.documents.read(id).get("projectPath") if self.documents.exists(id) else None
+            self.documents.set_home(id, where["projectPath"])
+            if was not in ("", where["project"]):
+                self._directory.settle(id)
+        return is_ours
 
     def names(self) -> list[str]:
-        """List the ids of the agents, sorted. Raises Refused, StorageFailed. Cost: one scan of a directory."""
-        return self.documents.ids()
+        """List the ids of the agents, sorted: for an agent, its own and those of the agents that it finds.
+
+        Raises Refused, StorageFailed. Cost: one scan of a directory; for an agent, also a look at each document.
+        """
+        me = self._store.agent
+        found = self._directory.found_by(me)
+        return found if me is None or not self.documents.exists(me) else sorted({me, *found})
 
     def get(self, id: str) -> Agent:
         """Look up an agent.
@@ -136,23 +129,150 @@ class Agents:
             id: Its id.
 
         Raises:
-            NotFound: There is no such agent.
+            NotFound: There is no such agent, or an agent asks that does not find it.
             InvalidDocument: Its file does not parse.
 
         Cost: reading a small file, and a look at each instance that is alive.
         """
-        return _agent_of(self.documents.read(id), self.presence.online())
+        self._find(id)
+        return self._agent(id, self.presence.online())
 
-    def set_status(self, agent: str | None, text: str) -> Agent:
+    def _find(self, id: str) -> None:
+        """Raise NotFound if an agent asks for another one that it does not find."""
+        me = self._store.agent
+        if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
+            raise self.documents.missing(id)
+
+    # -- Who may write to it ---------------------------------------------------------------------------------------
+
+    def policy(self, id: str | None = None, *, dm: str | None = None, discoverable: str | None = None) -> Agent:
+        """Say who may write to an agent, and who finds it. What is not given stays as it is.
+
+        Args:
+            id: The agent; None: the one that the store acts for.
+            dm: Who may write to it directly: `open`, `restricted` (whom it allows) or `closed`.
+            discoverable: Who finds it: `public`, `project` or `private`.
+
+        Raises:
+            NotFound: There is no such agent.
+            InvalidInput: There is no such policy.
+            Refused: The store acts for another agent.
+            StoreBusy: A writer holds a conversation; the policy is changed.
+
+        Cost: writing a small file, and as `Directory.settle`: no write that the old policy let through comes later.
+        """
+        for value, choices in ((dm, DM_POLICIES), (discoverable, DISCOVERABLE)):
+            if value not in (None, *choices):
+                raise InvalidInput(f"{value[:40]!r} is no policy; it is one of {', '.join(choices)}")
+        given = {"dmPolicy": dm, "discoverable": discoverable}
+        return self._set(id, **{field: value for field, value in given.items() if value is not None})
+
+    def allow(self, *, agent: str | None = None, other: str, reason: str | None = None) -> Agent:
+        """Let another agent write to a restricted one.
+
+        Args:
+            agent: The agent that is written to; None: the one that the store acts for.
+            other: The other agent: its id, or its name as `name@project`.
+            reason: The reason, for people.
+
+        Raises and costs as `policy`.
+        """
+        return self._say(agent, other, {"permission": "allow", "reason": reason})
+
+    def block(self, *, agent: str | None = None, other: str, reason: str | None = None) -> Agent:
+        """Let two agents write to each other no more. What was said stays readable.
+
+        Args:
+            agent: The agent that blocks; None: the one that the store acts for.
+            other, reason: As `allow` takes them.
+
+        Raises and costs as `policy`.
+        """
+        return self._say(agent, other, {"permission": "block", "reason": reason})
+
+    def _say(self, agent: str | None, other: str, entry: Document | None) -> Agent:
+        id = self._store._subject(agent)
+        whom = self._directory.resolve(other, id)
+        if whom == id:
+            raise InvalidInput(f"{id} needs no permission to write to itself")
+        said = {} if entry is None else {whom: entry | {"at": timestamps.now()}}
+
+        def change(document: Document) -> None:
+            document["dm"] = {key: value for key, value in (document.get("dm") or {}).items() if key != whom} | said
+
+        return self._edit(id, change)
+
+    def requests(self, agent: str | None = None) -> Sequence[Contact]:
+        """List the agents that wanted to write to a restricted one and that it has neither allowed nor blocked.
+
+        Args:
+            agent: The restricted agent; None: the one that the store acts for.
+
+        Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
+        """
+        me = self._directory.profile(self.documents.known(self._store._subject(agent)))
+        others = (other for other in self._directory.agents.ids() if other not in me.entries and me.dm == "restricted")
+        found = self._contacts(me, (other for other in others if me.id in self._asked(other)))
+        return sorted(found, key=lambda contact: contact.asked_at)
+
+    def discover(self, agent: str | None = None) -> Sequence[Contact]:
+        """List the agents that an agent finds, and whether the two may write to each other.
+
+        Args:
+            agent: The agent that looks; None: the one that the store acts for.
+
+        Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
+        """
+        me = self._directory.profile(self.documents.known(self._store._subject(agent)))
+        return self._contacts(me, self._directory.found_by(me.id))
+
+    def _contacts(self, me: Profile, others: Iterable[str]) -> Sequence[Contact]:
+        presence = self.presence.online()
+        return [
+            Contact(
+                Agent.of(self._directory.agents.read(other), presence, is_known=False),
+                consent(me, self._directory.profile(other)),
+                self._asked(other).get(me.id, {}).get("at") or "",
+            )
+            for other in others
+        ]
+
+    def _asked(self, id: str) -> Document:
+        with suppress(CapsuleError):
+            return self.documents.read(id).get("requests") or {}
+        return {}
+
+    @contextmanager
+    def asking(self, agent: str, direct: str) -> Iterator[None]:
+        """Note, if the body is refused, whom an agent wanted to write to that is restricted and has not decided on it.
+
+        Args:
+            agent: The agent.
+            direct: The id of the direct that it writes into; of another conversation nothing is noted.
+
+        Raises Refused, StorageFailed. Cost: nothing; the first time that it is refused, writing a small file.
+        """
+        try:
+            yield
+        except Refused:
+            for other in Object(direct, "direct").present - {agent}:
+                theirs, asked = self._directory.profile(other), self._asked(agent)
+                if theirs.dm == "restricted" and agent not in theirs.entries and other not in asked:
+                    request = {other: {"at": timestamps.now()}}
+                    self.documents.edit(agent, partial(dict.update, requests=asked | request))
+            raise
+
+    def set_status(self, agent: str | None, text: str, *, busy: bool | None = None) -> Agent:
         """Say in a few words what an agent does.
 
         Args:
             agent: The agent; None: the one that the store acts for.
             text: The words; empty: nothing.
+            busy: Whether it is busy; None: as it is.
 
         Raises NotFound, InvalidInput, Refused. Cost: writing a small file.
         """
-        return self._set(agent, statusMessage=text or None)
+        return self._set(agent, statusMessage=text or None, **({} if busy is None else {"busy": busy}))
 
     def set_notifications(self, agent: str | None, on: bool) -> Agent:
         """Switch on or off that the files of an agent's project say what waits for it while it is away.
@@ -166,21 +286,34 @@ class Agents:
         return self._set(agent, notifications=on)
 
     def _set(self, agent: str | None, **fields: Any) -> Agent:
-        id = self._store._subject(agent)
-        self.documents.known(id)
-        self.documents.edit(id, lambda document: document.update(fields))
+        return self._edit(self._store._subject(agent), lambda document: document.update(fields))
+
+    def _edit(self, id: str, change: Callable[[Document], object]) -> Agent:
+        """Change a document. If a policy in it changes, wait for the writes that the old one let through."""
+        ensure(may(self._store.agent, "manage", Object(self.documents.known(id), "agent")), id)
+        before = self._directory.profile(id)
+        self.documents.edit(id, change)
+        if self._directory.profile(id) != before:
+            self._directory.settle(id)
         return self.get(id)
 
-    def forget(self, id: str) -> None:
-        """Move the document of an agent to the trash, and take the notices out of its project. Its conversations stay.
+    def forget(self, id: str | None = None, *, agent: str | None = None, other: str | None = None) -> None:
+        """Forget an agent, or what one says of another.
+
+        The document of an agent goes to the trash, and its notices out of its project. Its conversations stay.
 
         Args:
-            id: The agent.
+            id: The agent to forget.
+            agent: In place of it, the agent that takes back what it says; None: the one that the store acts for.
+            other: The agent that it allowed or blocked.
 
-        Raises NotFound, Refused. Cost: moving a small file.
+        Raises NotFound, Refused, InvalidInput. Cost: moving a small file; for an entry, as `policy`.
         """
+        if other is not None:
+            self._say(agent, other, None)
+            return
         notices.withdraw(self._store, self.documents.known(self._store._subject(id)))
-        self.documents.delete(id)
+        self.documents.delete(self._store._subject(id))
 
     def serve(self, agent: str | None = None) -> None:
         """Announce that this instance serves an agent: it is online until the store is closed or the process ends.
@@ -192,6 +325,38 @@ class Agents:
         """
         id = self.documents.known(self._store._subject(agent))
         self._store._acting(id).agents.presence.announce(id)
+
+    def resolve(self, name: str) -> str:
+        """Look up the agent that is meant by a name, from where the agent stands that the store acts for.
+
+        Args:
+            name: Its id; its name in the same project, else among the agents without a project, else in a linked one;
+                or `name@project`.
+
+        Returns:
+            Its id.
+
+        Raises:
+            NotFound: There is none.
+            InvalidInput: Several have this name there.
+
+        Cost: a look at each document, at most.
+        """
+        return self._directory.resolve(name, self._store.agent)
+
+    def identity(self, name: str, folder: str | None = None) -> str:
+        """Look up the agent that somebody says to be.
+
+        Args:
+            name: Its id, its name in the project of the folder, or `name@project`.
+            folder: The folder where it is said, without links in its path; None: none.
+
+        Returns:
+            Its id; `name`, if there is none.
+
+        Raises InvalidInput if several have this name there. Cost: a look at each document, at most.
+        """
+        return self._directory.identity(name, folder)
 
     def at(self, folder: str) -> Sequence[str]:
         """Look up the agents of a folder: those whose project it is, or the nearest one above it that is one's.
@@ -208,21 +373,12 @@ class Agents:
         return next((by_project[each] for each in reversed(list(above)) if each and each in by_project), [])
 
     def list(self) -> list[Agent]:
-        """List the agents, in the order of their ids. Raises InvalidDocument. Cost: reading a small file for each."""
+        """List the agents, in the order of their ids: for an agent, itself and those that it finds.
+
+        Raises InvalidDocument. Cost: a look at each document, and reading those that changed.
+        """
         presence = self.presence.online()
-        return [_agent_of(self.documents.read(id), presence) for id in self.names()]
+        return [self._agent(id, presence) for id in self.names()]
 
-
-def _agent_of(document: Document, presence: dict[str, bool]) -> Agent:
-    id = document["id"]
-    return Agent(
-        id=id,
-        name=document.get("name") or id,
-        project_path=document.get("projectPath"),
-        created_at=document.get("createdAt") or "",
-        last_seen=document.get("lastSeen") or "",
-        status_message=document.get("statusMessage") or "",
-        notifications=document.get("notifications") is not False,
-        online=id in presence,
-        listening=presence.get(id, False),
-    )
+    def _agent(self, id: str, presence: dict[str, bool]) -> Agent:
+        return Agent.of(self.documents.read(id), presence, is_known=self._store.agent in (None, id))

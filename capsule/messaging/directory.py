@@ -1,4 +1,4 @@
-"""Who there is, as far as decisions depend on it: the profiles of agents, and which project sees which.
+"""Who there is: the agents and projects of a store, by what names they are meant, and what decisions depend on.
 
 What must stay true: an answer is what the documents say now, by whatever process or person they were changed; asking
 again costs a look at each document, and no reading. A document that can't be read grants nothing. The module decides
@@ -8,13 +8,17 @@ nothing: `capsule.messaging.policy` does.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
-from capsule.errors import CapsuleError, NotFound
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
+from capsule.format.kinds import AGENT
+from capsule.format.projects import GLOBAL, project_id
 from capsule.messaging.conversations import direct_id
 from capsule.messaging.documents import AgentDocuments, Document, ProjectDocuments
-from capsule.messaging.policy import Object, Profile, State
+from capsule.messaging.policy import Object, Profile, State, may
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -35,14 +39,16 @@ class Directory:
         self._engine = engine
         self._profiles: dict[str, tuple[Document, Profile]] = {}
 
+    # -- What decisions depend on ----------------------------------------------------------------------------------
+
     def profile(self, id: str) -> Profile:
         """The profile of an agent. Cost: an lstat, and reading a small file if it changed."""
         try:
-            document = self.agents.read(id)
-        except NotFound:
-            return Profile(id)
+            document = self.agents.find(id)
         except CapsuleError:
             return Profile(id, dm="closed", discoverable="private")
+        if document is None:
+            return Profile(id)
         kept = self._profiles.get(id)
         if kept is None or kept[0] is not document:
             kept = self._profiles[id] = document, Profile.of(document)
@@ -59,11 +65,9 @@ class Directory:
         return frozenset({project, *(other for other in there if _goes(self._links(other).get(project), "in"))})
 
     def _links(self, project: str) -> Document:
-        try:
-            links = self.projects.read(project).get("links")
-        except CapsuleError:
-            return {}
-        return links if isinstance(links, dict) else {}
+        with suppress(CapsuleError):
+            return (self.projects.find(project) or {}).get("links") or {}
+        return {}
 
     def state(self, subject: str | None, object: Object | None = None, others: Iterable[str] = ()) -> State:
         """What a decision depends on besides the object.
@@ -85,6 +89,115 @@ class Directory:
         hidden = (id for id in ids if object is None and profiles[id].discoverable == "private")
         met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
         return State(profiles, sight, met)
+
+    def found_by(self, subject: str | None) -> list[str]:
+        """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as `profile` for each."""
+        ids = self.agents.ids()
+        state = self.state(subject, None, ids)
+        return [id for id in ids if may(subject, "find", Object(id, "agent"), state).allowed]
+
+    def settle(self, *agents: str) -> None:
+        """Wait until each write has ended that was judged by what the documents said before.
+
+        Args:
+            agents: The agents whose policies changed.
+
+        Raises StoreBusy. Cost: taking the mutex of each agent's document, in which what an agent makes is judged, of
+        each group, of each channel and of each direct of these agents.
+        """
+        for id in self.agents.ids():
+            self._engine.edit(AGENT.name, id, lambda data: None)
+        for head in self._engine.index.heads():
+            is_theirs = head.type == "direct" and any(member.id in agents for member in head.participants)
+            if is_theirs or head.type in ("group", "channel"):
+                with suppress(NotFound, InvalidDocument), self._engine.transaction(CONVERSATIONS, head.id):
+                    pass
+
+    # -- Names -----------------------------------------------------------------------------------------------------
+
+    def resolve(self, text: str, by: str | None) -> str:
+        """The id of the agent that is meant.
+
+        Args:
+            text: `name@project`, where the project is an id, a name or `global`; or a name or an id alone: the agent of
+                this name in one's own project, else among those without a project, else in linked projects, else the
+                agent with this id. A name that one finds in several projects at once is ambiguous.
+            by: The agent that asks; None: the store's owner.
+
+        Raises:
+            NotFound: There is no such agent; it lists those that `by` finds.
+            InvalidInput: Several are meant; it lists those that `by` finds.
+
+        Cost: as `profile`, for each agent.
+        """
+        name, at, project = text.partition("@")
+        own = self.profile(by).project if by is not None else ""
+        if not at and own and self.profile(name).project == own:
+            return name
+        named = [found for id in self.agents.ids() if name in ((found := self.profile(id)).name, id)]
+        places: list[Iterable[str]] = [self._projects_named(project)] if at else []
+        if own and not at:
+            places = [[own], [GLOBAL], self.sight(own)]
+        there = next(filter(None, ([each for each in named if each.project in place] for place in places)), [])
+        if not there and not at:
+            sees_all = by is None or own == GLOBAL
+            there = [each for each in named if each.id == name] or (named if sees_all else [])
+        ids = [each.id for each in there]
+        if len(ids) == 1 or name in ids:
+            return name if name in ids else ids[0]
+        if not ids:
+            raise self.agents.known_as(lambda: self.found_by(by)).missing(text)
+        shown = ", ".join(sorted({*ids} & {*self.found_by(by)}))
+        raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {shown}")
+
+    def _projects_named(self, text: str) -> set[str]:
+        """The ids of the projects that have this id or name."""
+        return {text, *(id for id in self.projects.ids() if self.project_name(id) == text)}
+
+    def project_name(self, id: str) -> str:
+        """What people call a project; its id if it has no name, or can't be read. Cost: as `profile`."""
+        with suppress(CapsuleError):
+            return str((self.projects.find(id) or {}).get("name") or id)
+        return id
+
+    def resolve_project(self, text: str) -> str:
+        """The id of the project that has this id or name. Raises NotFound, InvalidInput. Cost: as `profile` for all."""
+        ids = [text] if self.projects.exists(text) else sorted(self._projects_named(text) - {text})
+        if len(ids) > 1:
+            raise InvalidInput(f"{text[:80]!r} may be several projects; give the id of one: {', '.join(ids)}")
+        return self.projects.known(ids[0] if ids else text)
+
+    def identity(self, text: str, folder: str | None = None) -> str:
+        """The id of the agent that somebody says to be.
+
+        Args:
+            text: `name@project`, or the name of an agent in the project of the folder, or an id.
+            folder: The folder where it is said, without links in its path; None: none.
+
+        Returns:
+            The id; `text`, if no agent is meant.
+
+        Raises InvalidInput. Cost: a scan of a directory; as `profile` for each agent, if a project is there.
+        """
+        if "@" in text:
+            with suppress(NotFound):
+                return self.resolve(text, None)
+        project = folder and self.project_at(folder)
+        if not project or self.profile(text).project == project:
+            return text
+        there = [
+            id for id in self.agents.ids() if (found := self.profile(id)).project == project and found.name == text
+        ]
+        if len(there) > 1:
+            raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {', '.join(there)}")
+        return there[0] if there else text
+
+    def project_at(self, folder: str) -> str | None:
+        """The project of a folder, or of the nearest one above it that has one. Cost: one scan of a directory."""
+        if not (there := {*self.projects.ids()}):
+            return None
+        above = list(accumulate(folder.split("/"), "{}/{}".format))
+        return next((id for each in reversed(above) if each and (id := project_id(each)) in there), None)
 
 
 def _goes(link: Any, way: str) -> bool:

@@ -75,9 +75,16 @@ class Documents:
 
         Cost: an lstat, and reading a small file if it changed.
         """
+        document = self.find(id)
+        if document is None:
+            raise self.missing(id)
+        return document
+
+    def find(self, id: str) -> Document | None:
+        """As `read`; None: there is no such document."""
         version = self._engine.version(self.kind.name, id) if self.kind.is_id(id) else None
         if version is None:
-            raise self.missing(id)
+            return None
         last = self._last.get(id)
         if last is None or last[0] != version:
             data = self._engine.read(self.kind.name, id)

@@ -122,15 +122,16 @@ class Sending:
             checked[0] = order_message(checked[0] | _topic(checked[0], object.channel) | self._mentions(named, object))
             return inside.append(checked)[1][0], object
 
-        try:
-            entry, object = acting._change(conversation, act)
-        except _NoTopic as error:
-            topics = (str(each.value) for each in self._owner.index.values_of("topic", conversation))
-            raise InvalidInput(f"{error.message}; it has: {', '.join(topics) or 'none yet'}") from None
-        except NotFound:
-            if to is None:
-                raise
-            entry, object = acting._change(ensure_direct(acting, sender, to), act)
+        with self._store.agents.asking(sender, conversation):
+            try:
+                entry, object = acting._change(conversation, act)
+            except _NoTopic as error:
+                topics = (str(each.value) for each in self._owner.index.values_of("topic", conversation))
+                raise InvalidInput(f"{error.message}; it has: {', '.join(topics) or 'none yet'}") from None
+            except NotFound:
+                if to is None:
+                    raise
+                entry, object = acting._change(ensure_direct(acting, sender, to), act)
         return Sent(conversation, entry["id"], self._told(entry, object), entry.get("mentions") or {})
 
     def _only_other(self, agent: str) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from capsule.messaging.delivery import Messages
     from capsule.messaging.directory import Directory
     from capsule.messaging.notes import Notes
+    from capsule.messaging.projects import Projects
     from capsule.settings import Settings
     from capsule.store.attributes import Titles
     from capsule.store.branches import Branches
@@ -73,6 +74,7 @@ class Store(Writing):
         conflicts: Fields that a merge left for a person to decide.
         incoming: Versions from other clones.
         agents: The agents that exchange messages.
+        projects: The folders that agents work in, and which of them see which.
         groups: Conversations of several agents.
         channels: Conversations that agents find by a name.
         messages: Messages between agents.
@@ -92,6 +94,7 @@ class Store(Writing):
     conflicts: Conflicts = offered("capsule.store.conflicts", "Conflicts")
     incoming: Incoming = offered("capsule.store.incoming", "Incoming")
     agents: Agents = offered("capsule.messaging.agents", "Agents")
+    projects: Projects = offered("capsule.messaging.projects", "Projects")
     groups: Groups = offered("capsule.messaging.conversations", "Groups")
     channels: Channels = offered("capsule.messaging.channels", "Channels")
     messages: Messages = offered("capsule.messaging.delivery", "Messages")
@@ -107,12 +110,15 @@ class Store(Writing):
         instance: str | None = None,
         user: str | None = None,
         agent: str | None = None,
+        folder: str | None = None,
         main_store: Store | None = None,
     ) -> None:
         super().__init__(engine)
-        self.agent = None if agent is None else check_id(agent)
         self._whole = engine
         self._main_store = main_store
+        if agent is not None:
+            agent = check_id(self._directory.identity(agent, folder))
+        self.agent = agent
         self._state_of = lambda object, others: self._directory.state(agent, object, others)
         if agent is not None:
             from capsule.store.view import seen_by
@@ -151,6 +157,7 @@ class Store(Writing):
         instance: str | None = None,
         user: str | None = None,
         agent: str | None = None,
+        folder: str | None = None,
     ) -> Self:
         """Open a store, as an instance of its own.
 
@@ -161,11 +168,12 @@ class Store(Writing):
             instance: The name of a holder whose locks outlive the process.
             user: The user that the locks name. None: the user of this process.
             agent: The agent that the store acts for: it reads and writes what this agent may, and its messages are
-                from this agent. None: the store's owner.
+                from this agent. Its id, or `name@project`. None: the store's owner.
+            folder: The folder where `agent` is meant: a name there is that of the agent of its project.
 
         Raises:
-            NotFound: There is no store at `path`.
-            InvalidInput: `agent` is no id.
+            NotFound: There is no store at `path`, or no such agent in a project.
+            InvalidInput: `agent` is no id, or a name that several agents have.
             InvalidDocument: Its `capsule.toml` can't be accepted.
 
         Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first question that needs it.
@@ -174,7 +182,9 @@ class Store(Writing):
         settings = locate.load_settings(root)
         storage = FileStorage(root, **settings.of_storage)
         engine = FilesEngine(storage)
-        return cls(root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent)
+        return cls(
+            root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent, folder=folder
+        )
 
     @classmethod
     def in_memory(

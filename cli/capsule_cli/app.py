@@ -49,7 +49,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Talk to each other": (
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
         ("messaging.mentions", "mentions", "See what others ask of you by name."),
-        ("messaging.agents", "agents, group, message", "See who is there, and meet in groups."),
+        ("messaging.agents", "agents, projects, group, message", "See who is there, and meet in groups."),
         ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
         ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
         ("messaging.notes", "notes", "Write down what only the agent reads."),
@@ -78,6 +78,7 @@ def commands_in(names: str) -> list[str]:
 MODULES: dict[str, str] = {
     **{name: module for lines in HELP.values() for module, names, _ in lines for name in commands_in(names)},
     "group": "messaging.groups",
+    "projects": "messaging.projects",
     "message": "messaging.messages",
     "tokens": "mcp.tokens",
     "help": "help",
@@ -85,7 +86,8 @@ MODULES: dict[str, str] = {
 
 #: The commands of those that have some.
 GROUPS: dict[str, dict[str, str]] = {
-    "agents": dict.fromkeys(("list", "register", "show", "status", "forget"), "messaging.agents")
+    "agents": dict.fromkeys(("list", "register", "show", "status", "forget", "discover"), "messaging.agents")
+    | dict.fromkeys(("policy", "allow", "block", "unblock", "requests"), "messaging.agents")
     | {"wake": "messaging.wake"},
     "agents wake": dict.fromkeys(("install", "uninstall", "test", "hook"), "messaging.wake"),
     "channels": dict.fromkeys(("new", "list", "show", "update", "archive", "remove-member"), "messaging.channels"),
@@ -100,6 +102,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "mcp": dict.fromkeys(("install", "uninstall", "doctor"), "mcp.clients"),
     "notes": dict.fromkeys(("write", "search", "list", "allow", "end"), "messaging.notes"),
     "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
+    "projects": dict.fromkeys(("list", "show", "link", "unlink"), "messaging.projects"),
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
     "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),
 }

@@ -72,6 +72,12 @@ def complete_channel(incomplete: str) -> list[tuple[str, str]]:
     return [one for one in names if one[0].startswith(incomplete)]
 
 
+def complete_project(incomplete: str) -> list[tuple[str, str]]:
+    """The ids of the projects that begin with `incomplete`, with their folders."""
+    projects = _of_store(lambda store: list(store.projects.list()))
+    return [(one.id, one.path or "") for one in projects if one.id.startswith(incomplete)]
+
+
 def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
     """The ids in the trash that begin with `incomplete`."""
     items = _of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])

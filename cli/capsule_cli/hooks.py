@@ -60,7 +60,8 @@ def _answer(client: str, event: str, root: str | None, agent: str | None, said: 
         return hooks.Answer()  # `claude -p` would stay until the hook ends; seen with 2.1.197.
     with Store.open(root, keep_locks=False) as store:
         here = os.path.realpath(_project(said))
-        agent = agent or os.environ.get("CAPSULE_AGENT") or next(iter(store.agents.at(here)), None)
+        named = agent or os.environ.get("CAPSULE_AGENT")
+        agent = store.agents.identity(named, here) if named else next(iter(store.agents.at(here)), None)
         if agent is None:
             return hooks.Answer()
         return hooks.run(store, agent, client, event, said, _has_ended())

@@ -74,7 +74,24 @@ def test_registering_again_changes_only_what_is_given(memory: Store) -> None:
     again = memory.agents.register("anna")
     assert (again.name, again.project_path, again.status_message) == ("Anna", "/a", "reviewing")
     assert (again.notifications, again.created_at) == (False, first.created_at)
-    assert memory.agents.register("anna", "/b").project_path == "/b"
+    assert memory.agents.register("anna", description="reviews").description == "reviews"
+
+
+def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_name(memory: Store) -> None:
+    one, other = (memory.agents.register("anna", f"/{folder}") for folder in "ab")
+    assert one.id == "anna" != other.id and one.name == other.name == "anna"
+    assert (one.project_path, other.project_path) == ("/a", "/b") and one.project != other.project
+    for folder, agent in (("/a", one), ("/b", other)):
+        assert memory.agents.register("anna", folder).id == agent.id
+        assert memory.agents.identity("anna", folder) == agent.id
+    assert [project.path for project in memory.projects.list()] == ["/a", "/b"]
+
+
+def test_an_agent_without_a_project_gets_one_and_keeps_it(memory: Store) -> None:
+    assert memory.agents.register("anna").project == "global"
+    anna = memory.agents.register("anna", "/a")
+    assert (anna.id, anna.project_path) == ("anna", "/a")
+    assert memory.agents.register("anna").project == anna.project == memory.projects.get("a").id
 
 
 def test_an_id_without_underscores_makes_the_names_of_directs_unambiguous(memory: Store) -> None:

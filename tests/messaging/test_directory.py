@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from capsule import Store
+from capsule import InvalidInput, NotFound, Store
 from capsule.format import codec
 from capsule.messaging.policy import Object, Profile, State
+
+API, WEB = "api-00000a", "web-00000b"
 
 
 def write(store: Store, kind: str, id: str, **fields: Any) -> None:
@@ -49,21 +51,104 @@ def test_a_link_counts_while_both_projects_have_it(
     each_store: Store, there: str | None, back: str | None, api_sees: bool, web_sees: bool, enabled: bool
 ) -> None:
     directory = each_store._directory
-    assert directory.sight("api") == {"api"}
-    write(each_store, "projects", "api", links={"web": {"direction": there}} if there else {})
-    write(each_store, "projects", "web", links={"api": {"direction": back, "enabled": enabled}} if back else {})
-    assert directory.sight("api") == {"api"} | ({"web"} if api_sees and enabled else set())
-    assert directory.sight("web") == {"web"} | ({"api"} if web_sees and enabled else set())
+    assert directory.sight(API) == {API}
+    write(each_store, "projects", API, links={WEB: {"direction": there}} if there else {})
+    write(each_store, "projects", WEB, links={API: {"direction": back, "enabled": enabled}} if back else {})
+    assert directory.sight(API) == {API} | ({WEB} if api_sees and enabled else set())
+    assert directory.sight(WEB) == {WEB} | ({API} if web_sees and enabled else set())
 
 
 def test_the_state_holds_only_what_the_question_depends_on(each_store: Store) -> None:
     directory = each_store._directory
-    write(each_store, "agents", "bob", project="api", discoverable="private")
+    write(each_store, "agents", "bob", project=API, discoverable="private")
     assert directory.state(None, Object("x")) == directory.state("anna", Object("x", "group")) == State()
     direct = directory.state("anna", Object("direct_anna_bob", "direct"))
     assert (set(direct.profiles), direct.sight) == ({"anna", "bob"}, set())
-    assert directory.state("bob", Object("c", "channel")).sight == {"api"}
+    assert directory.state("bob", Object("c", "channel")).sight == {API}
     assert not directory.state("anna", None, ["bob"]).met
     each_store.agents.register("anna")
     each_store.messages.send("hi", agent="anna", to="bob")
     assert directory.state("anna", None, ["bob"]).met == {"bob"}
+
+
+#: The agents of two projects and of none, by the name and the project of each.
+THERE = {
+    "reviewer": ("reviewer", "/a/api"),
+    "reviewer-b": ("reviewer", "/b/web"),
+    "tester": ("tester", "/b/web"),
+    "writer": ("writer", "/c/docs"),
+    "anna": ("anna", None),
+    "anna-api": ("anna", "/a/api"),
+    "hidden": ("hidden", "/b/web"),
+    "lone": ("lone", "/d/api"),
+}
+
+
+@pytest.fixture
+def there(each_store: Store) -> Store:
+    for id, (name, path) in THERE.items():
+        each_store.agents.register(id, path, name=name)
+    each_store.agents.policy("hidden", discoverable="private")
+    each_store.projects.link("web", "docs", direction="out")
+    return each_store
+
+
+@pytest.mark.parametrize(
+    ("by", "text", "found"),
+    [
+        ("reviewer", "reviewer", "reviewer"),
+        ("tester", "reviewer", "reviewer-b"),
+        ("tester", "reviewer@web", "reviewer-b"),
+        ("tester", "reviewer-b", "reviewer-b"),
+        ("anna", "reviewer", "reviewer"),
+        (None, "reviewer", "reviewer"),
+        (None, "reviewer@web", "reviewer-b"),
+        ("reviewer", "anna", "anna-api"),
+        ("reviewer", "anna@global", "anna"),
+        ("tester", "anna", "anna"),
+        ("tester", "writer", "writer"),
+        ("writer", "tester", "tester"),
+        ("reviewer", "hidden", "hidden"),
+        ("anna", "lone@api", "lone"),
+    ],
+)
+def test_a_bare_name_is_that_of_ones_own_project_then_of_no_project_then_of_a_linked_one(
+    there: Store, by: str | None, text: str, found: str
+) -> None:
+    assert there._directory.resolve(text, by) == found
+
+
+def test_an_ambiguous_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
+    for id, path in (("one", "/b/web"), ("two", "/b/web"), ("three", "/d/api")):
+        there.agents.register(id, path, name="twin")
+    there.agents.policy("two", discoverable="private")
+    with pytest.raises(InvalidInput, match="one") as wrong:
+        there._directory.resolve("twin", "tester")
+    assert "two" not in wrong.value.message and "three" not in wrong.value.message
+    assert there._directory.resolve("twin", "lone") == "three"
+    with pytest.raises(InvalidInput, match=r"one.*three.*two"):
+        there._directory.resolve("twin", None)
+
+
+def test_an_unknown_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
+    for text in ("nobody", "nobody@web", "reviewer@nowhere", ""):
+        with pytest.raises(NotFound, match="reviewer-b") as missing:
+            there._directory.resolve(text, "writer")
+        assert "hidden" not in missing.value.message and "writer" not in missing.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "folder", "found"),
+    [
+        ("reviewer", "/b/web/src", "reviewer-b"),
+        ("reviewer", "/a/api", "reviewer"),
+        ("reviewer", "/c/docs", "reviewer"),
+        ("reviewer", None, "reviewer"),
+        ("reviewer@web", None, "reviewer-b"),
+        ("nobody", "/b/web", "nobody"),
+        ("me@host", "/b/web", "me@host"),
+    ],
+)
+def test_who_somebody_says_to_be_depends_on_the_folder(there: Store, text: str, folder: str | None, found: str) -> None:
+    assert there.agents.identity(text, folder) == found
+    assert there.beside(agent=text).agent == (text if "@" not in text else found)

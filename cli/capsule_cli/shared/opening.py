@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from capsule_cli.shared.asked import asked
@@ -36,15 +36,30 @@ def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
     Args:
         keep_locks: Whether a save keeps the conversation locked until the end: for a command that stays open.
     """
+    with store_as(asked.agent, keep_locks=keep_locks) as store:
+        yield store
+
+
+@contextmanager
+def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
+    """As `store_of`, for the agent that is meant in the current folder; None: for the store's owner."""
     from capsule import Store
 
     logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
     logger.addHandler(handler)
     try:
-        with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=asked.agent) as store:
+        folder = None if agent is None else here()
+        with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=folder) as store:
             yield store
     finally:
         logger.removeHandler(handler)
+
+
+def here() -> str | None:
+    """The current folder, without links in its path; None: it was deleted."""
+    with suppress(FileNotFoundError):
+        return os.path.realpath(os.getcwd())
+    return None
 
 
 @contextmanager
@@ -56,13 +71,17 @@ def conversation(id: str) -> Iterator[tuple[Store, str]]:
 
 @contextmanager
 def acting() -> Iterator[tuple[Store, str]]:
-    """The store, open while the body runs, and the agent that the command acts for.
+    """The store of the agent that the command acts for, open while the body runs, and the agent's id.
 
     Raises:
         typer.BadParameter: Neither the option nor the environment names it, nor is one agent registered for the folder.
     """
-    with store_of() as store:
-        yield store, agent_named() or _agent_here(store)
+    with store_as(agent_named()) as store:
+        if store.agent is not None:
+            yield store, store.agent
+        else:
+            with store.beside(keep_locks=False, agent=_agent_here(store)) as mine:
+                yield mine, str(mine.agent)
 
 
 def _agent_here(store: Store) -> str:

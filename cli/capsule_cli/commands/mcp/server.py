@@ -15,7 +15,7 @@ import typer
 from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import ToStderr, holder
+from capsule_cli.shared.opening import ToStderr, here, holder
 from capsule_cli.shared.options import flag, option, refuse, usage
 from capsule_cli.shared.output import say, to_stderr
 
@@ -72,7 +72,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     if tools != "conversations":
         with Store.open(asked.store, keep_locks=False) as owners:
             name = owners.agents.register(name, project=os.getcwd()).id
-    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name)
+    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=here())
     if tools != "conversations":
         store.agents.serve()
     _log_to_stderr()
@@ -81,7 +81,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     from capsule.mcp_server.stores import Stores
     from capsule.mcp_server.transport import stdio
 
-    access = Access(name, "read" if read_only else "admin")
+    access = Access(store.agent, "read" if read_only else "admin")
     server = build(Stores(store, access), version=__version__, tools=tools)
     _look_for_garbage()
     stdio.serve(server, store, stdin, stdout)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from capsule_cli.completion import complete_agent
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.opening import acting, agent_named, store_as, store_of
 from capsule_cli.shared.options import Yes, argument, option, refuse
 from capsule_cli.shared.output import answer, listing, one_line
+
+if TYPE_CHECKING:
+    import capsule
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
@@ -30,16 +33,19 @@ def register(
         "--project DIR", "The folder that the agent works in. Default: this one, unless --as names the agent."
     ),
     name: str | None = option("--name NAME", "Give it a name to show."),
+    description: str | None = option("--description TEXT", "Say what it is there for."),
 ) -> None:
     """Register an agent and print its id: that of --as, else one that is made of the folder's name.
 
-    Repeated, it changes only what is given.
+    Repeated, it changes only what is given. If an agent of another project has the id of --as, the new agent gets this
+    name, and an id with a suffix.
     """
     id = agent_named()
     folder = project if project is not None or id is not None else os.getcwd()
     refuse(folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--project")
-    with store_of() as store:
-        agent = store.agents.register(id, folder and os.path.realpath(folder), name=name)
+    path = folder and os.path.realpath(folder)
+    with store_as(None if path else id) as store:  # In another project, the name is that of another agent.
+        agent = store.agents.register(store.agent or id, path, name=name, description=description)
     answer(agent.as_json(), agent.id)
 
 
@@ -48,29 +54,32 @@ def list_() -> None:
     """List the agents, and say who is online (a program serves it now) or listening (it waits for messages)."""
     with store_of() as store:
         found = store.agents.list()
-    states = ["listening" if one.listening else "online" if one.online else "" for one in found]
-    rows = [
-        (one.id, state, one.last_seen, one.project_path or "", one.status_message)
-        for one, state in zip(found, states, strict=True)
-    ]
+    rows = [(one.id, _state(one), one.last_seen, one.project_path or "", one.status_message) for one in found]
     columns = ("id", "state", "seen", "project", "status")
     told = [one.as_json() for one in found]
     listing(told, columns, rows, "nobody is registered yet; begin with: capsule agents register", last="status")
+
+
+def _state(agent: capsule.Agent) -> str:
+    return "listening" if agent.listening else agent.status if agent.online else ""
 
 
 @commands.command("show")
 def show(agent: Agent) -> None:
     """Print what is known of an agent."""
     with store_of() as store:
-        found = store.agents.get(agent).as_json()
+        found = store.agents.get(store.agents.resolve(agent)).as_json()
     answer(found, "\n".join(f"{name}: {one_line(str(value))}" for name, value in found.items()))
 
 
 @commands.command("status")
-def status(text: str = argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...)) -> None:
+def status(
+    text: str = argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...),
+    busy: bool | None = option("--busy/--free", "Say that the agent is busy, or no more. Default: as before."),
+) -> None:
     """Say what the agent is doing."""
     with acting() as (store, agent):
-        found = store.agents.set_status(agent, text)
+        found = store.agents.set_status(agent, text, busy=busy)
     answer(found.as_json(), f"{agent}: {one_line(text)}")
 
 
@@ -78,7 +87,80 @@ def status(text: str = argument("TEXT", "What the agent is doing, for others to 
 def forget(agent: Agent, yes: Yes = False) -> None:
     """Remove an agent, and what it has read. Its messages stay."""
     with store_of() as store:
-        store.agents.get(agent)
+        agent = store.agents.resolve(agent)
         ensure_agreed(f"Forget {agent}, and what it has read?", yes=yes)
         store.agents.forget(agent)
     answer({"id": agent, "forgotten": True}, f"{agent}: forgotten")
+
+
+@commands.command("discover")
+def discover() -> None:
+    """List the agents that the agent finds, and whether they and it may write to each other.
+
+    Each is available, requires permission (one of the two is restricted), is blocked (by one of the two), or is
+    unavailable (one of the two takes no direct messages).
+    """
+    with acting() as (store, _):
+        found = store.agents.discover()
+    rows = [
+        (one.agent.id, one.availability, _state(one.agent), one.agent.project, one.agent.description) for one in found
+    ]
+    columns = ("id", "availability", "state", "project", "description")
+    listing([one.as_json() for one in found], columns, rows, "you find nobody", last="description")
+
+
+@commands.command("policy")
+def policy(
+    dm: Literal["open", "restricted", "closed"] | None = option(
+        "--dm", "Let everybody write directly to the agent, those that it allows, or nobody. It binds the agent alike."
+    ),
+    discoverable: Literal["public", "project", "private"] | None = option(
+        "--discoverable",
+        "Let everybody find the agent, those of its project and of projects that see it, or those it has written with.",
+    ),
+) -> None:
+    """Say who may write to the agent, and who finds it; without an option, print it.
+
+    When this returns, no message comes any more that the earlier policy let through.
+    """
+    with acting() as (store, agent):
+        found = store.agents.policy(dm=dm, discoverable=discoverable)
+    answer(found.as_json(), f"{agent}: dm {found.dm_policy}, discoverable {found.discoverable}")
+
+
+_REASON = "Keep this reason with it, for people."
+
+
+@commands.command("allow")
+def allow(other: Agent, reason: str | None = option("--reason TEXT", _REASON)) -> None:
+    """Let another agent write to the agent, if it is restricted."""
+    with acting() as (store, agent):
+        found = store.agents.allow(other=other, reason=reason)
+    answer(found.as_json(), f"{agent}: allowed {one_line(other)}")
+
+
+@commands.command("block")
+def block(other: Agent, reason: str | None = option("--reason TEXT", _REASON)) -> None:
+    """Let the agent and another one write to each other no more. What they said stays readable."""
+    with acting() as (store, agent):
+        found = store.agents.block(other=other, reason=reason)
+    answer(found.as_json(), f"{agent}: blocked {one_line(other)}")
+
+
+@commands.command("unblock")
+def unblock(other: Agent) -> None:
+    """Take back what the agent said of another one: neither allowed nor blocked."""
+    with acting() as (store, agent):
+        store.agents.forget(other=other)
+        found = store.agents.get(agent)
+    answer(found.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
+
+
+@commands.command("requests")
+def requests() -> None:
+    """List the agents that wanted to write to the agent, which is restricted. Answer with `allow` or `block`."""
+    with acting() as (store, _):
+        found = store.agents.requests()
+    rows = [(one.agent.id, one.asked_at, one.agent.project, one.agent.description) for one in found]
+    columns = ("id", "asked", "project", "description")
+    listing([one.as_json() for one in found], columns, rows, "nobody asks to write to you", last="description")

@@ -14,7 +14,7 @@ from capsule_cli.completion import complete_agent, complete_channel, complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.opening import acting, agent_named, store_as
 from capsule_cli.shared.options import File, Id, argument, flag, option, refuse, seconds
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, out_json, out_rows, say
 from capsule_cli.signals import end_at_once
@@ -93,8 +93,8 @@ def send(
 @commands.command("status")
 def status(id: Annotated[str, typer.Argument(metavar="ID", help="The message: its id.")]) -> None:
     """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
-    with store_of() as store:
-        sent = store.messages.status(id, agent=agent_named())
+    with store_as(agent_named()) as store:
+        sent = store.messages.status(id)
     _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.opening import acting, agent_named, store_as
 from capsule_cli.shared.output import answer, listing
 
 group = typer.Typer(no_args_is_help=True)
@@ -39,9 +39,8 @@ def status() -> None:
     """List the agents with their blocks: on or off, and the files that have one. With --as: only this agent."""
     from capsule.messaging import notices
 
-    with store_of() as store:
-        named = agent_named()
-        agents = store.agents.list() if named is None else [store.agents.get(named)]
+    with store_as(agent_named()) as store:
+        agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
         found = [(agent, notices.blocks(store, agent.id)) for agent in agents]
     value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in found]
     rows = [(agent.id, _word(agent.notifications), ", ".join(files)) for agent, files in found]
@@ -53,9 +52,8 @@ def clean() -> None:
     """Remove the blocks of all agents. With --as: of this agent. The next message to an agent brings its block back."""
     from capsule.messaging import notices
 
-    with store_of() as store:
-        named = agent_named()
-        agents = [agent.id for agent in store.agents.list()] if named is None else [named]
+    with store_as(agent_named()) as store:
+        agents = [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
         files = [path for agent in agents for path in notices.clean(store, agent)]
     answer({"cleaned": files}, "\n".join(f"{path}: the block is gone" for path in files) or "there was no block")
 

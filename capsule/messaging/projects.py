@@ -1,0 +1,143 @@
+"""The projects of a store: folders that agents work in, and links, which say whose agents see whose.
+
+What must stay true: only the store's owner makes and ends links. A link stands in both projects' documents. When its
+end is acknowledged, no write that it let through is still under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.errors import InvalidInput
+from capsule.messaging.policy import Object, ensure, in_scope, may
+
+if TYPE_CHECKING:
+    from capsule.messaging.documents import Document
+    from capsule.store.store import Store
+
+#: How a link is called at its other end.
+_OPPOSITE = {"both": "both", "out": "in", "in": "out"}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder that agents work in.
+
+    Attributes:
+        id: Its id.
+        name: Its name, for people.
+        path: The folder; None: unknown.
+        last_active: The time when an agent of it was last registered, to a minute.
+        links: By the id of another project: `direction` (`out`: the agents of this one see that one, `in`, `both`),
+            `enabled`, `createdBy` and `createdAt`. A link counts while both projects have it.
+    """
+
+    id: str
+    name: str
+    path: str | None
+    last_active: str
+    links: Mapping[str, Mapping[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """The project as `--json` prints it."""
+        about = {"id": self.id, "name": self.name, "path": self.path, "lastActive": self.last_active}
+        return about | {"links": dict(self.links)}
+
+
+class Projects:
+    """The projects of a store, and the links between them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._directory = store._directory
+
+    def list(self) -> Sequence[Project]:
+        """List the projects, in the order of their ids: for an agent, those in its reach.
+
+        Raises InvalidDocument. Cost: a look at each document, and reading those that changed.
+        """
+        return [self._project(id) for id in self._reached()]
+
+    def _reached(self) -> Sequence[str]:
+        ids, me = self._directory.projects.ids(), self._store.agent
+        if me is None:
+            return ids
+        about = self._directory.profile(me)
+        sight = self._directory.sight(about.project)
+        return [id for id in ids if in_scope(about, id, sight)]
+
+    def get(self, project: str) -> Project:
+        """Look up a project.
+
+        Args:
+            project: Its id, or its name.
+
+        Raises:
+            NotFound: There is no such project, or it is out of an agent's reach.
+            InvalidInput: Several have this name.
+
+        Cost: as `list`.
+        """
+        id, reached = self._directory.resolve_project(project), self._reached()
+        if id not in reached:
+            raise self._directory.projects.known_as(lambda: reached).missing(project)
+        return self._project(id)
+
+    def _project(self, id: str) -> Project:
+        document = self._directory.projects.read(id)
+        links = document.get("links") or {}
+        if self._store.agent is not None:
+            links = {other: links[other] for other in self._reached() if other in links}
+        return Project(
+            id, document.get("name") or id, document.get("path"), document.get("lastActive") or "", dict(links)
+        )
+
+    def link(self, a: str, b: str, *, direction: str = "both") -> Project:
+        """Let the agents of a project see another project: its agents and its channels. It replaces an earlier link.
+
+        Args:
+            a, b: The projects, by id or name.
+            direction: `out`: the agents of `a` see `b`; `in`: those of `b` see `a`; `both`: each the other.
+
+        Returns:
+            The project `a`.
+
+        Raises:
+            NotFound: There is no such project.
+            InvalidInput: The direction can't be accepted, or it is one project.
+            Refused: An agent asks.
+
+        Cost: writing two small files, and as `agents.policy`.
+        """
+        if direction not in _OPPOSITE:
+            raise InvalidInput(f"{direction[:40]!r} is no direction; it is one of {', '.join(_OPPOSITE)}")
+        made = {"enabled": True, "createdBy": self._store._holder.me().user, "createdAt": timestamps.now()}
+        return self._set(a, b, {"direction": direction} | made, {"direction": _OPPOSITE[direction]} | made)
+
+    def unlink(self, a: str, b: str) -> Project:
+        """End the link of two projects.
+
+        Args:
+            a, b: The projects, by id or name.
+
+        Raises NotFound, InvalidInput, Refused. Cost: as `link`.
+        """
+        return self._set(a, b, None, None)
+
+    def _set(self, a: str, b: str, there: Document | None, back: Document | None) -> Project:
+        ensure(may(self._store.agent, "link", Object(a, "project")), a)
+        one, other = self._directory.resolve_project(a), self._directory.resolve_project(b)
+        if one == other:
+            raise InvalidInput(f"{one} is linked to another project, not to itself")
+        for id, to, link in ((one, other, there), (other, one, back)):
+
+            def change(document: Document, to: str = to, link: Document | None = link) -> None:
+                links = {key: value for key, value in (document.get("links") or {}).items() if key != to}
+                document["links"] = links | ({} if link is None else {to: link})
+
+            self._directory.projects.edit(id, change)
+        self._directory.settle()
+        return self._project(one)

@@ -1,0 +1,202 @@
+"""What agents say of who may write to them and who finds them; a stricter word counts once it is acknowledged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from capsule import InvalidInput, NotFound, Refused, Store
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        for id, project in (("anna", "/api"), ("bob", "/api"), ("carl", "/web"), ("dora", None)):
+            store.agents.register(id, project)
+        yield store
+
+
+def as_(store: Store, agent: str) -> Store:
+    return store.beside(agent=agent)
+
+
+def entries(store: Store, agent: str) -> dict[str, Any]:
+    return {other: entry["permission"] for other, entry in (store.agents.get(agent).dm or {}).items()}
+
+
+def test_what_an_agent_says_changes_one_field_and_keeps_the_others(store: Store) -> None:
+    bob = as_(store, "bob").agents
+    assert (bob.get("bob").dm_policy, bob.get("bob").discoverable) == ("open", "public")
+    bob.set_status(None, "here", busy=True)
+    assert bob.policy(dm="restricted").discoverable == "public"
+    bob.allow(other="anna", reason="a colleague")
+    bob.block(other="carl")
+    assert bob.policy(discoverable="project").dm_policy == "restricted"
+    store.agents.register("bob", "/api", description="reviews")
+    assert entries(store, "bob") == {"anna": "allow", "carl": "block"}
+    assert (store.agents.get("bob").dm or {})["anna"]["reason"] == "a colleague"
+    bob.forget(other="carl")
+    bob.block(other="anna")
+    assert entries(store, "bob") == {"anna": "block"}
+    assert (bob.get("bob").status_message, bob.get("bob").status) == ("here", "offline")
+    bob.serve()
+    assert bob.get("bob").status == "busy"
+
+
+def test_an_agent_speaks_for_itself_only_and_only_it_learns_what_it_says(store: Store) -> None:
+    anna = as_(store, "anna").agents
+    store.agents.block(agent="bob", other="anna", reason="noise")
+    for change in (
+        lambda: anna.policy("bob", dm="open"),
+        lambda: anna.allow(agent="bob", other="anna"),
+        lambda: anna.block(agent="bob", other="carl"),
+        lambda: anna.forget(agent="bob", other="anna"),
+        lambda: anna.requests("bob"),
+        lambda: anna.discover("bob"),
+        lambda: anna.register("anna", "/web"),
+    ):
+        with pytest.raises(Refused):
+            change()
+    assert entries(store, "bob") == {"anna": "block"}
+    assert "dm" not in anna.get("bob").as_json() and "dm" in anna.get("anna").as_json()
+    assert "noise" not in repr(anna.list()) + repr(anna.discover())
+
+
+@pytest.mark.parametrize("change", [{"dm": "none"}, {"discoverable": "team"}])
+def test_a_policy_that_there_is_not_is_an_error(store: Store, change: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput):
+        store.agents.policy("bob", **change)
+    for wrong, error in (("nobody", NotFound), ("bob", InvalidInput)):
+        with pytest.raises(error):
+            store.agents.block(agent="bob", other=wrong)
+
+
+@pytest.mark.parametrize(
+    ("discoverable", "found_by"),
+    [("public", {"anna", "carl", "dora"}), ("project", {"anna", "dora"}), ("private", set())],
+)
+def test_an_agent_is_told_of_the_agents_that_it_finds_and_of_no_others(
+    store: Store, discoverable: str, found_by: set[str]
+) -> None:
+    store.agents.policy("bob", discoverable=discoverable)
+    for me in ("anna", "carl", "dora"):
+        agents = as_(store, me).agents
+        assert (me in found_by) == ("bob" in [one.agent.id for one in agents.discover()])
+        assert (me in found_by) == ("bob" in [one.id for one in agents.list()]) == ("bob" in agents.names())
+        assert me in agents.names() and me not in [one.agent.id for one in agents.discover()]
+        with pytest.raises(NotFound) as missing:
+            agents.get("nobody")
+        assert (me in found_by) == ("bob" in missing.value.message)
+        if me not in found_by:
+            with pytest.raises(NotFound) as hidden:
+                agents.get("bob")
+            assert hidden.value.message == missing.value.message.replace("nobody", "bob")
+    assert "bob" in store.agents.names()
+
+
+def test_who_has_written_with_a_private_agent_finds_it(store: Store) -> None:
+    store.messages.send("hi", agent="carl", to="bob")
+    store.agents.policy("bob", discoverable="private")
+    found = {me: [one.agent.id for one in as_(store, me).agents.discover()] for me in ("anna", "carl")}
+    assert "bob" in found["carl"] and "bob" not in found["anna"]
+
+
+def test_a_link_lets_agents_of_one_project_find_those_of_the_other(store: Store) -> None:
+    for agent in ("bob", "carl"):
+        store.agents.policy(agent, discoverable="project")
+    finds = lambda me, other: other in as_(store, me).agents.names()  # noqa: E731
+    assert not finds("bob", "carl") and not finds("carl", "bob")
+    store.projects.link("api", "web", direction="out")
+    assert finds("bob", "carl") and not finds("carl", "bob")
+    assert [one.name for one in as_(store, "bob").projects.list()] == ["api", "web"]
+    assert [one.name for one in as_(store, "carl").projects.list()] == ["web"]
+    assert not as_(store, "carl").projects.get("web").links
+    store.projects.link("web", "api", direction="out")
+    assert not finds("bob", "carl") and finds("carl", "bob")
+    store.projects.unlink("api", "web")
+    assert not finds("carl", "bob")
+    for act in (store.beside(agent="bob").projects.link, store.beside(agent="bob").projects.unlink):
+        with pytest.raises(Refused):
+            act("api", "web")
+
+
+@pytest.mark.parametrize(
+    ("dm", "entry", "availability"),
+    [
+        ("open", None, "available"),
+        ("restricted", None, "requires permission"),
+        ("restricted", "allow", "available"),
+        ("open", "block", "blocked"),
+        ("closed", "allow", "unavailable"),
+    ],
+)
+def test_the_availability_that_is_shown_is_what_a_send_meets(
+    store: Store, dm: str, entry: str | None, availability: str
+) -> None:
+    store.agents.policy("bob", dm=dm)
+    if entry is not None:
+        getattr(store.agents, entry)(agent="bob", other="anna")
+    anna, bob = (as_(store, id) for id in ("anna", "bob"))
+    shown = {one.agent.id: one.availability for one in anna.agents.discover()}["bob"]
+    assert shown == availability == {one.agent.id: one.availability for one in bob.agents.discover()}["anna"]
+    for sender, to in ((anna, "bob"), (bob, "anna")):
+        try:
+            sender.messages.send("hi", to=to)
+            assert availability == "available"
+        except Refused:
+            assert availability != "available"
+
+
+def test_who_was_not_allowed_is_listed_until_the_restricted_agent_decides(store: Store) -> None:
+    store.agents.policy("bob", dm="restricted")
+    bob = as_(store, "bob").agents
+    for me in ("anna", "carl", "dora", "anna"):
+        with pytest.raises(Refused):
+            as_(store, me).messages.send("let me in", to="bob")
+    assert [one.agent.id for one in bob.requests()] == ["anna", "carl", "dora"]
+    assert "let me in" not in repr(bob.requests())
+    bob.allow(other="carl")
+    bob.block(other="dora")
+    assert [one.agent.id for one in bob.requests()] == ["anna"]
+    as_(store, "carl").messages.send("hi", to="bob")
+    bob.policy(dm="open")
+    assert not bob.requests()
+
+
+def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_through(each_store: Store) -> None:
+    """A write is held where it was judged already: the block waits for it, and nothing comes after the block."""
+    for id in ("anna", "bob"):
+        each_store.agents.register(id)
+    direct = each_store.messages.send("first", agent="anna", to="bob").conversation
+    is_judged, go_on, is_blocked = threading.Event(), threading.Event(), threading.Event()
+
+    def write() -> None:
+        def act(inside: Any) -> None:
+            inside.ensure_may("append")
+            is_judged.set()
+            go_on.wait()
+            inside.transaction.set_head(inside.head.document | {"updatedAt": "2030-01-01T00:00:00.000Z"})
+
+        as_(each_store, "anna")._change(direct, act)
+
+    def block() -> None:
+        is_judged.wait()
+        as_(each_store, "bob").agents.block(other="anna")
+        is_blocked.set()
+
+    threads = [threading.Thread(target=act) for act in (write, block)]
+    for thread in threads:
+        thread.start()
+    is_judged.wait()
+    while "anna" not in each_store._directory.profile("bob").entries:
+        pass  # The word is written, and not yet acknowledged.
+    assert not is_blocked.is_set()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert each_store.head(direct).updated_at == "2030-01-01T00:00:00.000Z"
+    with pytest.raises(Refused):
+        as_(each_store, "anna").messages.send("second", conversation=direct)
