@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 def _of_store(read: Callable[[Store], list[T]]) -> list[T]:
     """What is read of the store; nothing when that fails."""
-    from capsule_cli.shared.opening import store_of
+    from capsule_cli.shared.opening import agent_named, store_as
 
     try:
-        with store_of() as store:
+        with store_as(agent_named()) as store:
             return read(store)
     except (CapsuleError, OSError):
         return []
@@ -65,9 +65,7 @@ def complete_agent(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_channel(incomplete: str) -> list[tuple[str, str]]:
     """The names of the channels that begin with `incomplete`, with what they are for."""
-    from capsule_cli.shared.opening import agent_named
-
-    found = _of_store(lambda store: store.channels.list(agent=agent_named()))
+    found = _of_store(lambda store: store.channels.list())
     names = ((f"{each.channel.name}@{each.channel.scope}", each.description) for each in found)
     return [one for one in names if one[0].startswith(incomplete)]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from capsule_cli.completion import complete_agent, complete_channel
-from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.opening import acting, agent_named, store_as
 from capsule_cli.shared.options import argument, flag, option
 from capsule_cli.shared.output import answer, listing, one_line
 
@@ -63,8 +63,8 @@ def new(
 @commands.command("list")
 def list_(archived: bool = flag("--archived", "List the archived ones too.")) -> None:
     """List the channels that the agent finds. Without an agent: all."""
-    with store_of() as store:
-        found = store.channels.list(agent=agent_named(), archived=archived)
+    with store_as(agent_named()) as store:
+        found = store.channels.list(agent=store.agent, archived=archived)
     rows = [
         (about.name, about.scope, about.access, str(each.members), "in" * each.is_in, each.description)
         for each in found
@@ -77,8 +77,8 @@ def list_(archived: bool = flag("--archived", "List the archived ones too.")) ->
 @commands.command("show")
 def show(channel: Channel) -> None:
     """Print what is known of a channel."""
-    with store_of() as store:
-        found = store.channels.get(channel, agent=agent_named()).as_json()
+    with store_as(agent_named()) as store:
+        found = store.channels.get(channel, agent=store.agent).as_json()
     answer(found, "\n".join(f"{name}: {one_line(str(value))}" for name, value in found.items()))
 
 
@@ -103,16 +103,16 @@ def archive(channel: Channel, undo: bool = flag("--undo", "Bring it back.")) -> 
 
 
 def _update(channel: str, what: str, **fields: Any) -> None:
-    with store_of() as store:
-        head = store.channels.update(channel, agent=agent_named(), **fields)
+    with store_as(agent_named()) as store:
+        head = store.channels.update(channel, agent=store.agent, **fields)
     answer(head.as_json(), f"{head.id}: {what}")
 
 
 @commands.command("remove-member")
 def remove_member(channel: Channel, agent: Member) -> None:
     """Take an agent out of a channel. It may be invited again."""
-    with store_of() as store:
-        head = store.channels.remove(channel, agent, agent=agent_named())
+    with store_as(agent_named()) as store:
+        head = store.channels.remove(channel, agent, agent=store.agent)
     answer(head.as_json(), f"{head.id}: removed {one_line(agent)}")
 
 
@@ -143,8 +143,8 @@ def invite(
     """Let agents into a channel, of other projects too."""
     rights = {"can_send": False if read_only else None}
     rights |= {"can_invite": can_invite or None, "can_manage": can_manage or None}
-    with store_of() as store:
-        head = store.channels.invite(to, agents, agent=agent_named(), **rights)
+    with store_as(agent_named()) as store:
+        head = store.channels.invite(to, agents, agent=store.agent, **rights)
     answer(head.as_json(), f"{head.id}: invited {one_line(', '.join(agents))}")
 
 
@@ -153,8 +153,8 @@ def members(channel: Channel) -> None:
     """List the agents in a channel."""
     from capsule.format.members import as_json
 
-    with store_of() as store:
-        found = store.channels.members(channel, agent=agent_named())
+    with store_as(agent_named()) as store:
+        found = store.channels.members(channel, agent=store.agent)
     rows = [(each.id, each.joined_at, each.invited_by, each.source) for each in found]
     listing(as_json(found), ("id", "joined", "invited by", "source"), rows, "nobody is in it")
 
@@ -162,8 +162,8 @@ def members(channel: Channel) -> None:
 @commands.command("topics")
 def topics(channel: Channel) -> None:
     """List the topics of a channel, the latest first."""
-    with store_of() as store:
-        found = store.channels.topics(channel, agent=agent_named())
+    with store_as(agent_named()) as store:
+        found = store.channels.topics(channel, agent=store.agent)
     columns = ("topic", "messages", "last")
     rows = [tuple(map(str, each)) for each in found]
     listing([dict(zip(columns, each, strict=True)) for each in found], columns, rows, "it has no topic yet")

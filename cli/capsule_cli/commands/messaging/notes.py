@@ -8,7 +8,7 @@ import typer
 
 from capsule_cli.completion import complete_agent
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.opening import acting, agent_named, store_of
+from capsule_cli.shared.opening import acting, agent_named, store_as
 from capsule_cli.shared.options import File, argument, flag
 from capsule_cli.shared.output import answer, listing
 
@@ -54,9 +54,9 @@ def search(
     limit: Limit = 20,
 ) -> None:
     """Search notes by words, tags and session, the best first."""
-    with store_of() as store:
+    with store_as(agent_named()) as store:
         found = store.notes.search(
-            text, agent=agent_named(), of=of, tags=tag or (), any_tag=any_, session=session, limit=limit
+            text, agent=store.agent, of=of, tags=tag or (), any_tag=any_, session=session, limit=limit
         )
     rows = [(note.id, note.written_at, ",".join(note.tags), note.session, note.text) for note in found]
     columns = ("id", "written", "tags", "session", "text")
