@@ -16,7 +16,7 @@ from typing import Any
 import capsule
 from capsule import Store
 from capsule.errors import CapsuleError
-from capsule.store.store import Offered
+from capsule.store.offers import Offered
 
 __all__ = ["text"]
 
