@@ -99,6 +99,8 @@ def as_json(members: Iterable[Member]) -> list[Item]:
 def joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
     """A valid `participants` after these agents have joined; who takes part already stays as it is.
 
+    Whom somebody took out comes back without the rights that it had been given; what it may not do stays so.
+
     Args:
         value: The list as it stands in the file; None: there is none. It stays as it is.
         ids: The agents.
@@ -125,8 +127,12 @@ def _changed(value: Any, ids: Iterable[str], fields: dict[str, Any], *, was_in: 
     for item in (*(value or ()), *(id for id in waiting if id not in now)):
         if (id := id_of(item)) in waiting:
             del waiting[id]
-            item = {**({"id": item} if isinstance(item, str) else item), **fields}
-            item = {name: field for name, field in item.items() if field is not None or name not in fields}
+            kept = {"id": item} if isinstance(item, str) else item
+            if not was_in and "optedOutAt" not in kept:
+                kept = {name: field for name, field in kept.items() if not (name in _RIGHTS and field)}
+            item = {
+                name: field for name, field in {**kept, **fields}.items() if field is not None or name not in fields
+            }
         result.append(item)
     return result
 

@@ -116,3 +116,12 @@ def test_a_list_of_texts_stays_as_it_is() -> None:
     document = new_capsule("c", "", T1, metadata={"participants": ["anna", "Bob Smith"]})
     assert validation.problems_of(codec.encode(document), "x") == []
     assert joined(document["metadata"]["participants"], ["anna"], T2) == ["anna", "Bob Smith"]
+
+
+def test_whom_somebody_took_out_comes_back_without_the_rights_it_had_and_who_left_comes_back_with_them() -> None:
+    rights = {"canManage": True, "canSend": False}
+    there = [{"id": "anna", "joinedAt": T1, **rights}]
+    assert joined(left(there, ["anna"], T2), ["anna"], T3) == [{"id": "anna", "joinedAt": T3, "canSend": False}]
+    assert joined(left(there, ["anna"], T2), ["anna"], T3, canManage=True) == [{"id": "anna", "joinedAt": T3, **rights}]
+    by_itself = left(there, ["anna"], T2, optedOutAt=T2)
+    assert joined(by_itself, ["anna"], T3) == [{"id": "anna", "joinedAt": T3, **rights}]
