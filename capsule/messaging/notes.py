@@ -107,17 +107,17 @@ class Notes:
         """
         who = (agent or self._store.agent) if of is not None else self._store._subject(agent)
         acting = self._store._acting(who and self._store._subject(who))
-        id = notes_id(str(who) if of is None else self._store.agents.documents.known(of))
-        wanted = [{"tags": tag} for tag in tags]
-        where: dict[str, Any] = {"$or" if any_tag else "$and": wanted} if wanted else {}
-        found = acting.search(text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit)
         try:
+            id = notes_id(str(who) if of is None else self._store._directory.resolve(of, who))
             history = acting.document(id)["history"]
         except NotFound:
             if of is None:
                 return []
-            raise NotFound(f"there are no notes of {of!r:.80} that may be looked at here", id=id) from None
-        return [Note.of(history[hit.at]) for hit in found.hits if hit.at is not None]
+            raise NotFound(f"there are no notes of {of[:80]!r} that may be looked at here", id=of) from None
+        wanted = [{"tags": tag} for tag in tags]
+        where: dict[str, Any] = {"$or" if any_tag else "$and": wanted} if wanted else {}
+        found = acting.search(text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit)
+        return [Note.of(history[hit.at]) for hit in found.hits if hit.at is not None and hit.at < len(history)]
 
     def allow(self, other: str, *, agent: str | None = None) -> Head:
         """Let another agent look at the notes. When it was let is in the head of the channel.
@@ -129,7 +129,9 @@ class Notes:
         Raises NotFound; Refused: one of them has blocked the other. Cost: copying the file.
         """
         who = self._store._subject(agent)
-        return self._store.channels.invite(self._ensured(who), [other], agent=who, can_send=False)
+        return self._store.channels.invite(
+            self._ensured(who), [self._store._directory.resolve(other, who)], agent=who, can_send=False
+        )
 
     def end(self, other: str, *, agent: str | None = None) -> Head:
         """Let another agent look at the notes no more.
@@ -141,7 +143,10 @@ class Notes:
         Raises NotFound. Cost: copying the file.
         """
         who = self._store._subject(agent)
-        return self._store.channels.remove(self._ensured(who), other, agent=who)
+        id = self._ensured(who)
+        there = {member.id for member in self._store._acting(who).head(id).participants}  # It may be forgotten by now.
+        whom = other if other in there else self._store._directory.resolve(other, who)
+        return self._store.channels.remove(id, whom, agent=who)
 
     def _ensured(self, who: str) -> str:
         """The id of the channel that holds the notes of an agent, which is made unless it exists."""

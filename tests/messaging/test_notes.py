@@ -86,6 +86,9 @@ def test_another_agent_finds_nothing_until_it_is_allowed_and_nothing_after(store
     assert let.left_at and not let.opted_out_at
     anna.notes.allow("bob")
     assert bob.notes.search("canary", of="anna")
+    store.agents.forget("bob")
+    anna.notes.end("bob")
+    unseen()
 
 
 def test_the_owner_of_the_store_reads_all_notes_and_an_unknown_agent_has_none(store: Store) -> None:
