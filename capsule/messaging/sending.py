@@ -104,8 +104,9 @@ class Sending:
             to = self._only_other(sender) if to is None else self._store.agents.documents.known(to)
             conversation = direct_id(sender, to)
         self._store.agents.documents.seen(sender)
-        message: Entry = {"role": "user", "content": text, "from": sender, "topic": topic, "replyTo": reply_to}
-        message |= {"intent": intent, "priority": priority, "confidence": confidence, "metadata": metadata}
+        message: Entry = {"role": "user", "content": text, "from": sender}
+        given = {"topic": topic, "replyTo": reply_to, "intent": intent, "priority": priority, "confidence": confidence}
+        message |= {name: value for name, value in {**given, "metadata": metadata}.items() if value is not None}
         if thread is not None:
             message |= self._in_thread(acting, conversation, thread, topic)
         keyed = None if idempotency_key is None else keyed_message(conversation, idempotency_key, message)

@@ -1,0 +1,151 @@
+"""Channels: what a decision costs, a message into a channel of many members, and what is unread in many channels.
+
+What must stay true: the members have no part in what a message costs, as nobody looks at them one by one; a message is
+compared with the plain append of an equal entry to a file of the same size, in the same rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.fixtures import STAMP, history
+from benchmarks.harness import Contestant, interleave
+from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
+from capsule import Store
+from capsule.format import codec
+from capsule.format.channels import Channel
+from capsule.format.new import new_capsule
+from capsule.messaging import policy
+from capsule.messaging.cursors import cursor_at
+
+__all__ = ["run"]
+
+_MEMBERS, _CHANNELS, _MESSAGES, _TEXT_BYTES = 1000, 1000, 100, 100
+#: Decisions that are timed at once.
+_AT_ONCE = 1000
+_MAY_S, _RATIO, _UNREAD_S = 5e-6, 1.2, 0.010
+_COLUMNS = ("", "what", "rounds", "median", "p95", "p99", "max")
+
+
+def run(bench: Bench) -> Report:
+    """Measure channels."""
+    report = Report()
+    _decide(bench, report)
+    _send(bench, report)
+    _unread(bench, report)
+    return report
+
+
+def _document(name: str, members: int, entries: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+    """An open channel for all, with anna, bob and others."""
+    channel = Channel(name)
+    names = ("anna", "bob", *(f"agent-{number}" for number in range(members - 2)))
+    item = {"joinedAt": STAMP, "invitedBy": "self", "source": "manual"}
+    about = {"participants": [{"id": id, **item} for id in names], "channel": channel.as_json()}
+    return new_capsule(
+        channel.id, name, STAMP, type="channel", title_set_by="user", messages=list(entries), metadata=about
+    )
+
+
+def _decide(bench: Bench, report: Report) -> None:
+    object = policy.Object.of(_document("many", _MEMBERS))
+    profile = policy.Profile("bob", "bob", policy.GLOBAL)
+    state = policy.State({"bob": profile}, frozenset({policy.GLOBAL}))
+
+    def decide(action: policy.Action) -> None:
+        for _ in range(_AT_ONCE):
+            policy.may("bob", action, object, state)
+
+    actions: tuple[policy.Action, ...] = ("find", "read", "append", "manage")
+    samples = interleave([Contestant(action, partial(decide, action)) for action in actions], bench.rounds(200, 20))
+    rows = [
+        (*row[:3], *(micro(one.quantile(q) / _AT_ONCE) for q in (0.5, 0.95, 0.99, 1.0)))
+        for row, one in zip(sample_rows("may", samples.values(), samples["read"]), samples.values(), strict=True)
+    ]
+    worst = max(one.median for one in samples.values()) / _AT_ONCE
+    report.tables.append(Table(f"A decision about a channel of {_MEMBERS:,} members", _COLUMNS, rows))
+    report.bars.append(
+        Bar(f"may, a channel of {_MEMBERS:,} members", "under 5 µs", f"at worst {micro(worst)}", worst < _MAY_S)
+    )
+    report.data["may"] = {name: one.as_json() for name, one in samples.items()}
+
+
+def _send(bench: Bench, report: Report) -> None:
+    root = bench.directory / "send"
+    Store.init(root)
+    plain, many, few = _document("plain", _MEMBERS), _document("many", _MEMBERS), _document("few", 10)
+    for document in (plain, many, few):
+        Path(root, "conversations", f"{document['id']}.json").write_bytes(codec.encode(document))
+    text = "x" * _TEXT_BYTES
+    with Store.open(root) as store:
+        for agent in ("anna", "bob"):
+            store.agents.register(agent)
+        entry = {"role": "user", "content": text, "from": "anna"}
+        contestants = [
+            Contestant(f"append_entries, {_MEMBERS:,} members", lambda: store.append_entries(plain["id"], [entry])),
+            Contestant(
+                f"messages.send, {_MEMBERS:,} members",
+                lambda: store.messages.send(text, agent="anna", conversation=many["id"]),
+            ),
+            Contestant(
+                "messages.send, 10 members", lambda: store.messages.send(text, agent="anna", conversation=few["id"])
+            ),
+        ]
+        samples = interleave(contestants, bench.rounds(500, 40))
+    appended, sent, _ = samples.values()
+    columns = (*_COLUMNS, f"send, {_MEMBERS:,} members / it")
+    report.tables.append(Table("A message into a channel", columns, sample_rows("one store", samples.values(), sent)))
+    ratio = sent.median / appended.median
+    report.bars.append(
+        Bar(
+            f"send into a channel of {_MEMBERS:,} members",
+            f"at most {_RATIO}x of a plain append",
+            f"{times(ratio)} ({micro(sent.median)} and {micro(appended.median)})",
+            ratio <= _RATIO,
+            "the rule is asked twice in the mutex, and who can be rung here is looked up",
+        )
+    )
+    report.data["send"] = {name: one.as_json() for name, one in samples.items()}
+
+
+def _unread(bench: Bench, report: Report) -> None:
+    root, count = bench.directory / "unread", bench.rounds(_CHANNELS, 100)
+    Store.init(root)
+    cursors: dict[str, Any] = {}
+    with bench.progress(f"making {count:,} channels", count) as step:
+        for number in range(count):
+            entries = [{**entry, "from": "anna"} for entry in history(_MESSAGES, _TEXT_BYTES)]
+            entries[-1] |= {"mentions": {"valid": ["bob"], "invalid": [], "unknown": []}}
+            document = _document(f"c{number}", 20, entries)
+            Path(root, "conversations", f"{document['id']}.json").write_bytes(codec.encode(document))
+            ids = {place: entry["id"] for place, entry in enumerate(entries)}
+            cursors[document["id"]] = cursor_at(_MESSAGES - 1 - number % 2, lambda places, ids=ids: ids)
+            step()
+    with Store.open(root) as store:
+        for agent in ("anna", "bob"):
+            store.agents.register(agent)
+        path = root / "agents" / "bob.json"
+        about = {"cursors": cursors, "reading": {id: {"muted": True} for id in list(cursors)[::4]}}
+        path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | about, option=orjson.OPT_INDENT_2))
+        look = partial(store.messages.inbox, agent="bob")
+        come = partial(store.messages.send, "hello", agent="anna", conversation="channel_global_c1")
+        if len(look().conversations) != count // 2:
+            raise RuntimeError("not every second channel has something unread")
+        samples = interleave(
+            [Contestant("nothing came", look), Contestant("a message came", look, prepare=come)], bench.rounds(200, 20)
+        )
+    columns = (*_COLUMNS, "nothing came / it")
+    warm = samples["nothing came"]
+    size = f"{count:,} channels, {count * _MESSAGES:,} messages"
+    note = "Every second channel has an unread message, which mentions the agent; every fourth is muted. The store is open."
+    report.tables.append(Table("What is unread in channels", columns, sample_rows(size, samples.values(), warm), note))
+    slowest = max(one.median for one in samples.values())
+    report.bars.append(
+        Bar(f"what is unread, {size}", "under 10 ms", micro(slowest), slowest < _UNREAD_S, "also when a message came")
+    )
+    report.data["unread"] = {name: one.as_json() for name, one in samples.items()}
