@@ -142,7 +142,7 @@ def _unread(bench: Bench, report: Report) -> None:
     columns = (*_COLUMNS, "nothing came / it")
     warm = samples["nothing came"]
     size = f"{count:,} channels, {count * _MESSAGES:,} messages"
-    note = "Every second channel has an unread message, which mentions the agent; every fourth is muted. The store is open."
+    note = "Every second channel has an unread message, which mentions the agent; every fourth is muted."
     report.tables.append(Table("What is unread in channels", columns, sample_rows(size, samples.values(), warm), note))
     slowest = max(one.median for one in samples.values())
     report.bars.append(

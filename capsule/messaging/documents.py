@@ -93,6 +93,10 @@ class Documents:
             last = self._last[id] = version, data, document
         return last[2]
 
+    def part(self, id: str, field: str) -> Document:
+        """The object in a field of a document; empty if there is none, or no such document. Costs as `read`."""
+        return (self.find(id) or {}).get(field) or {}
+
     def edit(
         self, id: str, change: Callable[[Document], object], make: Callable[[str], Document] | None = None
     ) -> None:
@@ -143,16 +147,6 @@ class AgentDocuments(Documents):
         super().__init__(engine)
         #: When this process last looked at `lastSeen`, by agent, in seconds.
         self._noted: dict[str, float] = {}
-
-    def of(self, id: str) -> Document:
-        """The document of an agent, not to be changed in place; empty for one that was forgotten.
-
-        Raises InvalidDocument. Cost: as `read`.
-        """
-        try:
-            return self.read(id)
-        except NotFound:
-            return {}
 
     def seen(self, id: str) -> None:
         """Note that an agent did something, unless that was noted within the last minute."""

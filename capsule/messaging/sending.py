@@ -101,7 +101,7 @@ class Sending:
         if channel is not None:
             conversation = acting.channels.resolve(channel, sender)
         elif conversation is None:
-            to = self._only_other(sender) if to is None else self._store.agents.documents.known(to)
+            to = self._only_other(sender) if to is None else self._store._directory.resolve(to, sender)
             conversation = direct_id(sender, to)
         self._store.agents.documents.seen(sender)
         message: Entry = {"role": "user", "content": text, "from": sender}
@@ -120,7 +120,8 @@ class Sending:
                 raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
             if keyed is not None and (before := appended(inside, keyed)) is not None:
                 return before[1], object
-            checked[0] = order_message(checked[0] | _topic(checked[0], object.channel) | self._mentions(named, object))
+            if more := _topic(checked[0], object.channel) | self._mentions(named, object):
+                checked[0] = order_message(checked[0] | more)
             return inside.append(checked)[1][0], object
 
         with self._store.agents.asking(sender, conversation):
@@ -156,7 +157,7 @@ class Sending:
         found = {}
         for name, kind in mentioned(text).items():
             try:
-                id = EVERYBODY if f"@{name}" == EVERYBODY else self._store.agents.documents.known(name)
+                id = EVERYBODY if f"@{name}" == EVERYBODY else self._store._directory.resolve(name, sender)
             except (NotFound, InvalidInput):
                 id = ""
             found[name] = id, kind
@@ -211,7 +212,7 @@ class Sending:
 
     def _wakes(self, agent: str, entry: Entry, object: policy.Object) -> bool:
         """Whether a message may wake an agent: it may read it, and wants to hear of it."""
-        reading = self._owner.agents.documents.of(agent).get("reading") or {}
+        reading = self._owner.agents.documents.part(agent, "reading")
         interest = Interest.of(reading.get(object.id), self._owner._directory.profile(agent))
         return interest.wakes and interest.counts(entry, agent) and self._takes_part(agent, object)
 
@@ -239,7 +240,7 @@ class Sending:
         for member in head.participants:
             was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
             if was_in and member.id != sent.get("from"):
-                cursors = self._owner.agents.documents.of(member.id).get("cursors") or {}
+                cursors = self._owner.agents.documents.part(member.id, "cursors")
                 ids = partial(self._owner.index.message_ids, id)
                 is_read = any(first_unread(cursors.get(key), ids) > at for key in keys)
                 rung = not is_read and doorbells.was_rung(self._owner, member.id, time)

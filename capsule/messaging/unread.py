@@ -81,7 +81,7 @@ class Unread:
 
     def wishes(self, agent: str) -> tuple[policy.State, Any]:
         """What of all conversations counts as unread depends on: what the agent may read, and wants to hear of."""
-        return self._store._directory.state(agent), self._store.agents.documents.of(agent).get("reading") or {}
+        return self._store._directory.state(agent), self._store.agents.documents.part(agent, "reading")
 
     def seats(self, agent: str, part: Part | None = None, *, refresh: bool = True) -> dict[str, Seat]:
         """The conversations that an agent takes part in, the latest first.
@@ -94,7 +94,7 @@ class Unread:
         Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
         the index for each one that changed and is not read.
         """
-        (state, reading), cursors = self.wishes(agent), self._store.agents.documents.of(agent).get("cursors") or {}
+        (state, reading), cursors = self.wishes(agent), self._store.agents.documents.part(agent, "cursors")
         parts, (for_state, kept) = parts_in(cursors), self._kept.get((agent, part), (state, {}))
         now: dict[str, tuple[_Basis, Seat | None]] = {}
         for mine in self._store.index.of_agent(agent, refresh=refresh):
@@ -167,7 +167,7 @@ class Unread:
 
     def mentions(self, agent: str, state: str, kind: str | None, limit: int) -> list[Mention]:
         """See `Messages.mentions`."""
-        concerns, wanted = self._store.agents.documents.of(agent).get("concerns") or {}, dict[str, dict[int, Any]]()
+        concerns, wanted = self._store.agents.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
         places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
         for id, at, message in places:
             if kind is None and sum(map(len, wanted.values())) == limit:
@@ -183,7 +183,7 @@ class Unread:
             seat = replace(seats[id], behind=every, interest=replace(seats[id].interest, only_mentions=True))
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
                 mail = mail_in(self._store, seat, min(states), seat.mine.entries)[0]
-                found += [Mention(each, *states[each.at]) for each in mail if each.at in states]
+                found += [Mention(each, *states[each.at]) for each in reversed(mail) if each.at in states]
         found = [each for each in found if kind in (None, each.mail.mention)]
         return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 

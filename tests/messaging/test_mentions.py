@@ -9,7 +9,7 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Store
 from capsule.messaging.mentions import mentioned
-from tests.messaging.making import channel, set_fields
+from tests.messaging.making import EARLY, LATE, channel, set_fields
 
 CHANNEL = "channel_global_api"
 
@@ -50,6 +50,20 @@ def test_a_message_says_which_mentions_are_of_members(store: Store) -> None:
     assert store.document(CHANNEL)["history"][0]["mentions"] == sent.as_json()["mentions"] == told
     assert sent.recipients == {"bob": "stored"}
     assert "mentions" not in store.messages.send("plain", agent="anna", conversation=CHANNEL).as_json()
+
+
+def test_a_name_means_the_agent_that_the_sender_means(store: Store) -> None:
+    for id, folder, name in (("a", "/api", "ops"), ("w", "/web", "ops"), ("b", "/api", "bert"), ("v", "/web", "vera")):
+        store.agents.register(id, folder, name=name)
+    id = channel(store, "channel_global_ops", "a", "w", "b", {"id": "v", "joinedAt": EARLY, "leftAt": LATE})
+    for sender, text, valid, invalid, unknown in (
+        ("b", "@ops @ops@web @a", ["a", "w"], [], []),
+        ("w", "@bert @b @ops@api @ops@nowhere", ["b", "a"], [], ["bert", "ops@nowhere"]),
+        ("a", "@v @anna", [], ["v", "anna"], []),
+    ):
+        told = store.messages.send(text, agent=sender, conversation=id).mentions
+        assert (told["valid"], told["invalid"], told["unknown"]) == (valid, invalid, unknown), text
+    assert store.messages.send("@ops", agent="b", to="ops").conversation == "direct_a_b"
 
 
 def states(store: Store, agent: str, **asked: Any) -> dict[str, tuple[str, str]]:
