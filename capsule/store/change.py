@@ -113,6 +113,8 @@ class Conversation:
         self._agent = agent
         self._state_of = state_of
         self._is_ruled = is_ruled
+        #: What may be done with the conversation as it is.
+        self._allowed: set[Action] = set()
         #: The lock that was recorded.
         self.recorded: Document | None = None
 
@@ -131,7 +133,11 @@ class Conversation:
         """As `ensure_may`, for who writes here; without an object, for the conversation as it is."""
         from capsule.messaging.policy import Object  # A command that only reads has no use for it.
 
-        ensure_may(self._agent, action, object or Object.at(self.head), self._state_of, others)
+        if object is not None:
+            ensure_may(self._agent, action, object, self._state_of, others)
+        elif action not in self._allowed:
+            ensure_may(self._agent, action, Object.at(self.head), self._state_of, others)
+            self._allowed.add(action)
 
     def _ensure_ruled(self, before: Document, after: Document) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do."""
