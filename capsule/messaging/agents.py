@@ -46,8 +46,11 @@ class Agents:
         *,
         name: str | None = None,
         description: str | None = None,
+        exclude: Iterable[str] = (),
     ) -> Agent:
         """Register an agent, or change what is known of it. What is not given stays as it is.
+
+        It joins the open default channels of its scope, but for those in which it was before.
 
         Args:
             id: Its id: lower-case letters, digits and `-`. None: made from the name of the project's folder. The same
@@ -56,12 +59,13 @@ class Agents:
             project: The folder that it works in.
             name: Its name, for people. None: the id.
             description: What it is there for.
+            exclude: Names or ids of default channels that it stays out of for good; `*`: all.
 
         Raises:
             InvalidInput: The id can't be accepted, or neither `id` nor `project` is given.
             Refused, StorageFailed: The system did not permit it, or the store acts for another agent.
 
-        Cost: writing small files if something changes; else reading them.
+        Cost: writing small files if something changes; else reading them. If there are channels, as `channels.list`.
         """
         path = None if project is None else os.path.abspath(project)
         about = {"name": name, "description": description}
@@ -69,14 +73,14 @@ class Agents:
             if id is None:
                 raise InvalidInput("give the agent an id, or the folder of its project")
             self._register(check_agent_id(id), id, about)
-            return self.get(id)
+            return self._with_defaults(id, exclude)
         where = {"project": project_id(path), "projectPath": path}
         plain = folder_ids(path, MAX_AGENT_ID, "agent")[0] if id is None else check_agent_id(id)
         suffixed = f"{plain[: MAX_AGENT_ID - 7].rstrip('-')}-{where['project'][-6:]}"
         for each in (suffixed,) if self.documents.exists(suffixed) else (plain, suffixed):
             if self._register(each, plain, about, where, is_named=id is not None):
                 self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
-                return self.get(each)
+                return self._with_defaults(each, exclude)
         raise InvalidInput(f"{plain} and {suffixed} are agents of other projects; choose another id")
 
     def _register(
@@ -112,6 +116,10 @@ class Agents:
             if was not in ("", where["project"]):
                 self._directory.settle(id)
         return is_ours
+
+    def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
+        self._store.channels.join_defaults(id, exclude)
+        return self.get(id)
 
     def names(self) -> list[str]:
         """List the ids of the agents, sorted: for an agent, its own and those of the agents that it finds.

@@ -117,7 +117,7 @@ class Channels(OfOneType):
         maker, stamp = self._who(agent), timestamps.now()
         where = self._scope(scope, maker and self._store.agents.documents.known(maker))
         channel = Channel(check_channel_name(name), where)
-        others = [self._store.agents.documents.known(each) for each in members]
+        others = [self._store._directory.resolve(each, maker) for each in members]
         rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
         first = joined(None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights)
         about: Document = {
@@ -143,7 +143,7 @@ class Channels(OfOneType):
 
         Raises Refused: it is by invitation (the error says who may invite), or the agent stays out of it.
         """
-        who = self._store._subject(agent)
+        who = self._store.agents.documents.known(self._store._subject(agent))
         return self._join(self.resolve(channel, who), who, source)
 
     def _join(self, id: str, who: str, source: Source) -> Head:
@@ -190,27 +190,30 @@ class Channels(OfOneType):
             agents: The agents, by their ids or names.
             agent: The agent that invites them.
             can_send, can_leave, can_invite, can_manage: What they may do there: write, leave, invite others, change the
-                channel and take others out. None: as everybody there.
+                channel and take others out. None: as everybody there; what was withheld from one stays so.
 
         Raises Refused: the agent may not invite (the error says who may), or one of them has left for good.
         """
         who = self._who(agent)
-        added = [self._store.agents.documents.known(each) for each in agents]
+        added = [self._store._directory.resolve(each, who) for each in agents]
         rights = {"canSend": can_send, "canLeave": can_leave, "canInvite": can_invite, "canManage": can_manage}
-        about = {"invitedBy": who or "system", "source": "manual"}
-        return self._change_members(channel, who, lambda people, at: joined(people, added, at, **about, **rights))
+        about: Document = {"invitedBy": who or "system", "source": "manual"}
+        about |= {name: value for name, value in rights.items() if value is not None}
+        return self._change_members(channel, who, lambda people, at: joined(people, added, at, **about))
 
     def remove(self, channel: str, member: str, *, agent: str | None = None) -> Head:
         """Take an agent out of a channel. It may be invited again.
 
         Args:
             channel: The channel.
-            member: The agent that is taken out.
+            member: The agent that is taken out: its id or name.
             agent: The agent that does it.
 
         Raises Refused: the agent may not manage the channel.
         """
-        return self._change_members(channel, self._who(agent), lambda people, at: left(people, [member], at))
+        who, there = self._who(agent), {each.id for each in self.members(channel, agent=agent)}
+        whom = member if member in there else self._store._directory.resolve(member, who)
+        return self._change_members(channel, who, lambda people, at: left(people, [whom], at))
 
     def _change_members(self, channel: str, who: str | None, changed: Callable[[Any, str], Any]) -> Head:
         def change(head: Document, stamp: str) -> None:
@@ -313,7 +316,7 @@ class Channels(OfOneType):
         """The scope that is meant by `project`, by `global`, or by the id or name of a project."""
         if scope == "project" and who is not None:
             return self._store._directory.profile(who).project or GLOBAL
-        return GLOBAL if scope == GLOBAL else self._store._directory.projects.known(scope)
+        return GLOBAL if scope == GLOBAL else self._store._directory.resolve_project(scope)
 
     def mute(
         self, conversation: str, on: bool | None = True, *, notify: str | None = None, agent: str | None = None
@@ -349,9 +352,11 @@ class Channels(OfOneType):
             agent: The agent.
             exclude: Names or ids of channels that it stays out of for good; `*`: all.
 
-        Raises Refused, StorageFailed. Cost: as `list`, and as `join` for each.
+        Raises Refused, StorageFailed. Cost: as `list`, and as `join` for each. Without channels, one scan.
         """
         excluded = {*exclude}
+        if not any(id.startswith("channel_") for id in self._store._whole.ids(KIND)):
+            return  # No index for that.
         for each in self.list(agent=agent):
             if each.channel.is_default and each.channel.access == "open" and not each.is_in:
                 with suppress(Refused, NotFound):  # It has left, or the channel changed meanwhile.

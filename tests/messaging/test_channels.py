@@ -27,6 +27,14 @@ def project(store: Store, agent: str) -> str:
     return store._directory.profile(agent).project
 
 
+def link(store: Store, direction: str) -> None:
+    store.projects.link(project(store, "anna"), project(store, "carl"), direction=direction)
+
+
+def unlink(store: Store) -> None:
+    store.projects.unlink(project(store, "anna"), project(store, "carl"))
+
+
 def members(store: Store, channel: str) -> list[str]:
     return [member.id for member in store.channels.members(channel)]
 
@@ -48,19 +56,26 @@ _IN_PROJECT = {"bob": "in", "dora": "in"}
 
 
 @pytest.mark.parametrize(
-    ("scope", "access", "joining"),
+    ("scope", "access", "links", "joining"),
     [
-        ("project", "open", _IN_PROJECT | _OUT),
-        ("global", "open", _IN_PROJECT | {"carl": "in"}),
-        ("project", "members", {"bob": "Refused", "dora": "Refused"} | _OUT),
-        ("global", "members", dict.fromkeys(("bob", "carl", "dora"), "Refused")),
-        ("global", "private", dict.fromkeys(("bob", "carl", "dora"), "NotFound")),
+        ("project", "open", None, _IN_PROJECT | _OUT),
+        ("project", "open", "in", _IN_PROJECT | {"carl": "in"}),
+        ("project", "open", "both", _IN_PROJECT | {"carl": "in"}),
+        ("project", "open", "out", _IN_PROJECT | _OUT),
+        ("global", "open", None, _IN_PROJECT | {"carl": "in"}),
+        ("project", "members", None, {"bob": "Refused", "dora": "Refused"} | _OUT),
+        ("project", "members", "in", dict.fromkeys(("bob", "carl", "dora"), "Refused")),
+        ("global", "members", None, dict.fromkeys(("bob", "carl", "dora"), "Refused")),
+        ("project", "private", "both", dict.fromkeys(("bob", "carl", "dora"), "NotFound")),
+        ("global", "private", None, dict.fromkeys(("bob", "carl", "dora"), "NotFound")),
     ],
 )
 def test_who_joins_a_channel_depends_on_its_scope_and_access(
-    store: Store, scope: str, access: str, joining: dict[str, str]
+    store: Store, scope: str, access: str, links: str | None, joining: dict[str, str]
 ) -> None:
     id = store.channels.create("news", agent="anna", scope=scope, access=access).id
+    if links:
+        link(store, links)
     listed = {agent for agent in joining if names(store, agent)}
     assert listed == {agent for agent, end in joining.items() if end != "NotFound"}
     assert {agent: outcome(lambda a=agent: store.channels.join(id, agent=a)) for agent in joining} == joining
@@ -82,6 +97,24 @@ def test_a_refusal_says_who_may_invite(store: Store) -> None:
         ("carl", "anna"),
         ("dora", "carl"),
     ]
+
+
+def test_a_membership_by_oneself_ends_with_the_link_and_one_by_invitation_stays(store: Store) -> None:
+    for name, access in (("news", "open"), ("crew", "members")):
+        store.channels.create(name, agent="anna", access=access)
+    link(store, "both")
+    store.channels.join("news", agent="carl")
+    store.channels.invite("crew", ["carl"], agent="anna")
+    ids = [store.channels.resolve(name, "carl") for name in ("news", "crew")]
+    unlink(store)
+    assert names(store, "carl") == ["crew"]
+    assert [outcome(lambda id=id: store.beside(agent="carl").append(id, content="hi")) for id in ids] == [
+        "NotFound",
+        "in",
+    ]
+    link(store, "both")
+    assert names(store, "carl") == ["crew", "news"]
+    store.beside(agent="carl").append(ids[0], content="back")
 
 
 _COMES_BACK: dict[str, Callable[[Store, str], Any]] = {
@@ -135,6 +168,13 @@ def test_an_agent_of_another_project_that_left_comes_back_on_its_invitation(stor
     assert outcome(lambda: store.channels.join(id, agent="carl")) == "NotFound"
 
 
+def test_who_is_not_registered_joins_nothing(store: Store) -> None:
+    id = store.channels.create("news", agent="anna", scope="global").id
+    assert outcome(lambda: store.channels.join(id, agent="zoe")) == "NotFound"
+    assert outcome(lambda: store.channels.invite(id, ["zoe"], agent="anna")) == "NotFound"
+    assert members(store, id) == ["anna"]
+
+
 @pytest.mark.parametrize(
     ("rights", "refused"),
     [
@@ -158,6 +198,16 @@ def test_a_member_does_what_its_rights_say(store: Store, rights: dict[str, bool]
     assert {name for name, act in acts.items() if outcome(act) == "Refused"} == refused
 
 
+def test_what_was_withheld_from_a_member_is_given_back_by_who_manages_the_channel(store: Store) -> None:
+    id = store.channels.create("news", agent="anna").id
+    store.channels.invite(id, ["bob"], agent="anna", can_send=False)
+    store.channels.join(id, agent="dora")
+    for inviter, rights, may_send in (("dora", {}, "Refused"), ("anna", {"can_send": True}, "in")):
+        store.channels.remove(id, "bob", agent="anna")
+        store.channels.invite(id, ["bob"], agent=inviter, **rights)
+        assert outcome(lambda: store.beside(agent="bob").append(id, content="hi")) == may_send
+
+
 def test_the_members_of_a_private_channel_are_fixed(store: Store) -> None:
     id = store.channels.create("plan", agent="anna", access="private", members=["bob"]).id
     for change in (
@@ -169,6 +219,33 @@ def test_the_members_of_a_private_channel_are_fixed(store: Store) -> None:
         assert outcome(change) == "Refused"
     store.channels.invite(id, ["dora"])
     assert members(store, id) == ["anna", "bob", "dora"]
+
+
+def test_a_name_means_the_own_project_then_global_then_others(store: Store) -> None:
+    api, web = (project(store, agent) for agent in ("anna", "carl"))
+    ids = {
+        scope: store.channels.create("news", agent=agent, scope=scope).id
+        for scope, agent in ((api, "anna"), (web, "carl"), ("global", "anna"))
+    }
+    resolve = store.channels.resolve
+    assert [resolve("news", agent) for agent in AGENTS] == [ids[api], ids[api], ids[web], ids["global"]]
+    assert [resolve(f"news@{where}", "dora") for where in (api, "api", web, "global")] == [
+        ids[api],
+        ids[api],
+        ids[web],
+        ids["global"],
+    ]
+    assert resolve(ids[web], "carl") == resolve("news", "carl") == resolve("news@project", "carl")
+    for text in (ids[web], "news@web", f"news@{web}"):
+        with pytest.raises(NotFound):
+            resolve(text, "anna")
+    store.delete(ids["global"])
+    for agent in ("dora", None):
+        with pytest.raises(InvalidInput, match=f"news@{api}, news@{web}"):
+            resolve("news", agent)
+    link(store, "out")
+    store.delete(ids[api])
+    assert resolve("news", "anna") == ids[web]
 
 
 def test_a_name_is_taken_once_in_a_scope(store: Store) -> None:
@@ -210,6 +287,30 @@ def test_what_a_channel_is_can_be_changed_but_for_its_name_and_scope(store: Stor
     store.channels.update("news", archived=True)
     assert (store.channels.list(), len(store.channels.list(archived=True))) == ([], 1)
     store.channels.join("news", agent="bob")
+
+
+def test_default_channels_are_joined_at_registration_unless_excluded(store: Store) -> None:
+    for name, settings in {"all": {}, "api": {"scope": "project"}, "crew": {"access": "members"}}.items():
+        store.channels.create(name, agent="anna", default=True, **({"scope": "global"} | settings))
+    store.channels.create("optional", agent="anna", scope="global")
+    for _ in range(2):
+        store.agents.register("emil", API)
+        store.agents.register("fritz", WEB)
+        store.agents.register("gerd", API, exclude=["api"])
+        store.agents.register("hans", API, exclude=["*"])
+        store.agents.register("gerd", API)  # What was excluded once stays so.
+        store.agents.register("hans", API)
+    there = {each.id: [member.id for member in store.channels.members(each.id)] for each in store.channels.list()}
+    assert there == {
+        "channel_global_all": ["anna", "emil", "fritz", "gerd"],
+        "channel_global_crew": ["anna"],
+        "channel_global_optional": ["anna"],
+        f"channel_{project(store, 'anna')}_api": ["anna", "emil"],
+    }
+    assert [(m.invited_by, m.source) for m in store.channels.members("all") if m.id == "emil"] == [
+        ("system", "default")
+    ]
+    assert outcome(lambda: store.channels.join("api", agent="gerd")) == "in"
 
 
 def test_what_one_is_told_of_stands_in_the_document_of_the_agent(store: Store) -> None:

@@ -64,7 +64,7 @@ def new(
 def list_(archived: bool = flag("--archived", "List the archived ones too.")) -> None:
     """List the channels that the agent finds. Without an agent: all."""
     with store_as(agent_named()) as store:
-        found = store.channels.list(agent=store.agent, archived=archived)
+        found = store.channels.list(archived=archived)
     rows = [
         (about.name, about.scope, about.access, str(each.members), "in" * each.is_in, each.description)
         for each in found
@@ -78,7 +78,7 @@ def list_(archived: bool = flag("--archived", "List the archived ones too.")) ->
 def show(channel: Channel) -> None:
     """Print what is known of a channel."""
     with store_as(agent_named()) as store:
-        found = store.channels.get(channel, agent=store.agent).as_json()
+        found = store.channels.get(channel).as_json()
     answer(found, "\n".join(f"{name}: {one_line(str(value))}" for name, value in found.items()))
 
 
@@ -104,7 +104,7 @@ def archive(channel: Channel, undo: bool = flag("--undo", "Bring it back.")) -> 
 
 def _update(channel: str, what: str, **fields: Any) -> None:
     with store_as(agent_named()) as store:
-        head = store.channels.update(channel, agent=store.agent, **fields)
+        head = store.channels.update(channel, **fields)
     answer(head.as_json(), f"{head.id}: {what}")
 
 
@@ -112,7 +112,7 @@ def _update(channel: str, what: str, **fields: Any) -> None:
 def remove_member(channel: Channel, agent: Member) -> None:
     """Take an agent out of a channel. It may be invited again."""
     with store_as(agent_named()) as store:
-        head = store.channels.remove(channel, agent, agent=store.agent)
+        head = store.channels.remove(channel, agent)
     answer(head.as_json(), f"{head.id}: removed {one_line(agent)}")
 
 
@@ -141,10 +141,14 @@ def invite(
     can_manage: bool = flag("--can-manage", "Let them change the channel, and take others out."),
 ) -> None:
     """Let agents into a channel, of other projects too."""
-    rights = {"can_send": False if read_only else None}
-    rights |= {"can_invite": can_invite or None, "can_manage": can_manage or None}
     with store_as(agent_named()) as store:
-        head = store.channels.invite(to, agents, agent=store.agent, **rights)
+        head = store.channels.invite(
+            to,
+            agents,
+            can_send=False if read_only else None,
+            can_invite=can_invite or None,
+            can_manage=can_manage or None,
+        )
     answer(head.as_json(), f"{head.id}: invited {one_line(', '.join(agents))}")
 
 
@@ -154,7 +158,7 @@ def members(channel: Channel) -> None:
     from capsule.format.members import as_json
 
     with store_as(agent_named()) as store:
-        found = store.channels.members(channel, agent=store.agent)
+        found = store.channels.members(channel)
     rows = [(each.id, each.joined_at, each.invited_by, each.source) for each in found]
     listing(as_json(found), ("id", "joined", "invited by", "source"), rows, "nobody is in it")
 
@@ -163,7 +167,7 @@ def members(channel: Channel) -> None:
 def topics(channel: Channel) -> None:
     """List the topics of a channel, the latest first."""
     with store_as(agent_named()) as store:
-        found = store.channels.topics(channel, agent=store.agent)
+        found = store.channels.topics(channel)
     columns = ("topic", "messages", "last")
     rows = [tuple(map(str, each)) for each in found]
     listing([dict(zip(columns, each, strict=True)) for each in found], columns, rows, "it has no topic yet")
