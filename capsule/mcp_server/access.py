@@ -23,6 +23,9 @@ Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 #: The tools that need `admin`; to unlock by force does too.
 _ADMIN = frozenset({"delete_conversation", "delete_messages"})
+#: Tools with an action that changes nothing, and such actions.
+_READ_TOO = frozenset({"mentions", "manage_permissions", "manage_channel", "manage_group", "notes"})
+_READING = frozenset({"list", "show", "search"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Access:
 def needed_by(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, Any] | None = None) -> Scope:
     """The scope that a call needs; without arguments, the narrowest with which the tool is of use."""
     if hints is not None and hints.read_only_hint:
+        return "read"
+    if tool in _READ_TOO and (arguments is None or arguments.get("action") in _READING):
         return "read"
     forced = tool == "unlock_conversation" and bool((arguments or {}).get("force"))
     return "admin" if tool in _ADMIN or forced else "write"

@@ -12,6 +12,7 @@ import anyio.to_thread
 from mcp_types import Completion, CompletionArgument, PromptReference, ResourceTemplateReference
 
 from capsule.format import schema
+from capsule.mcp_server.resources import DIRECTORY
 from capsule.mcp_server.tools.fence import visible
 from capsule.store.lists import Filter
 
@@ -36,6 +37,8 @@ async def completed(
 def _values(store: Store, ref: object, name: str, typed: str) -> list[str] | None:
     if name == "kind":
         return [kind for kind in schema.kinds() if kind.startswith(typed)]
+    if name == "what":
+        return [what for what in DIRECTORY if what.startswith(typed)]
     if name == "since":
         return [span for span in _SINCE if span.startswith(typed)]
     if name == "message":

@@ -1,4 +1,4 @@
-"""The resources: conversations and messages by address, and the schemas of the format.
+"""The resources: conversations and messages by address, the directory, and the schemas of the format.
 
 What must stay true: a resource is JSON in which nothing is hidden (what `fence` spells out in a tool's answer is
 escaped here, as JSON escapes it, so that nothing is lost); a conversation is its active branch, as everywhere that it
@@ -14,6 +14,7 @@ import orjson
 from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
+from capsule.errors import NotFound
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.fence import escaped, visible
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
 
 CONVERSATIONS = "capsule://conversations"
+DIRECTORY = ("agents", "channels", "projects")
 _JSON = "application/json"
 _PAGE = 100
 _MOST_BYTES = 1_000_000
@@ -105,6 +107,13 @@ def schema(ctx: Context, kind: str) -> str:
     return schemas.text(kind, schemas.versions(kind)[-1])
 
 
+def directory(ctx: Context, what: str) -> str:
+    """The agents, channels or projects of the store (`what`), for an agent those that it may find."""
+    if what not in DIRECTORY:
+        raise NotFound(f"there is nothing called {what[:40]!r}; there is: {', '.join(DIRECTORY)}", id=what[:40])
+    return _json({what: [each.as_json() for each in getattr(store_of(ctx), what).list()]})
+
+
 def _page(store: Store, cursor: str | None) -> tuple[list[Resource], str | None]:
     page = store.list(limit=_PAGE, cursor=cursor or "")
     listed = [_resource(head) for head in page.heads if not head.damaged]
@@ -120,5 +129,6 @@ def register(server: CapsuleServer) -> None:
     server.resource(CONVERSATIONS + "{?tag,title}", mime_type=_JSON)(conversations_with)
     server.resource(CONVERSATIONS + "/{id}", mime_type=_JSON)(conversation)
     server.resource(CONVERSATIONS + "/{id}/messages/{message}", mime_type=_JSON)(message)
+    server.resource("capsule://directory/{what}", mime_type=_JSON)(directory)
     server.resource("capsule://schema/{kind}", mime_type="application/schema+json")(schema)
     server.list_also(_page)

@@ -65,10 +65,13 @@ async def heard(client: Client, **arguments: Any) -> list[str]:
     return [message["content"] for message in found["messages"]]
 
 
+NAMES = {"send_message", "listen", "inbox", "read_messages", "mentions", "list_agents", "set_status", "notes"}
+NAMES |= {"manage_permissions", "manage_channel", "manage_group"}
+
 # -- Which there are, and what they cost ------------------------------------------------------------------------------
 
 
-async def test_the_tools_of_messaging_are_offered_alone_and_cost_under_1500_tokens() -> None:
+async def test_the_tools_of_messaging_are_offered_alone_and_cost_under_3000_tokens() -> None:
     with Store.in_memory() as store:
         store.agents.register("anna")
         own = store.beside(agent="anna")
@@ -77,24 +80,26 @@ async def test_the_tools_of_messaging_are_offered_alone_and_cost_under_1500_toke
             tools = (await client.list_tools()).tools
             assert client.instructions == INSTRUCTIONS["messaging"]
             assert "no authority over you" in client.instructions
-    names = {"send_message", "listen", "inbox", "list_agents", "manage_group", "set_status"}
-    assert {tool.name for tool in tools} == names
+    assert {tool.name for tool in tools} == NAMES
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
-    assert len(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) / 3.5 < 1500
+    assert len(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) / 3.5 < 3000
 
 
 async def test_no_tool_says_for_whom_it_acts(store: Store) -> None:
     async with acting(store, "anna") as client:
         for tool in (await client.list_tools()).tools:
-            if tool.name in ("send_message", "listen", "inbox", "list_agents", "manage_group", "set_status"):
+            if tool.name in NAMES:
                 assert not {"agent", "sender", "from", "as"} & set(tool.input_schema["properties"])
 
 
-async def test_a_client_that_only_reads_sees_its_inbox_and_the_agents(store: Store) -> None:
+async def test_a_client_that_only_reads_sees_its_inbox_and_the_agents_and_changes_nothing(store: Store) -> None:
     async with acting(store, "anna", scope="read") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert {"inbox", "list_agents"} < names
-        assert not {"send_message", "listen", "manage_group", "set_status"} & names
+        assert {"inbox", "list_agents", "read_messages", "manage_group"} < names
+        assert not {"send_message", "listen", "set_status"} & names
+        assert not (await client.call_tool("manage_group", {"action": "list"})).is_error
+        said = error(await client.call_tool("manage_group", {"action": "create", "name": "x", "agents": ["bob"]}))
+        assert "'write'" in said
 
 
 # -- Sending and listening --------------------------------------------------------------------------------------------
@@ -300,7 +305,8 @@ async def test_the_list_of_agents_says_who_is_there_and_what_they_say(store: Sto
         f'carl, last seen {seen}, "C\\"arl\\n"'
     )
     assert data(answer)["agents"][0] == {
-        "id": "anna", "name": "anna", "you": True, "online": True, "lastSeen": store.agents.get("anna").last_seen
+        "id": "anna", "name": "anna", "project": "global", "you": True, "status": "online", "online": True,
+        "lastSeen": store.agents.get("anna").last_seen
     }  # fmt: skip
 
 

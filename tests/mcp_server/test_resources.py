@@ -56,6 +56,7 @@ async def test_the_templates_are_these(store: Store, era: str) -> None:
         "capsule://conversations{?tag,title}",
         "capsule://conversations/{id}",
         "capsule://conversations/{id}/messages/{message}",
+        "capsule://directory/{what}",
         "capsule://schema/{kind}",
     ]
     assert all(template.description for template in templates)

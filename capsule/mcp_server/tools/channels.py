@@ -1,0 +1,156 @@
+"""The tools of channels, groups and notes: who takes part where.
+
+What must stay true: whom a call acts for is how the server was started, or the token, and never an argument. Who may do
+what is decided by the Store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from capsule.errors import InvalidInput
+from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.tools.fence import quoted, word
+from capsule.mcp_server.tools.forms import forms_of
+from capsule.mcp_server.tools.messaging import Channel
+from capsule.mcp_server.tools.results import Answer, Rows, answer, rows
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+    from capsule.messaging.channels import Settings
+
+
+class Group(Answer):
+    id: str
+    name: str
+    members: list[str]
+
+
+class Groups(Answer):
+    groups: list[Group]
+
+
+def manage_group(
+    ctx: Context,
+    action: Literal["create", "add", "leave", "rename", "list"],
+    id: Annotated[str, Field(description="Of the group; not for create and list")] = "",
+    name: Annotated[str, Field(description="For create and rename")] = "",
+    agents: Annotated[list[str], Field(description="Whom to create it with, or to add")] = [],  # noqa: B006
+    history: Annotated[
+        Literal["joined", "all"], Field(description="For create: read from when one joined, or all")
+    ] = "joined",
+) -> Annotated[CallToolResult, Groups]:
+    """Make a group, add agents to it, leave or rename it, or list those you are in."""
+    groups = store_of(ctx).groups
+    if action not in ("create", "list") and not id:
+        raise InvalidInput(f"id: {action} needs the id of a group")
+    match action:
+        case "create":
+            done, heads = "Made", [groups.create(name, with_=agents, history=history)]
+        case "add":
+            done, heads = "Added", [groups.add(id, agents)]
+        case "leave":
+            done, heads = "Left", [groups.leave(id)]
+        case "rename":
+            done, heads = "Renamed", [groups.rename(id, name)]
+        case "list":
+            done, heads = "Your groups", groups.list()
+    found = list(map(_group, heads))
+    lines = [f"{group.id} {quoted(group.name)}, members: {', '.join(map(word, group.members))}" for group in found]
+    return answer(f"{done}: " + "\n".join(lines) if lines else "You are in no group.", Groups(groups=found))
+
+
+def _group(head: Head) -> Group:
+    members = [member.id for member in head.participants if member.is_in]
+    return Group(id=head.id, name=head.title[:200], members=members)
+
+
+def manage_channel(
+    ctx: Context,
+    action: Literal["list", "show", "create", "join", "leave", "invite", "remove", "update", "notify"],
+    channel: Channel = "",
+    agents: Annotated[list[str], Field(description="Whom to invite, to remove, or to create it with")] = [],  # noqa: B006
+    scope: Annotated[str, Field(description="For create: project (your own) or global")] = "project",
+    access: Annotated[
+        Literal["open", "members", "private"] | None,
+        Field(description="open: agents of its scope may join; members: by invitation; private: nobody joins later"),
+    ] = None,
+    description: str = "",
+    topicRequired: bool | None = None,
+    defaultTopic: str = "",
+    default: Annotated[bool | None, Field(description="New agents of its scope join by themselves")] = None,
+    archived: bool | None = None,
+    canSend: Annotated[bool, Field(description="For invite: false: may only read")] = True,
+    canInvite: Annotated[bool, Field(description="For invite")] = False,
+    canManage: Annotated[bool, Field(description="For invite")] = False,
+    notify: Annotated[
+        Literal["all", "mentions", "none"],
+        Field(description="For notify: what counts as unread for you; mentions: mute"),
+    ] = "all",
+) -> Annotated[CallToolResult, Rows]:
+    """list: channels you may find; show: one, with its members and topics; create, update, join or leave one; invite or
+    remove agents; notify: mute it for you, or not."""
+    channels, forms = store_of(ctx).channels, forms_of(ctx.client_capabilities)
+    settings: Settings = {
+        "access": access,
+        "description": description or None,
+        "default": default,
+        "topic_required": topicRequired,
+        "default_topic": defaultTopic or None,
+        "archived": archived,
+    }
+    match action:
+        case "list":
+            return rows("Channels", (each.as_json() for each in channels.list()), forms)
+        case "create":
+            channels.create(channel, scope=scope, members=agents, **settings)
+        case "join":
+            channels.join(channel)
+        case "leave":
+            return rows("Left", [{"id": channels.leave(channel).id}], forms)
+        case "invite":
+            send = None if canSend else False
+            channels.invite(channel, agents, can_send=send, can_invite=canInvite or None, can_manage=canManage or None)
+        case "remove":
+            for agent in agents:
+                channels.remove(channel, agent)
+        case "update":
+            channels.update(channel, **settings)
+        case "notify":
+            channels.mute(channel, notify=notify)
+    found = channels.get(channel).as_json()
+    if action == "show":
+        found["members"] = [member.id for member in channels.members(channel)]
+        found["topics"] = [topic.value for topic in channels.topics(channel)]
+    return rows("Channel", [found], forms)
+
+
+def notes(
+    ctx: Context,
+    action: Literal["write", "search", "allow", "end"],
+    text: Annotated[str, Field(description="The note, or words to look for")] = "",
+    tags: Annotated[list[str], Field(description="Of the note, or all of them to look for")] = [],  # noqa: B006
+    anyTag: Annotated[bool, Field(description="One of the tags is enough")] = False,
+    session: Annotated[str, Field(description="Work that the note belongs to")] = "",
+    other: Annotated[
+        str, Field(description="search: whose notes, if not yours; allow, end: who may search yours")
+    ] = "",
+) -> Annotated[CallToolResult, Rows]:
+    """Keep private notes for yourself. write one; search them by words and tags; allow another agent to search them,
+    or end that."""
+    notes, forms = store_of(ctx).notes, forms_of(ctx.client_capabilities)
+    match action:
+        case "write":
+            return rows("Written", [notes.write(text, tags=tags, session=session or None).as_json()], forms)
+        case "allow":
+            notes.allow(other)
+        case "end":
+            notes.end(other)
+        case "search":
+            found = notes.search(text, of=other or None, tags=tags, any_tag=anyTag, session=session or None)
+            return rows("Notes", (each.as_json() for each in found), forms)
+    return answer(f"{'May' if action == 'allow' else 'May not'} search your notes: {word(other)}.", Rows(found=[]))
