@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,74 @@ def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
     assert team.json("mute", "news", "--notify", "none", "--as", "bob")["notify"] == "none"
     agent = json.loads((team.root / "agents" / "bob.json").read_bytes())
     assert agent["reading"] == {id: {"muted": True, "notify": "none"}}
+
+
+#: What the agents do one after the other, and the exit codes. ID is the channel of anna, which is open.
+SCRIPTS = {
+    "a membership by oneself ends with the link": """
+        carl: join ID > 3
+        : projects link web api --direction out > 0
+        carl: join news > 0
+        carl: append ID hello > 0
+        : projects unlink web api > 0
+        carl: append ID hello > 3
+        carl: members ID > 3
+        carl: show ID > 3
+        : projects link web api > 0
+        carl: append ID hello > 0
+    """,
+    "one by invitation stays": """
+        anna: invite carl --to news > 0
+        carl: append ID hello > 0
+        anna: channels update news --access members > 0
+        carl: invite bob --to news > 6
+        carl: members news > 0
+    """,
+    "who left stays out until it joins itself": """
+        bob: join news > 0
+        bob: leave news > 0
+        anna: invite bob --to news > 6
+        : invite bob --to news > 6
+        bob: append ID hello > 6
+        bob: join news > 0
+        bob: append ID hello > 0
+    """,
+    "who was taken out of a channel by invitation is invited again": """
+        anna: channels update news --access members > 0
+        anna: invite bob --to news --read-only > 0
+        bob: append ID hello > 6
+        anna: channels remove-member news bob > 0
+        bob: join news > 6
+        anna: invite bob --to news > 0
+        bob: leave news > 0
+        bob: join news > 0
+    """,
+    "what is private stays so": """
+        anna: channels new plan --access private --with bob > 0
+        dora: join plan > 3
+        anna: invite dora --to plan > 6
+        bob: leave plan > 6
+        bob: members plan > 0
+        dora: members channel_API_plan > 3
+    """,
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_who_comes_in_and_who_stays_out(team: Any, script: str) -> None:
+    team("agents", "register", "--as", "dora")
+    id = team("channels", "new", "news", "--as", "anna").line
+    for line in script.strip().splitlines():
+        agent, command, code = re.fullmatch(r" *(\w*): (.*) > (\d)", line.rstrip()).groups()  # type: ignore[union-attr]
+        words = command.replace("channel_API_plan", id.replace("news", "plan")).replace("ID", id).split()
+        team(*words, *(("--as", agent) if agent else ()), expect=int(code))
+
+
+def test_an_agent_stays_out_of_the_default_channels_that_it_excludes(team: Any) -> None:
+    for name in ("all", "builds"):
+        team("channels", "new", name, "--as", "anna", "--scope", "global", "--default")
+    for agent, words in (("emil", ()), ("fritz", ("--exclude", "builds")), ("gerd", ("--exclude", "*"))):
+        team("agents", "register", "--as", agent, *words)
+        team("agents", "register", "--as", agent)
+    there = {name: [each["id"] for each in team.json("members", name)] for name in ("all", "builds")}
+    assert there == {"all": ["anna", "emil", "fritz"], "builds": ["anna", "emil"]}

@@ -110,6 +110,11 @@ def filter_of(where: str | None, topic: str | None = None, thread: str | None = 
     return {"$and": parts} if parts else None
 
 
+def names_in(values: list[str] | None) -> list[str]:
+    """The names in the values of an option that takes several, with commas between them."""
+    return [name for value in values or () for name in value.split(",") if name]
+
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 

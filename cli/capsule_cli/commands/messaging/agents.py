@@ -10,7 +10,7 @@ import typer
 from capsule_cli.completion import complete_agent
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import acting, agent_named, store_as, store_of
-from capsule_cli.shared.options import Yes, argument, option, refuse
+from capsule_cli.shared.options import Yes, argument, names_in, option, refuse
 from capsule_cli.shared.output import answer, listing, one_line
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ def register(
     ),
     name: str | None = option("--name NAME", "Give it a name to show."),
     description: str | None = option("--description TEXT", "Say what it is there for."),
+    exclude: list[str] | None = option(
+        "--exclude CHANNELS", "Stay out of these default channels for good: names with commas between them, or *."
+    ),
 ) -> None:
     """Register an agent and print its id: that of --as, else one that is made of the folder's name.
 
@@ -45,7 +48,9 @@ def register(
     refuse(folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--project")
     path = folder and os.path.realpath(folder)
     with store_as(None if path else id) as store:  # In another project, the name is that of another agent.
-        agent = store.agents.register(store.agent or id, path, name=name, description=description)
+        agent = store.agents.register(
+            store.agent or id, path, name=name, description=description, exclude=names_in(exclude)
+        )
     answer(agent.as_json(), agent.id)
 
 

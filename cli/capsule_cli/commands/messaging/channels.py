@@ -8,7 +8,7 @@ import typer
 
 from capsule_cli.completion import complete_agent, complete_channel
 from capsule_cli.shared.opening import acting, agent_named, store_as
-from capsule_cli.shared.options import argument, flag, option
+from capsule_cli.shared.options import argument, flag, names_in, option
 from capsule_cli.shared.output import answer, listing, one_line
 
 group = typer.Typer(no_args_is_help=True)
@@ -55,7 +55,7 @@ def new(
             default=default,
             topic_required=topic_required,
             default_topic=default_topic,
-            members=[one for names in with_ or () for one in names.split(",") if one],
+            members=names_in(with_),
         )
     answer(head.as_json(), head.id)
 

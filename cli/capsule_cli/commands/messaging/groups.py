@@ -8,7 +8,7 @@ import typer
 
 from capsule_cli.completion import complete_agent
 from capsule_cli.shared.opening import acting
-from capsule_cli.shared.options import Id, option
+from capsule_cli.shared.options import Id, names_in, option
 from capsule_cli.shared.output import answer, listing, one_line
 
 group = typer.Typer(no_args_is_help=True)
@@ -36,9 +36,8 @@ def new(
     ),
 ) -> None:
     """Make a group with the agent in it, and print its id."""
-    others = [one for names in with_ or () for one in names.split(",") if one]
     with acting() as (store, agent):
-        head = store.groups.create(name, agent=agent, with_=others, history=history)
+        head = store.groups.create(name, agent=agent, with_=names_in(with_), history=history)
     answer(head.as_json(), head.id)
 
 
