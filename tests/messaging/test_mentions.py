@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from capsule import InvalidInput, NotFound, Store
+from capsule.messaging.doorbells import registry
+from capsule.messaging.doorbells.interface import Target
 from capsule.messaging.mentions import mentioned
 from tests.messaging.making import EARLY, LATE, channel, set_fields
 
@@ -131,9 +135,59 @@ def test_muted_conversations_have_only_mentions_unread(
     assert store.messages.inbox(agent="bob").unread == ("two" not in unread)
 
 
+def test_who_mutes_a_conversation_while_listening_hears_its_mentions_only(store: Store) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(store.beside().messages.listen, agent="bob", timeout_s=60)
+        while not store.agents.get("bob").listening:
+            time.sleep(0.01)
+        set_fields(store, "bob", reading={CHANNEL: {"muted": True}})
+        for text in ("one", "@bob", "two"):
+            store.messages.send(text, agent="anna", conversation=CHANNEL)
+        assert [mail.content for mail in heard.result().messages] == ["@bob"]
+
+
 def test_a_mention_by_a_blocked_agent_concerns_nobody_who_blocked_it(store: Store) -> None:
     set_fields(store, "bob", dm={"anna": {"permission": "block"}}, reading={CHANNEL: {"muted": True}})
     store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL)
     assert (states(store, "bob"), store.messages.inbox(agent="bob").unread) == ({}, 0)
     assert store.messages.listen(agent="bob").messages == []
     assert states(store, "carl") == {"@bob @carl": ("unread", "mention")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "is_rung"),
+    [
+        ({}, "hello", True),
+        ({"reading": {CHANNEL: {"muted": True}}}, "hello", False),
+        ({"reading": {CHANNEL: {"muted": True}}}, "@bob", True),
+        ({"reading": {CHANNEL: {"notify": "mentions"}}}, "@all", True),
+        ({"reading": {CHANNEL: {"notify": "none"}}}, "@bob", False),
+        ({"reading": {CHANNEL: {"muted": True}}, "dm": {"anna": {"permission": "block"}}}, "@bob", False),
+    ],
+)
+def test_a_message_rings_for_the_members_who_want_to_hear_of_it(
+    store: Store, fields: dict[str, Any], text: str, is_rung: bool
+) -> None:
+    for agent in ("bob", "dora"):
+        registry.register(store, agent, Target("command", {"command": "true"}))
+    set_fields(store, "bob", **fields)
+    rung = store.messages.send(text, agent="anna", conversation=CHANNEL).recipients
+    assert (rung.get("bob") == "rung", "dora" in rung) == (is_rung, False)
+
+
+def test_a_membership_that_ended_with_its_link_has_nothing_unread(store: Store) -> None:
+    store.agents.register("wanda", "/web")
+    store.agents.register("abel", "/api")
+    api, web = (store.projects.get(name).id for name in ("api", "web"))
+    id = channel(store, f"channel_{web}_plans", "wanda", {"id": "abel", "joinedAt": EARLY, "invitedBy": "self"})
+    registry.register(store, "abel", Target("command", {"command": "true"}))
+    store.projects.link(api, web, direction="out")
+    assert store.messages.send("@abel one", agent="wanda", conversation=id).recipients == {"abel": "rung"}
+    assert (store.messages.pointer("abel"), list(states(store, "abel"))) == ("1 unread from wanda", ["@abel one"])
+    store.projects.unlink(api, web)
+    sent = store.messages.send("@abel two", agent="wanda", conversation=id)
+    assert (sent.mentions["invalid"], sent.recipients) == (["abel"], {})
+    assert (store.messages.inbox(agent="abel").unread, states(store, "abel")) == (0, {})
+    assert store.messages.listen(agent="abel").messages == []
+    store.projects.link(api, web, direction="out")
+    assert [mail.content for mail in store.messages.listen(agent="abel").messages] == ["@abel one", "@abel two"]
