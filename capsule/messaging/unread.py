@@ -50,7 +50,7 @@ class Seat:
     behind: Behind
     since: str
     interest: Interest
-    item: InboxItem | None
+    item: InboxItem | None = None
 
     def counts(self, at: int, entry: Mapping[str, Any]) -> bool:
         """Whether a message counts as unread, if it stands behind the cursor."""
@@ -77,7 +77,7 @@ class Unread:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: dict[tuple[str, Part | None], tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
+        self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
     def wishes(self, agent: str) -> tuple[policy.State, Any]:
         """What of all conversations counts as unread depends on: what the agent may read, and wants to hear of."""
@@ -95,45 +95,42 @@ class Unread:
         the index for each one that changed and is not read.
         """
         (state, reading), cursors = self.wishes(agent), self._store.agents.documents.part(agent, "cursors")
-        parts, (for_state, kept) = parts_in(cursors), self._kept.get((agent, part), (state, {}))
+        for_state, kept = self._kept.get(agent, (state, {}))
+        parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
         for mine in self._store.index.of_agent(agent, refresh=refresh):
             id, was = mine.id, kept.get(mine.id)
             basis = mine, cursors.get(id), parts.get(id), reading.get(id)
-            is_same = was is not None and was[0] == basis and for_state == state
-            now[id] = was if was and is_same else (basis, self._seat(agent, part, state, *basis))
-        self._kept[agent, part] = state, now
-        return {id: seat for id, (_, seat) in now.items() if seat is not None}
+            now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
+        self._kept[agent] = state, now
+        seats = {id: seat for id, (_, seat) in now.items() if seat is not None}
+        return seats if part is None else {id: self._at(seat, part) for id, seat in seats.items()}
 
     def _seat(
-        self,
-        agent: str,
-        part: Part | None,
-        state: policy.State,
-        mine: Mine,
-        cursor: Any,
-        parts: Mapping[Part, Any] | None,
-        reading: Any,
+        self, agent: str, state: policy.State, mine: Mine, cursor: Any, parts: Mapping[Part, Any] | None, reading: Any
     ) -> Seat | None:
         """The seat of an agent; None: it may not read the conversation, or it is none of messages."""
         about = (mine.members, mine.archived, mine.history or "joined", mine.channel, mine.created_by or "")
         object = policy.Object(mine.id, mine.type, *about)
         if mine.type not in TYPES or not policy.may(agent, "read", object, state).allowed:
             return None
-        place = self._place(mine, cursor)
+        place, interest = self._place(mine, cursor), Interest.of(reading, state.profiles[agent])
         covered = {part: at for part, cursor in (parts or {}).items() if (at := self._place(mine, cursor)) > place}
-        place = max(place, covered.get(part, 0) if part else 0)
-        interest = Interest.of(reading, state.profiles[agent])
-        since = next((member.joined_at for member in mine.members if member.id == agent), "")
+        since = object.by_id[agent].joined_at if agent in object.by_id else ""
         behind = Behind(
             place,
             (agent, *interest.blocked) if interest.only_mentions else (agent,),
             round(timestamps.parse(since).timestamp() * 1000) if since else 0,
             agent if interest.only_mentions else "",
-            part,
-            tuple(covered.items()),
+            covered=tuple(covered.items()),
         )
-        return Seat(agent, mine, behind, since, interest, self._item(agent, mine, behind, interest))
+        return self._with_item(Seat(agent, mine, behind, since, interest))
+
+    def _at(self, seat: Seat, part: Part) -> Seat:
+        """A seat, as far as a part is concerned."""
+        place = max(seat.behind.place, dict(seat.behind.covered).get(part, 0))
+        there = replace(seat, behind=replace(seat.behind, place=place, part=part))
+        return there if seat.item is None else self._with_item(there)
 
     def _place(self, mine: Mine, cursor: Any) -> int:
         """The place of the first message behind a cursor."""
@@ -141,18 +138,19 @@ class Unread:
             return mine.entries  # It has read everything, as in most conversations.
         return first_unread(cursor, partial(self._store.index.message_ids, mine.id, refresh=False))
 
-    def _item(self, agent: str, mine: Mine, behind: Behind, interest: Interest) -> InboxItem | None:
-        if behind.place >= mine.entries:
-            return None
-        said = self._store.index.said_after(mine.id, behind, refresh=False)
-        if said.last is None:
-            return None
+    def _with_item(self, seat: Seat) -> Seat:
+        """A seat with what is unread."""
+        mine, place = seat.mine, seat.behind.place
+        said = self._store.index.said_after(mine.id, seat.behind, refresh=False) if place < mine.entries else None
+        if said is None or said.last is None:
+            return replace(seat, item=None)
         name = mine.title
         if mine.type == "direct":
-            name = next((member.id for member in mine.members if member.id != agent), name)
+            name = next((member.id for member in mine.members if member.id != seat.agent), name)
         at, id, sender, content, time = said.last
         last = Mail(mine.id, mine.type, id, at, sender, content, time)
-        return InboxItem(mine.id, mine.type, name, said.total, said.senders, last, interest.wakes)
+        item = InboxItem(mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes)
+        return replace(seat, item=item)
 
     def inbox(self, agent: str, part: Part | None = None) -> Inbox:
         """The inbox of an agent, or of the part that it reads."""
