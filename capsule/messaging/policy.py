@@ -11,8 +11,9 @@ conversations are open to everybody. A channel that an agent does not find is fo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.errors import NotFound, Refused, Remedy
@@ -90,13 +91,13 @@ class Decision:
 
     Attributes:
         reason: Why it is not allowed.
-        hint: What could be done instead; empty: nothing.
+        hint: What could be done instead; empty: nothing. To name members takes long, and is put off until it is told.
         hidden: Whether the subject is not to learn that there is such a conversation.
     """
 
     allowed: bool
     reason: str = ""
-    hint: str = ""
+    hint: str | Callable[[], str] = ""
     hidden: bool = False
 
 
@@ -285,7 +286,7 @@ def _in_channel(subject: str | None, action: Action, object: Object, channel: Ch
     if action == "find" or (action == "read" and is_open) or (action == "join" and (is_open or returns)):
         return _ALLOWED
     if mine is None or not is_in:
-        hint = "join it first" if is_open else f"who may invite: {_inviting(object)}"
+        hint = "join it first" if is_open else partial(_inviting, object)
         return Decision(False, f"{subject} is not a member of conversation {object.id}", hint)
     right = RIGHTS.get(action, "")
     has_right = bool(right) and object.has(mine, right)
@@ -316,11 +317,11 @@ def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_
 
 
 def _inviting(object: Object) -> str:
-    """The members who may invite, in words."""
+    """Who may invite."""
     there = [member.id for member in object.members if member.is_in]
     who = [id for id in there if id == object.made_by or object.has(object.by_id[id], "can_invite")]
     more = f" and {len(who) - _MOST_NAMED} more" if len(who) > _MOST_NAMED else ""
-    return f"{', '.join(who[:_MOST_NAMED])}{more}" if who else "a person"
+    return f"who may invite: {', '.join(who[:_MOST_NAMED])}{more}" if who else "who may invite: a person"
 
 
 def ensure(decision: Decision, id: str) -> None:
@@ -328,7 +329,8 @@ def ensure(decision: Decision, id: str) -> None:
     if decision.hidden:
         raise NotFound(decision.reason, remedy=Remedy("list"), id=id)
     if not decision.allowed:
-        raise Refused("; ".join(filter(None, (decision.reason, decision.hint))), id=id, path="")
+        hint = decision.hint if isinstance(decision.hint, str) else decision.hint()
+        raise Refused("; ".join(filter(None, (decision.reason, hint))), id=id, path="")
 
 
 def seen_from(subject: str | None, object: Object) -> str:
