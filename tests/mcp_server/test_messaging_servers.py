@@ -76,6 +76,38 @@ def test_without_a_name_the_agent_is_that_of_the_folder_which_the_server_is_star
         assert [agent["id"] for agent in listed if agent.get("you")] == ["carl"]
 
 
+def test_two_agents_of_one_name_who_do_the_same_at_the_same_moment_are_never_mixed(root: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "api", tmp_path / "web"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        over_stdio(root, *TOOLS, "--as", "bob", cwd=folders[0]) as api,
+        over_stdio(root, *TOOLS, "--as", "bob", cwd=folders[1]) as web,
+    ):
+
+        def both(tool: str, **arguments: Any) -> list[Any]:
+            """What each gets of the same call, made at once."""
+            asked = [(server, server.send_call(tool, **arguments)) for server in (api, web)]
+            answers = [server.answer(request)["result"] for server, request in asked]
+            assert not any(answer.get("isError") for answer in answers), answers
+            return [answer["structuredContent"] for answer in answers]
+
+        listed = both("list_agents")
+        ids = [next(agent["id"] for agent in each["agents"] if agent.get("you")) for each in listed]
+        assert ids[0] == "bob" and ids[1].startswith("bob-")
+        both("manage_channel", action="create", channel="dev", description="x")
+        for _ in range(5):
+            both("send_message", channel="dev", text="@bob, the same")
+            both("notes", action="write", text="the same", tags=["x"])
+        for id, page in zip(ids, both("read_messages", channel="dev"), strict=True):
+            assert [message["from"] for message in page["messages"]] == [id] * 5
+        assert [len(each["found"]) for each in both("notes", action="search", tags=["x"])] == [5, 5]
+        assert [len(each["found"]) for each in both("manage_channel", action="list")] == [1, 1]
+        with over_stdio(root, *TOOLS, "--as", "bob@web", cwd=folders[0]) as third:
+            listed = third.call("list_agents")["agents"]
+            assert ids[1] in [agent["id"] for agent in listed if agent.get("you")]
+
+
 def test_a_name_that_is_none_of_an_agent_is_refused_at_the_start(root: Path) -> None:
     server = Stdio(*TOOLS, "--as", "Anna_B", root=root)
     try:

@@ -71,7 +71,9 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     stdin, stdout = own_streams()
     if tools != "conversations":
         with Store.open(asked.store, keep_locks=False) as owners:
-            name = owners.agents.register(name, project=os.getcwd()).id
+            agents = owners.agents
+            is_told = name is not None and "@" in name  # Of which project: it is there already.
+            name = agents.identity(str(name)) if is_told else agents.register(name, project=os.getcwd()).id
     store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=here())
     if tools != "conversations":
         store.agents.serve()
