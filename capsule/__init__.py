@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from capsule.locks.policy import LockState
     from capsule.messaging.contacts import Agent, Contact
     from capsule.messaging.mail import Heard, History, Inbox, InboxItem, Mail, Sent
+    from capsule.messaging.plans import Action, Plan
     from capsule.messaging.projects import Project
     from capsule.store.lists import Filter
     from capsule.store.pages import Page
@@ -50,6 +51,7 @@ __version__ = "0.1.0"
 #: The module of each public name, imported on first use: the validation library alone takes 50 ms to import.
 _HOMES = {
     "Agent": "capsule.messaging.contacts",
+    "Action": "capsule.messaging.plans",
     "Alternatives": "capsule.format.tree.branches",
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",
@@ -77,6 +79,7 @@ _HOMES = {
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
     "Page": "capsule.store.pages",
+    "Plan": "capsule.messaging.plans",
     "Problem": "capsule.errors",
     "Project": "capsule.messaging.projects",
     "Refused": "capsule.errors",
@@ -96,6 +99,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Action",
     "Agent",
     "Alternatives",
     "Capsule",
@@ -124,6 +128,7 @@ __all__ = [
     "Message",
     "NotFound",
     "Page",
+    "Plan",
     "Problem",
     "Project",
     "Refused",

@@ -27,7 +27,7 @@ FILE_BYTES = 1_000_000
 TOTAL_BYTES = 100_000_000
 _GIT_TIMEOUT_S = 60
 _WILD = frozenset("*?[\\")
-_OF_A_STORE = frozenset({*KINDS, "overrides", ".capsule"})
+_OF_A_STORE = frozenset({*KINDS, "overrides", "applied", ".capsule"})
 #: The directories of other version control systems.
 _OF_OTHERS = ("--exclude=.hg/", "--exclude=.svn/", "--exclude=.jj/")
 

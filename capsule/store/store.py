@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.messaging.agents import Agents
     from capsule.messaging.channels import Channels
+    from capsule.messaging.configuration import Configuration
     from capsule.messaging.conversations import Groups
     from capsule.messaging.delivery import Messages
     from capsule.messaging.directory import Directory
@@ -79,6 +80,7 @@ class Store(Writing):
         channels: Conversations that agents find by a name.
         messages: Messages between agents.
         notes: What an agent writes for itself.
+        configuration: What files declare of channels, agents and links.
     """
 
     locks: Locks = offered("capsule.store.locks", "Locks")
@@ -99,6 +101,7 @@ class Store(Writing):
     channels: Channels = offered("capsule.messaging.channels", "Channels")
     messages: Messages = offered("capsule.messaging.delivery", "Messages")
     notes: Notes = offered("capsule.messaging.notes", "Notes")
+    configuration: Configuration = offered("capsule.messaging.configuration", "Configuration")
 
     def __init__(
         self,

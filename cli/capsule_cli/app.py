@@ -61,6 +61,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Look after the store": (
         ("maintenance", "init", "Make a store."),
+        ("messaging.config", "config", "Apply the channels, agents and links that files declare."),
         ("maintenance", "doctor", "Examine every file, and mend what can be mended."),
         ("maintenance", "validate, migrate, schema", "Check files, update them, or print the format."),
         ("search", "stats, reindex", "Count what is there, or build the index anew."),
@@ -91,6 +92,7 @@ GROUPS: dict[str, dict[str, str]] = {
     | {"wake": "messaging.wake"},
     "agents wake": dict.fromkeys(("install", "uninstall", "test", "hook"), "messaging.wake"),
     "channels": dict.fromkeys(("new", "list", "show", "update", "archive", "remove-member"), "messaging.channels"),
+    "config": dict.fromkeys(("plan", "apply", "history", "rollback"), "messaging.config"),
     "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
     "git": dict.fromkeys(("setup", "teardown", "status"), "git.clone")
     | dict.fromkeys(("commit", "autocommit", "sync"), "git.sync")

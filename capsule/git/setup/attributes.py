@@ -39,10 +39,10 @@ def attribute_lines() -> list[str]:
 def ignore_lines() -> list[str]:
     """The lines for its `.gitignore`: what is of this machine alone. `.capsule/` ignores itself.
 
-    That is versions that are being written (`Layout.temporary`), and what waits for the next new conversation, which
-    the first one in every clone would take.
+    That is versions that are being written (`Layout.temporary`), what waits for the next new conversation, which the
+    first one in every clone would take, and the configurations that were applied here.
     """
-    return [*(f"{kind}/.*.tmp" for kind in KINDS), "/overrides/"]
+    return [*(f"{kind}/.*.tmp" for kind in KINDS), "/overrides/", "/applied/"]
 
 
 def driver_config(program: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,279 @@
+"""Configuration as code: what `capsule.toml` and the files of agents declare of channels, agents and links.
+
+What must stay true: a plan is made on a copy in memory, where each action is done at once, so that the rule that will
+decide has decided; what it refuses is told and not done. Nothing is taken back but what an earlier apply did, and only
+as it left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.engines.files.engine import again
+from capsule.engines.files.protocols import Interfered
+from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.memory import MemoryEngine
+from capsule.errors import CapsuleError, NotFound, Problem, Refused
+from capsule.format import codec
+from capsule.format.agents import MAX_AGENT_ID
+from capsule.format.channels import channel_id, check_channel_name
+from capsule.format.kinds import AGENT, PROJECT
+from capsule.format.projects import GLOBAL, project_id
+from capsule.ids import folder_ids
+from capsule.messaging.frontmatter import AgentFile, agents_in
+from capsule.messaging.plans import Action, Key, Plan, What, state_of
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
+
+#: The kind of document that records an apply.
+KIND_OF_APPLIED = "applied"
+_TRIES = 50
+_TOML = "capsule.toml"
+_Tables = Mapping[str, Mapping[str, Any]]
+
+
+class Configuration:
+    """What `capsule.toml` and the files of agents declare of channels, agents and links. It is a person's."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def plan(self, folders: Iterable[str] = (), home: str | None = None, *, prune: bool = False) -> Plan:
+        """Plan what makes it so as the files declare it; change nothing.
+
+        The files are `capsule.toml`, as it was when the store was opened, and `.claude/agents/*.md` in the folder of
+        each project that has an agent on this machine.
+
+        Args:
+            folders: The folders of further projects.
+            home: The folder of the person, whose agents belong to no project. None: there are none.
+            prune: Whether what an earlier apply did, and no file declares any more, is taken back.
+
+        Raises Refused if the store acts for an agent; InvalidDocument. Cost: copying the documents of the agents and
+        projects, and the beginning of each channel's file, into memory.
+        """
+        found = [*self._files(folders, home)]
+        files = [each for each in found if isinstance(each, AgentFile)]
+        settings = self._store.settings
+        with self._copy() as copy:
+            planner = _Planner(copy)
+            agents = [(file, planner.register(file)) for file in files]
+            planner.declare(settings.channels, settings.agents, settings.links)
+            for file, id in agents:
+                planner.declare_agent(file, id)
+            if prune:
+                planner.take_back(self.history())
+        snapshot = {name: getattr(settings, name) for name in ("channels", "agents", "links")}
+        snapshot["files"] = {file.path: file.fields for file in files}
+        return Plan((*planner.actions,), snapshot, tuple(each for each in found if isinstance(each, Problem)))
+
+    def apply(self, plan: Plan) -> Plan:
+        """Do what a plan says, and nothing else. What is refused by now keeps nothing else from being done.
+
+        Args:
+            plan: The plan.
+
+        Returns the plan with what became of it. Raises Refused if the store acts for an agent; StorageFailed.
+
+        Cost: as the actions, and writing a small file twice; nothing if there is nothing to do.
+        """
+        self._ensure_owner()
+        if not plan.having("planned"):
+            return plan
+        plan = self._recorded(replace(plan, time=timestamps.now()))  # First: a crash may cut short what follows.
+        return self._recorded(replace(plan, actions=tuple(action.done(self._store) for action in plan.actions)))
+
+    def rollback(self, number: int) -> Plan:
+        """Take back an apply and those after it. What was changed since stays, and no agent is forgotten.
+
+        Args:
+            number: Its number in the history.
+
+        Raises NotFound, and the errors of `apply`. Cost: as `plan` and `apply`.
+        """
+        history = self.history()
+        if number not in (plan.number for plan in history):
+            raise NotFound(f"there is no apply {number}", id=str(number))
+        with self._copy() as copy:
+            planner = _Planner(copy)
+            planner.take_back(plan for plan in history if plan.number >= number)
+        return self.apply(Plan((*planner.actions,), {"rollback": number}))
+
+    def history(self) -> list[Plan]:
+        """List what was applied here, the oldest first. Raises InvalidDocument. Cost: reading a small file for each."""
+        self._ensure_owner()
+        found = (self._store.engine.document(KIND_OF_APPLIED, str(number)) for number in self._numbers())
+        return [
+            Plan(tuple(Action(**of) for of in each["actions"]), each["snapshot"], (), each["number"], each["time"])
+            for each in found
+        ]
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(id) for id in self._store.engine.ids(KIND_OF_APPLIED) if id.isdecimal())
+
+    def _recorded(self, plan: Plan) -> Plan:
+        """The plan, recorded under its number, or else under the next one."""
+        engine = self._store.engine
+
+        def record() -> Plan:
+            numbered = replace(plan, number=plan.number or max(self._numbers(), default=0) + 1)
+
+            def edit(data: bytes | None) -> bytes:
+                if data is not None and not plan.number:
+                    raise Interfered  # Another program took the number.
+                return codec.encode(numbered.as_json())
+
+            engine.edit(KIND_OF_APPLIED, str(numbered.number), edit)
+            return numbered
+
+        return again(record, KIND_OF_APPLIED, tries=_TRIES)
+
+    def _ensure_owner(self) -> None:
+        if self._store.agent is not None:
+            raise Refused("the configuration is planned and applied by a person, and not by an agent", path="")
+
+    def _files(self, folders: Iterable[str], home: str | None) -> Iterator[AgentFile | Problem]:
+        documents = self._store.agents.documents
+        homes = filter(None, map(documents.home, documents.ids()))
+        for project in dict.fromkeys((*homes, *folders)):
+            if project != home:
+                yield from agents_in(project, project)
+        if home is not None:
+            yield from agents_in(home, None)
+
+    def _copy(self) -> Store:
+        """The agents, projects and channels in memory, without messages."""
+        self._ensure_owner()
+        engine, copied = self._store.engine, MemoryEngine()
+        for kind in (AGENT.name, PROJECT.name):
+            for id in engine.ids(kind):
+                copied.create(kind, engine.document(kind, id))
+        for id in engine.ids(CONVERSATIONS):
+            if id.startswith("channel_"):
+                copied.create(CONVERSATIONS, engine.head(id)[0] | {"history": []})
+        return type(self._store)("", self._store.settings, copied)
+
+
+class _Planner:
+    """The actions of a plan. Each is done on a copy of the store, so that the next one is judged after it."""
+
+    def __init__(self, copy: Store) -> None:
+        self.actions: list[Action] = []
+        self._copy = copy
+        self._declared: set[Key] = set()
+
+    def register(self, file: AgentFile) -> str | None:
+        """The id of a file's agent, which is registered if need be; None: it can't be."""
+        name, scope = file.fields["name"], _scope_of(file)
+        exclude = ("*",) if file.fields.get("never_default") else file.fields.get("channels.exclude", ())
+        id, resolve = folder_ids(name, MAX_AGENT_ID, "agent")[0], self._copy._directory.resolve
+        if self._copy.agents.documents.exists(id):  # An agent of another project, which the file is not of.
+            id = f"{id}-{scope[-6:]}"
+        after = {"name": name, "project": file.project, "exclude": exclude}
+        action = Action("register", id, "", None, after, file=file.path)
+        try:
+            return resolve(f"{name}@{scope}", None)
+        except NotFound:
+            self._plan(action)
+        except CapsuleError as error:
+            self._plan(action.refused(error.message))
+        return id if self.actions[-1].outcome == "planned" else None
+
+    def declare(self, channels: _Tables, agents: _Tables, links: Mapping[str, Iterable[str]]) -> None:
+        """Plan what `capsule.toml` declares."""
+        for project, seen in links.items():
+            for other in seen:
+                self._want("link", project, other, True)
+        for name, about in channels.items():
+            channel = _placed(name, about.get("scope", GLOBAL))
+            self._want("channel", channel, "access", about.get("access"))
+            for field in ("description", "default", "topic_required", "default_topic"):
+                if field in about:
+                    self._want("channel", channel, field, about[field])
+            for member in about.get("members", ()):
+                self._want("member", channel, member, True)
+        for agent, about in agents.items():
+            for field in ("dm", "discoverable", "description"):
+                if field in about:
+                    self._want("agent", agent, field, about[field])
+            for permission in ("block", "allow"):
+                for other in about.get(permission, ()):
+                    self._want("entry", agent, other, permission)
+
+    def declare_agent(self, file: AgentFile, id: str | None) -> None:
+        """Plan what the file of an agent declares; what `capsule.toml` says of the same counts more."""
+        if id is None:
+            return
+        for field, name in (("dm", "dm_policy"), ("discoverable", "discoverable"), ("description", "description")):
+            if name in file.fields:
+                self._want("agent", id, field, file.fields[name].strip(), file.path, id)
+        for other in file.fields.get("dm_whitelist", ()):
+            self._want("entry", id, other, "allow", file.path, id)
+        for scope, names in ((GLOBAL, "channels.global"), (_scope_of(file), "channels.project")):
+            for name in file.fields.get(names, ()):
+                self._want("member", _placed(name, scope), id, True, file.path, id)
+
+    def take_back(self, history: Iterable[Plan]) -> None:
+        """Plan to take back what was applied, where nothing else is declared."""
+        applied: dict[Key, Action] = {}
+        for action in (action for plan in history for action in plan.actions if action.outcome != "refused"):
+            first = applied.pop(action.key, action)
+            if action.what != "register" and first.before != action.after:
+                applied[action.key] = replace(action, before=first.before)
+        for key, was in applied.items():
+            now = state_of(self._copy, key)
+            action = Action(*key, now, was.before)
+            if key in self._declared or now == was.before:
+                continue
+            if now == was.after:
+                self._plan(action)
+            elif now is not None:
+                self._plan(action.refused("it was changed since, and stays as it is"))
+
+    def _want(self, what: What, on: str, other: str, after: Any, file: str = _TOML, by: str | None = None) -> None:
+        try:
+            key = (what, *self._ids(what, on, other, by))
+            before = state_of(self._copy, key)
+        except CapsuleError as error:
+            self._plan(Action(what, on, other, None, after, by, file).refused(error.message))
+            return
+        # The access of a channel that is only named stays as it is.
+        action = Action(*key, before, (before or "open") if after is None else after, by, file)
+        if (before, after) == ("block", "allow"):
+            action = action.refused(f"{key[1]} has blocked {key[2]}, and a file does not lift that")
+        if key not in self._declared and action.before != action.after:
+            self._plan(action)
+        self._declared.add(key)
+
+    def _plan(self, action: Action) -> None:
+        tried = action.done(self._copy)
+        self.actions.append(action if tried.outcome == "done" else tried)
+
+    def _ids(self, what: What, on: str, other: str, by: str | None) -> tuple[str, str]:
+        resolve = self._copy._directory.resolve
+        if what == "link":
+            return self._project(on), self._project(other)
+        if what in ("channel", "member"):
+            name, _, scope = on.partition("@")
+            on = channel_id(self._project(scope), check_channel_name(name))
+        elif by is None:
+            on = resolve(on, None)
+        if what == "entry" or (what == "member" and by is None):
+            other = resolve(other, by)
+        return on, other
+
+    def _project(self, name: str) -> str:
+        return GLOBAL if name == GLOBAL else self._copy._directory.resolve_project(name)
+
+
+def _scope_of(file: AgentFile) -> str:
+    return GLOBAL if file.project is None else project_id(file.project)
+
+
+def _placed(name: str, scope: str) -> str:
+    """The name of a channel with its scope."""
+    return name if "@" in name else f"{name}@{scope}"

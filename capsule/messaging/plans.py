@@ -1,0 +1,160 @@
+"""Plans, and the actions that they consist of: how each finds what it changes, and how it changes it.
+
+What must stay true: an action goes through the public methods of the store, as the agent whose file declares it, so
+that the rule of who may do what decides, in the mutex of each write. The module decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from capsule.engines.interface import CONVERSATIONS
+from capsule.errors import CapsuleError, NotFound, Problem
+from capsule.format import codec
+from capsule.format.new import CURRENT
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
+
+What = Literal["register", "agent", "entry", "link", "channel", "member"]
+Key = tuple[What, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that is changed.
+
+    Attributes:
+        what: `register` an agent; a field of an `agent`; the `entry` of an agent about another; a `link`, by which the
+            agents of a project see those of another; a field of a `channel`, made by its `access`; a `member` of one.
+        on: The id of the agent, project or channel that is changed.
+        other: The field, or the id of the other agent or project.
+        before, after: How it is and how it will be; None: not there. A channel that will not be there is archived.
+        by: The agent that does it, as its file declares it; None: the store's owner.
+        file: The file that declares it; empty: an earlier apply is taken back.
+        outcome: `planned`, `done` or `refused`.
+        reason: Why it is refused.
+    """
+
+    what: What
+    on: str
+    other: str
+    before: Any
+    after: Any
+    by: str | None = None
+    file: str = ""
+    outcome: Literal["planned", "done", "refused"] = "planned"
+    reason: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What is changed."""
+        return self.what, self.on, self.other
+
+    def refused(self, reason: str) -> Action:
+        """The action, refused."""
+        return replace(self, outcome="refused", reason=reason)
+
+    def done(self, store: Store) -> Action:
+        """The action after an attempt to do it. A refused one is not tried."""
+        if self.outcome != "refused":
+            try:
+                _do(store, self)
+            except CapsuleError as error:
+                return self.refused(error.message)
+            return replace(self, outcome="done")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What makes it so as the files declare it, and what became of that.
+
+    Attributes:
+        actions: The actions in their order.
+        snapshot: What the files declare.
+        problems: What is wrong with files of agents. Such a file counts for nothing.
+        number: Its number in the history; 0: it was not applied.
+        time: When it was applied; empty: it was not.
+    """
+
+    actions: tuple[Action, ...]
+    snapshot: Mapping[str, Any]
+    problems: tuple[Problem, ...] = ()
+    number: int = 0
+    time: str = ""
+
+    def having(self, outcome: str) -> list[Action]:
+        """The actions with this outcome."""
+        return [action for action in self.actions if action.outcome == outcome]
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as `--json` prints it, and as it is recorded."""
+        digest = hashlib.sha256(codec.encode(dict(self.snapshot))).hexdigest()
+        return {"version": CURRENT, "hash": f"sha256:{digest}"} | asdict(self)
+
+
+def state_of(store: Store, key: Key) -> Any:
+    """How it is now what an action changes; None: it is not there. Raises InvalidDocument."""
+    what, on, other = key
+    if what == "link":
+        return other in store._directory.sight(on) or None
+    if what == "entry":
+        return store._directory.profile(on).entries.get(other)
+    try:
+        if what == "agent":
+            found = store.agents.documents.read(on).get("description") or ""
+            return found if other == "description" else getattr(store._directory.profile(on), other)
+        head = store.head(on)
+    except NotFound:
+        return None
+    if head.archived or head.channel is None:
+        return None
+    if what == "member":
+        return any(member.id == other and member.is_in for member in head.participants) or None
+    if other == "description":
+        return head.description or ""
+    return getattr(head.channel, "is_default" if other == "default" else other)
+
+
+def _do(store: Store, action: Action) -> None:
+    on, other, after, acting = action.on, action.other, action.after, store._acting(action.by)
+    whom = f"{other}@{store._directory.profile(other).project}"  # An id may be the name of another agent, for `on`.
+    match action.what, other, after:
+        case "register", _, _:
+            store.agents.register(on, after["project"], name=after["name"], exclude=after["exclude"])
+        case "agent", "description", _:
+            acting.agents.register(on, description=after)
+        case "agent", _, _:
+            acting.agents.policy(on, **{other: after})
+        case "entry", _, None:
+            acting.agents.forget(agent=on, other=whom)
+        case "entry", _, "allow":
+            acting.agents.allow(agent=on, other=whom, reason=action.file or None)
+        case "entry", _, _:
+            acting.agents.block(agent=on, other=whom, reason=action.file or None)
+        case "link", _, True:
+            direction = "both" if on in store._directory.sight(other) else "out"
+            store.projects.link(on, other, direction=direction)
+        case "link", _, _ if on in store._directory.sight(other):
+            store.projects.link(on, other, direction="in")
+        case "link", _, _:
+            store.projects.unlink(on, other)
+        case "channel", "access", None:
+            store.channels.update(on, archived=True)
+        case "channel", "access", _ if store.engine.exists(CONVERSATIONS, on):
+            store.channels.update(on, access=after, archived=False)
+        case "channel", "access", _:
+            _, scope, name = on.split("_")
+            store.channels.create(name, scope=scope, access=after)
+        case "channel", _, _:
+            store.channels.update(on, **{other: after})
+        case "member", _, None:
+            store.channels.remove(on, other)
+        case "member", _, _ if action.by is not None:
+            acting.channels.join(on, agent=action.by, source="frontmatter")
+        case _:
+            store.channels.invite(on, [other])

@@ -1,0 +1,94 @@
+"""`config`: the channels, agents and links that files declare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsule.errors import Refused
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.output import listing, say
+
+if TYPE_CHECKING:
+    from capsule import Plan, Store
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+_PRUNE = "Take back what an earlier apply did, and no file declares any more."
+Prune = Annotated[bool, typer.Option("--prune", help=_PRUNE)]
+
+
+@group.callback()
+def _config() -> None:
+    """Apply what files declare: capsule.toml, and .claude/agents/*.md of the projects and of your home folder."""
+
+
+@commands.command("plan")
+def plan(prune: Prune = False) -> None:
+    """Say what would change, and what is refused; change nothing.
+
+    The exit code is 1 if there is something to do, else 6 if something is refused or a file is wrong.
+    """
+    with store_of() as store:
+        _tell(_planned(store, prune), "there is nothing to do")
+
+
+@commands.command("apply")
+def apply(prune: Prune = False) -> None:
+    """Make it so as the files declare it. The exit code is 6 if something is refused or a file is wrong."""
+    with store_of() as store:
+        found = store.configuration.apply(_planned(store, prune))
+    if found.number:
+        say(f"this is apply {found.number}; take it back with: capsule config rollback {found.number}")
+    _tell(found, "there was nothing to do")
+
+
+@commands.command("history")
+def history() -> None:
+    """List what was applied here, the oldest first."""
+    with store_of() as store:
+        found = store.configuration.history()
+    rows = [
+        (str(each.number), each.time, *(f"{len(each.having(outcome))} {outcome}" for outcome in ("done", "refused")))
+        for each in found
+    ]
+    told = [each.as_json() for each in found]
+    listing(told, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused")
+
+
+@commands.command("rollback")
+def rollback(number: Annotated[int, typer.Argument(metavar="N", help="The number of the apply.")]) -> None:
+    """Take back an apply and those after it. What was changed since stays, and no agent is forgotten."""
+    with store_of() as store:
+        _tell(store.configuration.rollback(number), "there was nothing to take back")
+
+
+def _planned(store: Store, prune: bool) -> Plan:
+    """The plan, with the files of the nearest folder around this one that has some."""
+    here = Path.cwd().resolve()
+    near = [str(folder) for folder in (here, *here.parents) if (folder / ".claude" / "agents").is_dir()]
+    return store.configuration.plan(near[:1], str(Path.home().resolve()), prune=prune)
+
+
+def _tell(plan: Plan, empty: str) -> None:
+    """Print the actions of a plan, and end with the exit code that it has."""
+    columns = ("outcome", "what", "on", "field", "before", "after", "why")
+    rows = [
+        (of.outcome, of.what, of.on, of.other, _cell(of.before), _cell(of.after), of.reason or of.file)
+        for of in plan.actions
+    ]
+    listing(plan.as_json(), columns, rows, empty, last="why")
+    for problem in plan.problems:
+        say(str(problem))
+    if code := 1 if plan.having("planned") else Refused.exit_code if plan.having("refused") or plan.problems else 0:
+        raise typer.Exit(code)
+
+
+def _cell(value: Any) -> str:
+    """How something is; of a new agent, its name."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value["name"] if isinstance(value, dict) else value or "")
