@@ -81,7 +81,6 @@ class Channels(OfOneType):
     A `channel` is given by its name, by `name@project`, or by its id. A name alone means the agent's own project, then
     `global`, then any other project whose channel it finds. `agent` is who does something; None: the one that the store
     acts for, or else the store's owner. Each method raises NotFound if there is no such channel that the agent finds.
-    A method that changes a channel copies its file.
     """
 
     type = "channel"
@@ -142,6 +141,7 @@ class Channels(OfOneType):
                 brings back nobody who left; and a default nobody who was taken out.
 
         Raises Refused: it is by invitation (the error says who may invite), or the agent stays out of it.
+        Cost: copying the file.
         """
         who = self._store.agents.documents.known(self._store._subject(agent))
         return self._join(self.resolve(channel, who), who, source)
@@ -167,7 +167,7 @@ class Channels(OfOneType):
             channel: The channel.
             agent: The agent that leaves.
 
-        Raises Refused: the agent may not leave it.
+        Raises Refused: the agent may not leave it. Cost: copying the file.
         """
         who = self._store._subject(agent)
         return self._change_members(channel, who, lambda people, at: left(people, [who], at, optedOutAt=at))
@@ -193,6 +193,7 @@ class Channels(OfOneType):
                 channel and take others out. None: as everybody there; what was withheld from one stays so.
 
         Raises Refused: the agent may not invite (the error says who may), or one of them has left for good.
+        Cost: copying the file.
         """
         who = self._who(agent)
         added = [self._store._directory.resolve(each, who) for each in agents]
@@ -209,7 +210,7 @@ class Channels(OfOneType):
             member: The agent that is taken out: its id or name.
             agent: The agent that does it.
 
-        Raises Refused: the agent may not manage the channel.
+        Raises Refused: the agent may not manage the channel. Cost: copying the file.
         """
         who, there = self._who(agent), {each.id for each in self.members(channel, agent=agent)}
         whom = member if member in there else self._store._directory.resolve(member, who)
@@ -229,7 +230,7 @@ class Channels(OfOneType):
             agent: The agent that changes it.
             settings: As `create` takes them; None: as it is; an empty text: none. `archived`: whether it is archived.
 
-        Raises InvalidInput, and Refused if the agent may not manage the channel.
+        Raises InvalidInput, and Refused if the agent may not manage the channel. Cost: copying the file.
         """
         who = self._who(agent)
         return self._change(self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings))

@@ -31,18 +31,18 @@ def test_the_scripts_of_a_channel(team: Any) -> None:
         "--description",
         "What goes out",
     )
-    id = team.process(*words, "--as", "anna").line
-    assert team.process(*words, "--as", "anna", expect=2).stdout == ""
+    id = team(*words, "--as", "anna").line
+    assert team(*words, "--as", "anna", expect=2).stdout == ""
 
-    refused = json.loads(team.process("join", "releases", "--as", "bob", "--json", expect=6).stderr)["error"]
+    refused = json.loads(team("join", "releases", "--as", "bob", "--json", expect=6).stderr)["error"]
     assert (refused["kind"], refused["id"]) == ("Refused", id) and "anna" in refused["message"]
-    team.process("join", "releases", "--as", "carl", expect=3)
-    team.process("invite", "bob", "--to", "releases", "--as", "anna")
+    team("join", "releases", "--as", "carl", expect=3)
+    team("invite", "bob", "--to", "releases", "--as", "anna")
     assert [each["id"] for each in team.json("members", "releases", "--as", "bob")] == ["anna", "bob"]
-    team.process("append", id, "hello", "--as", "bob")
-    team.process("leave", "releases", "--as", "bob")
-    team.process("invite", "bob", "--to", "releases", "--as", "anna", expect=6)
-    team.process("join", "releases", "--as", "bob")
+    team("append", id, "hello", "--as", "bob")
+    team("leave", "releases", "--as", "bob")
+    team("invite", "bob", "--to", "releases", "--as", "anna", expect=6)
+    team("join", "releases", "--as", "bob")
     assert [each["id"] for each in team.json("members", "releases")] == ["anna", "bob"]
 
 
