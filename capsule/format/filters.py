@@ -1,14 +1,8 @@
 """Filters over the fields of messages: a checked tree made of a mapping such as `{"confidence": {"$gte": 0.5}}`.
 
 What must stay true: what can't be answered within bounds is refused here, whatever its keys and values are; each
-operator that denies is the exact opposite of one that affirms. Where messages and their fields lie is not known here.
-
-    a field          "topic": "api"       the same as {"$eq": "api"}. "release.name" is the name in an object
-    a comparison     $eq $ne $in $nin; with a text or a number also $gt $gte $lt $lte $between
-    a list           $contains $not_contains (in a text: a piece of it) $all $size
-    what is there    $exists $null $empty, each true or false
-    a text           $regex (Rust's syntax, found anywhere) $text (has all the words, as a search compares words)
-    together         $and $or (lists of filters) $not; of one field: {"$not": {"$gt": 5}}
+operator that denies is the exact opposite of one that affirms. docs/search.md says what the operators mean. Where
+messages and their fields lie is not known here.
 """
 
 from __future__ import annotations
@@ -85,10 +79,9 @@ def _parsed(where: object, depth: int) -> Filter:
 
 
 def _part(key: object, value: object, depth: int) -> Filter:
-    if key == "$and":
-        return Group("and", tuple(_parsed(one, depth + 1) for one in _listed(key, value)))
-    if key == "$or":
-        return Group("or", tuple(_parsed(one, depth + 1) for one in _listed(key, value)))
+    if key in ("$and", "$or"):
+        parts = tuple(_parsed(one, depth + 1) for one in _listed(key, value))
+        return Group("and" if key == "$and" else "or", parts)
     if key == "$not":
         return _not(_parsed(value, depth + 1))
     path = _text("a path", key)
