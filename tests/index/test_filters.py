@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -105,17 +105,32 @@ def test_each_operator_finds_the_messages_that_fit(store: Store, where: dict[str
     assert [place for place, entry in enumerate(FIELDS) if fits(entry, where)] == expected
 
 
-#: All words of a condition in SQL.
-SQL = {"AND", "BETWEEN", "BY", "FROM", "IN", "INDEXED", "NOT", "OR", "SELECT", "TRUE", "WHERE", "facts_by_value"}
-SQL |= {"facts", "instr", "json_each", "m.num", "message", "path", "type", "value"}
+#: All words of the statements.
+SQL = {"AND", "BETWEEN", "FROM", "IN", "INDEXED", "BY", "NOT", "OR", "SELECT", "TRUE", "WHERE", "facts_by_value"}
+SQL |= {"CASE", "WHEN", "THEN", "END", "matches"}
+SQL |= {"facts", "instr", "json_each", "json_group_array", "m.num", "message", "path", "type", "value"}
 
 
 @pytest.mark.parametrize("where", [where for where, _ in TABLE], ids=lambda given: str(given)[:60])
 def test_nothing_that_a_caller_gives_becomes_sql(store: Store, where: dict[str, Any]) -> None:
-    def text(db: sqlite3.Connection) -> str:
-        return facts.Conditions(db, hide(db, {})).of(parse(where))[0]
+    statements: list[str] = []
 
-    words = re.findall(r"[^\s()?,<>=]+", store.index.query(text))
+    class Recording:
+        def __init__(self, db: sqlite3.Connection) -> None:
+            self._db = db
+
+        def execute(self, statement: str, values: Any) -> sqlite3.Cursor:
+            statements.append(statement)
+            return self._db.execute(statement, values)
+
+        def create_function(self, *arguments: Any) -> None:
+            self._db.create_function(*arguments)
+
+    def ask(db: Any) -> None:
+        statements.append(facts.Fits(cast(Any, Recording(db)), hide(db, {})).of(parse(where)).condition(db)[0])
+
+    store.index.query(ask)
+    words = set(re.findall(r"[^\s()?,<>=]+", " ".join(statements)))
     assert {word for word in words if word != "''" and not word.isdecimal()} <= SQL
 
 

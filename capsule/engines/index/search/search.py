@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.facts import Conditions
+from capsule.engines.index.facts import Fits
 from capsule.engines.index.hidden import Hidden, hide
 from capsule.engines.index.pages import Page
 from capsule.engines.index.search.hits import Found, Hit
@@ -100,7 +100,7 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
             "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
         ).fetchone()
         page = Page(now_ms, *top)
-    where = ("TRUE", []) if asked.where is None else Conditions(db, numbered).of(asked.where)
+    where = ("TRUE", []) if asked.where is None else Fits(db, numbered).of(asked.where).condition(db)
     found = _Search(db, asked, query, profile, page, numbered, where).found(generation)
     for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
         found = _Search(db, asked, query, profile, page, numbered, where).found(generation)
