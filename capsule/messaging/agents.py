@@ -126,9 +126,7 @@ class Agents:
 
         Raises Refused, StorageFailed. Cost: one scan of a directory; for an agent, also a look at each document.
         """
-        me = self._store.agent
-        found = self._directory.found_by(me)
-        return found if me is None or not self.documents.exists(me) else sorted({me, *found})
+        return self._directory.known_to(self._store.agent)
 
     def get(self, id: str) -> Agent:
         """Look up an agent.
@@ -142,14 +140,14 @@ class Agents:
 
         Cost: reading a small file, and a look at each instance that is alive.
         """
-        self._find(id)
-        return self._agent(id, self.presence.online())
+        return self._agent(self._found(id, id), self.presence.online())
 
-    def _find(self, id: str) -> None:
-        """Raise NotFound if an agent asks for another one that it does not find."""
+    def _found(self, id: str, named: str) -> str:
+        """`id`. Raises NotFound, as if nobody was named so, if an agent asks that does not find it."""
         me = self._store.agent
         if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
-            raise self.documents.missing(id)
+            raise self.documents.missing(named)
+        return id
 
     # -- Who may write to it ---------------------------------------------------------------------------------------
 
@@ -320,6 +318,8 @@ class Agents:
         if other is not None:
             self._say(agent, other, None)
             return
+        if id is None:
+            raise InvalidInput("say which agent to forget, or of which other one")
         notices.withdraw(self._store, self.documents.known(self._store._subject(id)))
         self.documents.delete(self._store._subject(id))
 
@@ -350,7 +350,7 @@ class Agents:
 
         Cost: a look at each document, at most.
         """
-        return self._directory.resolve(name, self._store.agent)
+        return self._found(self._directory.resolve(name, self._store.agent), name)
 
     def identity(self, name: str, folder: str | None = None) -> str:
         """Look up the agent that somebody says to be.

@@ -103,10 +103,10 @@ class Groups(OfOneType):
 
         Cost: writing a new file.
         """
-        maker = self._store._subject(agent)
+        maker = self._store.agents.documents.known(self._store._subject(agent))
         if history not in ("joined", "all"):
             raise InvalidInput(f"history: joined or all, not {history[:40]!r}")
-        members = [self._store.agents.documents.known(id) for id in dict.fromkeys((maker, *with_))]
+        members = dict.fromkeys((maker, *(self._store._directory.resolve(each, maker) for each in with_)))
         stamp = timestamps.now()
         about: Document = {"participants": as_json(Member(id, stamp) for id in members), "createdBy": maker}
         if history == "all":
@@ -130,7 +130,7 @@ class Groups(OfOneType):
 
         Cost: copying the file.
         """
-        added = [self._store.agents.documents.known(id) for id in agents]
+        added = [self._store._directory.resolve(each, agent or self._store.agent) for each in agents]
 
         def change(head: Document, stamp: str) -> None:
             head["metadata"]["participants"] = joined(head["metadata"].get("participants"), added, stamp)

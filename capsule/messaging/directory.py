@@ -96,6 +96,11 @@ class Directory:
         state = self.state(subject, None, ids)
         return [id for id in ids if may(subject, "find", Object(id, "agent"), state).allowed]
 
+    def known_to(self, agent: str | None) -> list[str]:
+        """As `found_by`, with the agent itself."""
+        found = self.found_by(agent)
+        return found if agent is None or not self.agents.exists(agent) else sorted({agent, *found})
+
     def settle(self, *agents: str) -> None:
         """Wait until each write has ended that was judged by what the documents said before.
 
@@ -121,7 +126,7 @@ class Directory:
         Args:
             text: `name@project`, where the project is an id, a name or `global`; or a name or an id alone: the agent of
                 this name in one's own project, else among those without a project, else in linked projects, else the
-                agent with this id. A name that one finds in several projects at once is ambiguous.
+                agent with this id. Of several, it is the only one that `by` finds.
             by: The agent that asks; None: the store's owner.
 
         Raises:
@@ -143,12 +148,15 @@ class Directory:
             sees_all = by is None or own == GLOBAL
             there = [each for each in named if each.id == name] or (named if sees_all else [])
         ids = [each.id for each in there]
-        if len(ids) == 1 or name in ids:
-            return name if name in ids else ids[0]
+        if len(ids) > 1 and name not in ids:
+            found = self.found_by(by)
+            ids = [id for id in ids if id in found] or ids
+            if len(ids) > 1:
+                shown = ", ".join(id for id in ids if id in found) or "they are hidden"
+                raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {shown}")
         if not ids:
-            raise self.agents.known_as(lambda: self.found_by(by)).missing(text)
-        shown = ", ".join(sorted({*ids} & {*self.found_by(by)}))
-        raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {shown}")
+            raise self.agents.known_as(lambda: self.known_to(by)).missing(text)
+        return name if name in ids else ids[0]
 
     def _projects_named(self, text: str) -> set[str]:
         """The ids of the projects that have this id or name."""

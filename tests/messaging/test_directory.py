@@ -121,20 +121,30 @@ def test_a_bare_name_is_that_of_ones_own_project_then_of_no_project_then_of_a_li
 def test_an_ambiguous_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
     for id, path in (("one", "/b/web"), ("two", "/b/web"), ("three", "/d/api")):
         there.agents.register(id, path, name="twin")
-    there.agents.policy("two", discoverable="private")
-    with pytest.raises(InvalidInput, match="one") as wrong:
+    with pytest.raises(InvalidInput, match="one, two") as wrong:
         there._directory.resolve("twin", "tester")
-    assert "two" not in wrong.value.message and "three" not in wrong.value.message
-    assert there._directory.resolve("twin", "lone") == "three"
-    with pytest.raises(InvalidInput, match=r"one.*three.*two"):
+    assert "three" not in wrong.value.message
+    there.agents.policy("two", discoverable="private")
+    assert [there._directory.resolve("twin", by) for by in ("tester", "lone")] == ["one", "three"]
+    with pytest.raises(InvalidInput, match="one, three, two"):
         there._directory.resolve("twin", None)
+
+
+def test_a_hidden_agent_is_asked_for_as_one_that_is_not_there(there: Store) -> None:
+    anna, told = there.beside(agent="anna").agents, []
+    for name in ("hidden", "nobody"):
+        for ask in (anna.get, anna.resolve):
+            with pytest.raises(NotFound) as missing:
+                ask(name)
+            told.append(missing.value.message.replace(name, "NAME"))
+    assert len(set(told)) == 1 and "anna" in told[0]
 
 
 def test_an_unknown_name_is_an_error_that_lists_whom_one_finds(there: Store) -> None:
     for text in ("nobody", "nobody@web", "reviewer@nowhere", ""):
         with pytest.raises(NotFound, match="reviewer-b") as missing:
             there._directory.resolve(text, "writer")
-        assert "hidden" not in missing.value.message and "writer" not in missing.value.message
+        assert "hidden" not in missing.value.message
 
 
 @pytest.mark.parametrize(
