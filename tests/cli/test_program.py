@@ -98,7 +98,7 @@ def test_the_names_that_hands_know_from_elsewhere_are_understood(capsule: Any) -
     assert capsule("ls").stdout == ""
 
 
-def test_a_flag_means_one_thing_in_every_command() -> None:
+def test_a_flag_means_one_thing_in_every_command_and_no_two_share_a_value() -> None:
     group = program()
     context = typer.Context(group, info_name="capsule")
     meant: dict[str, set[str]] = {}
@@ -106,6 +106,7 @@ def test_a_flag_means_one_thing_in_every_command() -> None:
         command: Any = group
         for word in words.split():
             command = command.get_command(context, word)
+        assert len({param.name for param in command.params}) == len(command.params), words
         for param in command.params:
             for name in param.opts if param.param_type_name == "option" else ():
                 meant.setdefault(name, set()).add(str(param.metavar or param.is_flag))

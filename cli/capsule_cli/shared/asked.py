@@ -17,18 +17,18 @@ class Asked:
         no_pager: Whether a person wants long output all at once.
         store: The store's directory; None: to be discovered.
         instance: The name of the instance, when one was given as an option.
-        agent: The agent to act for, when one was given as an option.
+        as_: The agent to act for, when one was given as an option.
     """
 
     json: bool = False
     no_pager: bool = False
     store: str | None = None
     instance: str | None = None
-    agent: str | None = None
+    as_: str | None = None
 
     def forget(self) -> None:
         """Begin another command."""
-        self.json, self.no_pager, self.store, self.instance, self.agent = False, False, None, None, None
+        self.json, self.no_pager, self.store, self.instance, self.as_ = False, False, None, None, None
 
 
 asked = Asked()

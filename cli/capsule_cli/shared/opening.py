@@ -26,7 +26,7 @@ def holder() -> str | None:
 
 def agent_named() -> str | None:
     """The agent that a command of messaging acts for, from the option or the environment; None: neither says it."""
-    return asked.agent or os.environ.get("CAPSULE_AGENT") or None
+    return asked.as_ or os.environ.get("CAPSULE_AGENT") or None
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
     Args:
         keep_locks: Whether a save keeps the conversation locked until the end: for a command that stays open.
     """
-    with store_as(asked.agent, keep_locks=keep_locks) as store:
+    with store_as(asked.as_, keep_locks=keep_locks) as store:
         yield store
 
 

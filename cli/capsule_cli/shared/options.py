@@ -74,7 +74,7 @@ def _everywhere(
     json: bool = flag("--json", "Print JSON, errors too.", **_SHARED),
     store: str | None = option("--store DIR", _STORE, **_SHARED),
     instance: str | None = option("--instance NAME", _INSTANCE, **_SHARED),
-    agent: str | None = option("--as AGENT", _AGENT, autocompletion=complete_agent, **_SHARED),
+    as_: str | None = option("--as AGENT", _AGENT, autocompletion=complete_agent, **_SHARED),
     no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER.", **_SHARED),
 ) -> None:
     """What every command takes."""

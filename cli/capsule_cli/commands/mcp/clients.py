@@ -78,7 +78,7 @@ def install(
     from capsule.mcp_server.clients import settings
 
     scope, places = scope_of(project, user), places_here()
-    launch = _launch(asked.agent, tools)
+    launch = _launch(asked.as_, tools)
     clients = _clients(names, every, scope, places)
     plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
     carry_out(plans, places, dry_run, is_there=True)

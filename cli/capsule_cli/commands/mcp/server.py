@@ -54,7 +54,7 @@ def mcp(
         refuse(allow_host, "is for --http: over stdin and stdout the client is who started the server", "--allow-host")
         _over_stdio(read_only, tools)
     else:
-        refuse(asked.agent is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
+        refuse(asked.as_ is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
         _over_http(http, read_only, tools, tuple(allow_host or ()))
 
 
@@ -63,7 +63,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     from capsule.ids import check_id
     from capsule.mcp_server.transport.lifetime import own_streams
 
-    name = asked.agent or os.environ.get("CAPSULE_AGENT") or None
+    name = asked.as_ or os.environ.get("CAPSULE_AGENT") or None
     if name is not None:
         check_id(name)
     if sys.stdin is not None and sys.stdin.isatty():

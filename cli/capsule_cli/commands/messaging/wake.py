@@ -64,7 +64,7 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
 
     hooked, target = _chosen(names, at)
     scope, places = clients.scope_of(project, user), clients.places_here()
-    program, options = clients.executable_words(), clients.named_options(asked.agent)
+    program, options = clients.executable_words(), clients.named_options(asked.as_)
     plans = [settings.install(client, scope, places, program, options) for client in hooked]
     if target is not None:
         _note(target, dry_run)
@@ -125,7 +125,7 @@ def hook(
     event: str = typer.Argument(metavar="EVENT", help="The client's name of the event."),
 ) -> None:
     """Answer a hook of a client: what the client says is read from stdin. Clients run this, and people don't."""
-    raise typer.Exit(hooks.run(client, event, asked.store, asked.agent))
+    raise typer.Exit(hooks.run(client, event, asked.store, asked.as_))
 
 
 def _outcome(client: str) -> str:

@@ -1,0 +1,88 @@
+"""Who may write to whom, at the command line: policies, permissions, requests, names in projects, and links."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def team(capsule: Any, tmp_path: Path) -> Any:
+    """`capsule`, where anna works in `api`, bob and carl in `web`, and another anna in `docs`."""
+    for folder, names in (("api", ["anna"]), ("web", ["bob", "carl"]), ("docs", ["anna"])):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            capsule("agents", "register", "--as", name, "--project", str(tmp_path / folder), "--description", folder)
+    return capsule
+
+
+def test_a_restricted_agent_says_who_may_write_to_it(team: Any) -> None:
+    policy = team.json("agents", "policy", "--as", "bob", "--dm", "restricted", "--discoverable", "project")
+    assert (policy["dmPolicy"], policy["discoverable"]) == ("restricted", "project")
+    assert team.json("agents", "policy", "--as", "bob") == policy
+    team("send", "--as", "carl", "--to", "bob", "hello", expect=6)
+    (request,) = team.json("agents", "requests", "--as", "bob")
+    assert (request["id"], request["availability"]) == ("carl", "requires permission") and request["askedAt"]
+    assert team("agents", "requests", "--as", "bob").stdout.startswith("carl\t")
+    assert team.json("agents", "allow", "carl", "--as", "bob")["dm"]["carl"]["permission"] == "allow"
+    assert team.json("agents", "requests", "--as", "bob") == []
+    team("send", "--as", "carl", "--to", "bob", "hello")
+    blocked = team.json("agents", "block", "carl", "--as", "bob", "--reason", "noise")
+    assert (blocked["dm"]["carl"]["permission"], blocked["dm"]["carl"]["reason"]) == ("block", "noise")
+    for words in (("--to", "bob"), ("--conversation", "direct_bob_carl")):
+        assert "noise" not in team("send", "--as", "carl", *words, "hello", expect=6).stderr
+    team("append", "direct_bob_carl", "hello", "--as", "carl", expect=6)
+    assert [one["content"] for one in team.json("history", "direct_bob_carl", "--as", "carl")["messages"]] == ["hello"]
+    assert team.json("agents", "unblock", "carl", "--as", "bob")["dm"] == {}
+    team("agents", "allow", "nobody", "--as", "bob", expect=3)
+    team("agents", "policy", "--as", "bob", "--dm", "none", expect=2)
+
+
+def test_an_agent_is_told_of_those_that_it_finds(team: Any) -> None:
+    team("agents", "policy", "--as", "bob", "--discoverable", "project")
+    team("agents", "policy", "--as", "carl", "--dm", "closed")
+    finds = {one["id"]: one["availability"] for one in team.json("agents", "discover", "--as", "anna")}
+    assert finds.items() >= {("carl", "unavailable")} and "bob" not in finds and "anna" not in finds
+    for words in (("agents", "list"), ("agents", "show", "nobody"), ("agents", "discover")):
+        told = team(*words, "--as", "anna", expect=3 if "show" in words else 0)
+        assert "bob" not in told.stdout + told.stderr
+    team("agents", "show", "bob", "--as", "anna", expect=3)
+    assert team.json("agents", "show", "bob")["description"] == "web"
+
+
+def test_a_name_means_the_agent_of_the_project(team: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (other,) = (one["id"] for one in team.json("agents", "list") if one["name"] == "anna" and one["id"] != "anna")
+    for folder, id in (("api", "anna"), ("docs", other), ("web", "anna")):
+        monkeypatch.chdir(tmp_path / folder)
+        assert team.json("agents", "status", "here", "--as", "anna")["id"] == id
+    assert team.json("agents", "status", "here", "--as", "anna@docs")["id"] == other
+    assert team.json("send", "--as", "bob", "--to", "anna@docs", "hello")["recipients"].keys() == {other}
+    monkeypatch.chdir(tmp_path / "docs")
+    monkeypatch.setenv("CAPSULE_AGENT", "anna")
+    assert team.json("inbox")["unread"] == 1
+    assert team.json("agents", "register", "--as", "anna", "--project", os.getcwd())["id"] == other
+    monkeypatch.chdir(tmp_path)
+    assert team.json("inbox")["unread"] == 0
+
+
+def test_projects_are_linked_by_the_owner(team: Any) -> None:
+    team("agents", "policy", "--as", "bob", "--discoverable", "project")
+    api, docs, web = team.json("projects", "list")
+    assert [one["name"] for one in (api, docs, web)] == ["api", "docs", "web"]
+    linked = team.json("projects", "link", "api", "web", "--direction", "out")
+    assert linked["links"][web["id"]]["direction"] == "out"
+    assert team.json("projects", "show", "web")["links"][api["id"]]["direction"] == "in"
+    assert f"-> {web['id']}" in team("projects", "show", api["id"]).stdout
+    finds = [one["id"] for one in team.json("agents", "discover", "--as", "anna")]
+    assert "bob" in finds
+    assert [one["name"] for one in team.json("projects", "list", "--as", "anna")] == ["api", "web"]
+    assert [one["name"] for one in team.json("projects", "list", "--as", "bob")] == ["web"]
+    for words in (("link", "web", "docs"), ("unlink", "api", "web")):
+        team("projects", *words, "--as", "bob", expect=6)
+    assert team.json("projects", "unlink", "api", "web")["links"] == {}
+    assert "bob" not in [one["id"] for one in team.json("agents", "discover", "--as", "anna")]
+    team("projects", "link", "api", "nowhere", expect=3)
+    team("projects", "link", "api", "api", expect=2)
