@@ -149,10 +149,10 @@ class Directory:
             there = [each for each in named if each.id == name] or (named if sees_all else [])
         ids = [each.id for each in there]
         if len(ids) > 1 and name not in ids:
-            found = self.found_by(by)
-            ids = [id for id in ids if id in found] or ids
+            seen = [id for id in self.found_by(by) if id in ids]
+            ids = seen or ids
             if len(ids) > 1:
-                shown = ", ".join(id for id in ids if id in found) or "they are hidden"
+                shown = ", ".join(seen) or "you find none of them"
                 raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {shown}")
         if not ids:
             raise self.agents.known_as(lambda: self.known_to(by)).missing(text)
