@@ -26,11 +26,11 @@ class Turns:
         self._turns: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()
 
     def taken(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """`call`, which names a conversation as `id` when it is about one, run in a thread when it is its turn."""
+        """`call` run in a thread when it is its turn. It names its conversation, if any, as `id` or `conversation`."""
 
         @functools.wraps(call)
         async def run(**arguments: Any) -> Any:
-            id = str(arguments.get("id", ""))
+            id = str(arguments.get("id") or arguments.get("conversation") or "")
             turn = self._turns.get(id)
             if turn is None:
                 turn = self._turns[id] = anyio.CapacityLimiter(_OF_ONE_CONVERSATION if id else _THREADS)
