@@ -50,8 +50,8 @@ __version__ = "0.1.0"
 
 #: The module of each public name, imported on first use: the validation library alone takes 50 ms to import.
 _HOMES = {
-    "Agent": "capsule.messaging.contacts",
     "Action": "capsule.messaging.plans",
+    "Agent": "capsule.messaging.contacts",
     "Alternatives": "capsule.format.tree.branches",
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",

@@ -169,14 +169,12 @@ class _Planner:
     def register(self, file: AgentFile) -> str | None:
         """The id of a file's agent, which is registered if need be; None: it can't be."""
         name, scope = file.fields["name"], _scope_of(file)
-        exclude = ("*",) if file.fields.get("never_default") else file.fields.get("channels.exclude", ())
-        id, resolve = folder_ids(name, MAX_AGENT_ID, "agent")[0], self._copy._directory.resolve
+        id = folder_ids(name, MAX_AGENT_ID, "agent")[0]
         if self._copy.agents.documents.exists(id):  # An agent of another project, which the file is not of.
             id = f"{id}-{scope[-6:]}"
-        after = {"name": name, "project": file.project, "exclude": exclude}
-        action = Action("register", id, "", None, after, file=file.path)
+        action = Action("register", id, "", None, {"name": name, "project": file.project}, file=file.path)
         try:
-            return resolve(f"{name}@{scope}", None)
+            return self._copy._directory.resolve(f"{name}@{scope}", None)
         except NotFound:
             self._plan(action)
         except CapsuleError as error:
@@ -217,12 +215,22 @@ class _Planner:
             for name in file.fields.get(names, ()):
                 self._want("member", _placed(name, scope), id, True, file.path, id)
 
+        excluded = {"*"} if file.fields.get("never_default") else {*file.fields.get("channels.exclude", ())}
+        for each in self._copy.channels.list(agent=id):
+            action = Action("member", each.id, id, True, None, id, file.path)
+            is_meant = each.channel.is_default and each.is_in and excluded & {"*", each.channel.name, each.id}
+            if is_meant and action.key not in self._declared:
+                (member,) = (member for member in self._copy.channels.members(each.id) if member.id == id)
+                if member.source == "default":  # Else it joined by itself, or was invited.
+                    self._plan(action)
+
     def take_back(self, history: Iterable[Plan]) -> None:
         """Plan to take back what was applied, where nothing else is declared."""
         applied: dict[Key, Action] = {}
         for action in (action for plan in history for action in plan.actions if action.outcome != "refused"):
             first = applied.pop(action.key, action)
-            if action.what != "register" and first.before != action.after:
+            is_final = action.what == "register" or (action.by is not None and action.after is None)
+            if not is_final and first.before != action.after:
                 applied[action.key] = replace(action, before=first.before)
         for key, was in applied.items():
             now = state_of(self._copy, key)

@@ -125,7 +125,7 @@ def _do(store: Store, action: Action) -> None:
     whom = f"{other}@{store._directory.profile(other).project}"  # An id may be the name of another agent, for `on`.
     match action.what, other, after:
         case "register", _, _:
-            store.agents.register(on, after["project"], name=after["name"], exclude=after["exclude"])
+            store.agents.register(on, after["project"], name=after["name"])
         case "agent", "description", _:
             acting.agents.register(on, description=after)
         case "agent", _, _:
@@ -152,6 +152,8 @@ def _do(store: Store, action: Action) -> None:
             store.channels.create(name, scope=scope, access=after)
         case "channel", _, _:
             store.channels.update(on, **{other: after})
+        case "member", _, None if action.by is not None:
+            acting.channels.leave(on)
         case "member", _, None:
             store.channels.remove(on, other)
         case "member", _, _ if action.by is not None:

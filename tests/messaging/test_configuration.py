@@ -195,19 +195,25 @@ def test_the_file_of_an_agent_registers_it_and_takes_over_no_other_agent_of_its_
     assert not taken or agents["dora"].name == "Other"
 
 
+@pytest.mark.parametrize("is_registered", [False, True])
 @pytest.mark.parametrize(
     ("fields", "expected"),
-    [("", {"all", "some"}), ("channels:\n  exclude: [some]", {"all"}), ("never_default: true", set())],
+    [("", {"all", "some", "own"}), ("channels:\n  exclude: [some]", {"all", "own"}), ("never_default: true", {"own"})],
 )
 def test_an_agent_stays_out_of_the_default_channels_that_its_file_excludes(
-    store: Store, tmp_path: Path, fields: str, expected: set[str]
+    store: Store, tmp_path: Path, fields: str, expected: set[str], is_registered: bool
 ) -> None:
-    for name in ("all", "some"):
-        store.channels.create(name, scope="global", default=True)
+    for name in ("all", "some", "own"):
+        store.channels.create(name, scope="global", default=name != "own")
+    if is_registered:
+        store.agents.register("dora", str(tmp_path))
     agent_file(tmp_path, fields)
-    store.configuration.apply(store.configuration.plan([str(tmp_path)]))
+    config = declaring(store, "[channels.own]\ndefault = true\nmembers = ['dora']").configuration
+    assert config.apply(config.plan([str(tmp_path)])).having("refused") == []
     store.agents.register("dora")
     assert {of.channel.name for of in store.channels.list(agent="dora") if of.is_in} == expected
+    assert config.plan([str(tmp_path)], prune=True).actions == ()
+    assert store.configuration.plan(prune=True).having("refused") == [], "who has left is not invited again"
 
 
 def test_capsule_toml_counts_more_than_the_file_of_an_agent(store: Store, tmp_path: Path) -> None:

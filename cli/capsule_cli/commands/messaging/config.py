@@ -9,7 +9,7 @@ import typer
 
 from capsule.errors import Refused
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.output import listing, say
+from capsule_cli.shared.output import listing, one_line, say
 
 if TYPE_CHECKING:
     from capsule import Plan, Store
@@ -80,7 +80,8 @@ def _tell(plan: Plan, empty: str) -> None:
         (of.outcome, of.what, of.on, of.other, _cell(of.before), _cell(of.after), of.reason or of.file)
         for of in plan.actions
     ]
-    listing(plan.as_json(), columns, rows, empty, last="why")
+    reasons = [one_line(of.reason) for of in plan.actions]  # In full: a column is cut to the width of the screen.
+    listing(plan.as_json(), columns, rows, empty, last="why", below=reasons)
     for problem in plan.problems:
         say(str(problem))
     if code := 1 if plan.having("planned") else Refused.exit_code if plan.having("refused") or plan.problems else 0:
