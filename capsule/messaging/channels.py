@@ -18,6 +18,7 @@ from capsule.format.fields import ACCESSES
 from capsule.format.members import Member, joined, left, members_in
 from capsule.format.new import new_capsule
 from capsule.format.projects import GLOBAL
+from capsule.ids import is_id
 from capsule.messaging.consent import State
 from capsule.messaging.conversations import Document, OfOneType
 from capsule.messaging.policy import Object, may
@@ -246,11 +247,15 @@ class Channels(OfOneType):
 
         Cost: reading the beginning of its file, if it changed; for a name in another project, as `list`.
         """
-        who = self._who(agent)
-        for id in self._named(channel, who):
+        who, (name, _, project) = self._who(agent), channel.partition("@")
+        scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
+        # No name has a `_`, and every id.
+        for id in [channel] if "_" in channel else [channel_id(scope, name) for scope in scopes]:
             if (found := self._found(id, who)) is not None:
                 return found
-        named = [each for each in self.list(agent=who, archived=True) if each.channel.name == channel]
+        name_of = self._store._directory.project_name
+        named = [each for each in self.list(agent=who, archived=True) if each.channel.name == name]
+        named = [each for each in named if not project or name_of(each.channel.scope) == project]
         if len(named) == 1:
             return named[0]
         if named:
@@ -294,20 +299,10 @@ class Channels(OfOneType):
         acting = self._store._acting(who)
         return acting.index.values_of("topic", acting.head(self.resolve(channel, who)).id)
 
-    def _named(self, text: str, who: str | None) -> list[str]:
-        """The ids that a text may mean, before any channel of this name."""
-        name, _, project = text.partition("@")
-        if "_" in text:  # An id; no name has that.
-            return [text]
-        if project:
-            with suppress(NotFound):
-                return [channel_id(self._scope(project, who), name)]
-        return [] if who is None else [channel_id(self._scope("project", who), name), channel_id(GLOBAL, name)]
-
     def _found(self, id: str, who: str | None) -> Listed | None:
         """A channel, if the agent may know that it exists. The head is parsed once, for the next write too."""
         engine = self._store._whole
-        if engine.exists(KIND, id):
+        if is_id(id) and engine.exists(KIND, id):
             with suppress(NotFound, InvalidDocument), engine.transaction(KIND, id) as transaction:
                 object, description = Object.at(transaction.head), transaction.head.metadata.get("description")
                 return _listed(object, description, who, self._store._directory.state(who, object))
@@ -317,7 +312,7 @@ class Channels(OfOneType):
         """The scope that is meant by `project`, by `global`, or by the id or name of a project."""
         if scope == "project" and who is not None:
             return self._store._directory.profile(who).project or GLOBAL
-        return GLOBAL if scope == GLOBAL else self._store._directory.resolve_project(scope)
+        return GLOBAL if scope == GLOBAL else self._store._acting(who).projects.get(scope).id
 
     def mute(
         self, conversation: str, on: bool | None = True, *, notify: str | None = None, agent: str | None = None

@@ -7,7 +7,7 @@ nothing: `capsule.messaging.policy` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -168,12 +168,22 @@ class Directory:
             return str((self.projects.find(id) or {}).get("name") or id)
         return id
 
-    def resolve_project(self, text: str) -> str:
-        """The id of the project that has this id or name. Raises NotFound, InvalidInput. Cost: as `profile` for all."""
-        ids = [text] if self.projects.exists(text) else sorted(self._projects_named(text) - {text})
+    def resolve_project(self, text: str, among: Sequence[str] | None = None) -> str:
+        """The id of the project that has this id or name.
+
+        Args:
+            text: The id or the name.
+            among: The projects that may be meant, and that an error may name; None: all.
+
+        Raises NotFound, InvalidInput. Cost: as `profile` for all.
+        """
+        there = self.projects.ids() if among is None else among
+        ids = [text] if text in there else [id for id in there if self.project_name(id) == text]
         if len(ids) > 1:
             raise InvalidInput(f"{text[:80]!r} may be several projects; give the id of one: {', '.join(ids)}")
-        return self.projects.known(ids[0] if ids else text)
+        if not ids:
+            raise self.projects.known_as(lambda: there).missing(text)
+        return ids[0]
 
     def identity(self, text: str, folder: str | None = None) -> str:
         """The id of the agent that somebody says to be.

@@ -81,10 +81,7 @@ class Projects:
 
         Cost: as `list`.
         """
-        id, reached = self._directory.resolve_project(project), self._reached()
-        if id not in reached:
-            raise self._directory.projects.known_as(lambda: reached).missing(project)
-        return self._project(id)
+        return self._project(self._directory.resolve_project(project, self._reached()))
 
     def _project(self, id: str) -> Project:
         document = self._directory.projects.read(id)

@@ -235,7 +235,7 @@ def test_a_name_means_the_own_project_then_global_then_others(store: Store) -> N
         ids[web],
         ids["global"],
     ]
-    assert resolve(ids[web], "carl") == resolve("news", "carl") == resolve("news@project", "carl")
+    assert resolve(ids[web], "carl") == resolve("news", "carl")
     for text in (ids[web], "news@web", f"news@{web}"):
         with pytest.raises(NotFound):
             resolve(text, "anna")
@@ -246,6 +246,21 @@ def test_a_name_means_the_own_project_then_global_then_others(store: Store) -> N
     link(store, "out")
     store.delete(ids[api])
     assert resolve("news", "anna") == ids[web]
+
+
+def test_a_channel_of_another_project_is_named_by_its_members_and_no_error_names_that_project(store: Store) -> None:
+    id = store.channels.create("crew", agent="carl", access="members").id
+    web = project(store, "carl")
+    for text in ("crew", "crew@web", f"crew@{web}", id, "crew@../conversations/x", "crew@nowhere"):
+        with pytest.raises(NotFound) as missing:
+            store.channels.join(text, agent="anna")
+        assert web not in missing.value.message.replace(text, "")
+    for scope in ("web", web, "nowhere"):
+        with pytest.raises(NotFound) as missing:
+            store.channels.create("mine", agent="anna", scope=scope)
+        assert web not in missing.value.message.replace(scope, "")
+    store.channels.invite(id, ["anna"], agent="carl")
+    assert {store.channels.resolve(text, "anna") for text in ("crew", "crew@web", f"crew@{web}", id)} == {id}
 
 
 def test_a_name_is_taken_once_in_a_scope(store: Store) -> None:
