@@ -112,7 +112,8 @@ class Unread:
         """The seat of an agent; None: it may not read the conversation, or it is none of messages."""
         about = (mine.members, mine.archived, mine.history or "joined", mine.channel, mine.created_by or "")
         object = policy.Object(mine.id, mine.type, *about)
-        if mine.type not in TYPES or not policy.may(agent, "read", object, state).allowed:
+        is_mail = mine.type in TYPES and not (mine.channel and mine.channel.owner)  # Notes are none.
+        if not is_mail or not policy.may(agent, "read", object, state).allowed:
             return None
         place, interest = self._place(mine, cursor), Interest.of(reading, state.profiles[agent])
         covered = {part: at for part, cursor in (parts or {}).items() if (at := self._place(mine, cursor)) > place}

@@ -77,7 +77,9 @@ def test_another_agent_finds_nothing_until_it_is_allowed_and_nothing_after(store
         bob.append("notes_anna", content="mine now")
     with pytest.raises(Refused):
         bob.channels.invite("notes_anna", ["carl"])
-    assert bob.messages.inbox().unread == 0
+    later = anna.notes.write("Later")
+    assert (bob.messages.inbox().unread, bob.messages.listen().messages) == (0, [])
+    assert later in bob.notes.search(of="anna")
     (let,) = [each for each in store.head("notes_anna").participants if each.id == "bob"]
     assert (let.invited_by, let.can_send, bool(let.joined_at)) == ("anna", False, True)
     anna.notes.end("bob")
