@@ -18,8 +18,16 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
 from capsule.settings import DISCOVERABLE, DM, Check, flag, meant, names, text
 
 _MOST_BYTES = 1_000_000
+
+
+def _name(value: Any) -> str:
+    if text(value).strip() and value.isprintable() and "@" not in value:  # What is behind an `@` is a project.
+        return str(value)
+    raise InvalidInput(f"{value[:60]!r} is no name of an agent")
+
+
 _KNOWN: dict[str, Check] = {
-    "name": text,
+    "name": _name,
     "description": text,
     "channels.global": names,
     "channels.project": names,

@@ -46,6 +46,8 @@ def test_the_fields_of_an_agent_are_read(tmp_path: Path, text: str, fields: dict
         ("---\nname: bob\ndm_polcy: open\n---", (3, 1, "dm_polcy")),
         ("---\nname: bob\nchannels:\n  globl: [a]\n---", (4, 1, "channels.globl")),
         ("---\nname: bob\nchannels: [a]\n---", (3, 1, "channels")),
+        ("---\nname: bob@api\n---", (2, 1, "name")),
+        ("---\nname: ''\n---", (2, 1, "name")),
         ("---\nname: bob\nborn: 2024-99-99\n---", (0, 0, "")),
         (b"---\nname: \xff\n---", (0, 0, "")),
         (f"---\nname: bob\n{BOMB}dm_whitelist: [*k8]\n---", (12, 1, "dm_whitelist")),
