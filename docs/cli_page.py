@@ -32,7 +32,7 @@ the last change, title, mode, tags, state; with `--summaries-of` the state ends 
 `behind`, `elsewhere`, `gone` or `unknown`), `trash` (id, time of deletion, title), `servers list` (server, on or off),
 `locks` (id, state, holder, user@host, time, title), `inbox` (conversation, unread messages, senders, time, title, last
 text), `listen` and `history` (time, conversation, sender, message, text), `message status` (agent, state),
-`config history` (number, time, actions done, refused), the other commands of `config` (outcome, what, on, field or
+`config history` (number, time, actions done, refused), the other commands of `config` (outcome, kind, on, field or
 whom, before, after, reason or file), `agents list` (id, state, last seen, project, status) and `group list` (id, time
 of the last change, agents, title). A control character in a file is printed as its escape.
 

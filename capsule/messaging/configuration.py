@@ -1,8 +1,8 @@
 """Configuration as code: what `capsule.toml` and the files of agents declare of channels, agents and links.
 
-What must stay true: a plan is made on a copy in memory, where each action is done at once, so that the rule that will
-decide has decided; what it refuses is told and not done. Nothing is taken back but what an earlier apply did, and only
-as it left it.
+What must stay true: a plan is made on a copy in memory, where each action is done at once, so that the same rule
+decides there too; a refused action is reported and not done. Nothing is taken back but what an earlier apply did, if it
+is still as that apply left it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from capsule.format.kinds import AGENT, PROJECT
 from capsule.format.projects import GLOBAL, project_id
 from capsule.ids import folder_ids
 from capsule.messaging.frontmatter import AgentFile, agents_in
-from capsule.messaging.plans import Action, Key, Plan, What, state_of
+from capsule.messaging.plans import Action, Key, Kind, Plan, state_of
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -43,7 +43,7 @@ class Configuration:
         self._store = store
 
     def plan(self, folders: Iterable[str] = (), home: str | None = None, *, prune: bool = False) -> Plan:
-        """Plan what makes it so as the files declare it; change nothing.
+        """Plan the changes that bring the store in line with the files; change nothing.
 
         The files are `capsule.toml`, as it was when the store was opened, and `.claude/agents/*.md` in the folder of
         each project that has an agent on this machine.
@@ -51,7 +51,7 @@ class Configuration:
         Args:
             folders: The folders of further projects.
             home: The folder of the person, whose agents belong to no project. None: there are none.
-            prune: Whether what an earlier apply did, and no file declares any more, is taken back.
+            prune: Whether to take back what an earlier apply did and no file declares any more.
 
         Raises Refused if the store acts for an agent; InvalidDocument. Cost: copying the documents of the agents and
         projects, and the beginning of each channel's file, into memory.
@@ -72,12 +72,12 @@ class Configuration:
         return Plan((*planner.actions,), snapshot, tuple(each for each in found if isinstance(each, Problem)))
 
     def apply(self, plan: Plan) -> Plan:
-        """Do what a plan says, and nothing else. What is refused by now keeps nothing else from being done.
+        """Do the actions of a plan, and nothing else. If one is refused by now, the others are done all the same.
 
         Args:
             plan: The plan.
 
-        Returns the plan with what became of it. Raises Refused if the store acts for an agent; StorageFailed.
+        Returns the plan with the outcome of each action. Raises Refused if the store acts for an agent; StorageFailed.
 
         Cost: as the actions, and writing a small file twice; nothing if there is nothing to do.
         """
@@ -229,7 +229,7 @@ class _Planner:
         applied: dict[Key, Action] = {}
         for action in (action for plan in history for action in plan.actions if action.outcome != "refused"):
             first = applied.pop(action.key, action)
-            is_final = action.what == "register" or (action.by is not None and action.after is None)
+            is_final = action.kind == "register" or (action.by is not None and action.after is None)
             if not is_final and first.before != action.after:
                 applied[action.key] = replace(action, before=first.before)
         for key, was in applied.items():
@@ -242,12 +242,12 @@ class _Planner:
             elif now is not None:
                 self._plan(action.refused("it was changed since, and stays as it is"))
 
-    def _want(self, what: What, on: str, other: str, after: Any, file: str = _TOML, by: str | None = None) -> None:
+    def _want(self, kind: Kind, on: str, other: str, after: Any, file: str = _TOML, by: str | None = None) -> None:
         try:
-            key = (what, *self._ids(what, on, other, by))
+            key = (kind, *self._ids(kind, on, other, by))
             before = state_of(self._copy, key)
         except CapsuleError as error:
-            self._plan(Action(what, on, other, None, after, by, file).refused(error.message))
+            self._plan(Action(kind, on, other, None, after, by, file).refused(error.message))
             return
         # The access of a channel that is only named stays as it is.
         action = Action(*key, before, (before or "open") if after is None else after, by, file)
@@ -261,16 +261,16 @@ class _Planner:
         tried = action.done(self._copy)
         self.actions.append(action if tried.outcome == "done" else tried)
 
-    def _ids(self, what: What, on: str, other: str, by: str | None) -> tuple[str, str]:
+    def _ids(self, kind: Kind, on: str, other: str, by: str | None) -> tuple[str, str]:
         resolve = self._copy._directory.resolve
-        if what == "link":
+        if kind == "link":
             return self._project(on), self._project(other)
-        if what in ("channel", "member"):
+        if kind in ("channel", "member"):
             name, _, scope = on.partition("@")
             on = channel_id(self._project(scope), check_channel_name(name))
         elif by is None:
             on = resolve(on, None)
-        if what == "entry" or (what == "member" and by is None):
+        if kind == "entry" or (kind == "member" and by is None):
             other = resolve(other, by)
         return on, other
 

@@ -19,8 +19,8 @@ from capsule.format.new import CURRENT
 if TYPE_CHECKING:
     from capsule.store.store import Store
 
-What = Literal["register", "agent", "entry", "link", "channel", "member"]
-Key = tuple[What, str, str]
+Kind = Literal["register", "agent", "entry", "link", "channel", "member"]
+Key = tuple[Kind, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class Action:
     """One thing that is changed.
 
     Attributes:
-        what: `register` an agent; a field of an `agent`; the `entry` of an agent about another; a `link`, by which the
+        kind: `register` an agent; a field of an `agent`; the `entry` of an agent about another; a `link`, by which the
             agents of a project see those of another; a field of a `channel`, made by its `access`; a `member` of one.
         on: The id of the agent, project or channel that is changed.
         other: The field, or the id of the other agent or project.
-        before, after: How it is and how it will be; None: not there. A channel that will not be there is archived.
+        before, after: The value before and after; None: it is not there. A channel is then archived.
         by: The agent that does it, as its file declares it; None: the store's owner.
         file: The file that declares it; empty: an earlier apply is taken back.
         outcome: `planned`, `done` or `refused`.
         reason: Why it is refused.
     """
 
-    what: What
+    kind: Kind
     on: str
     other: str
     before: Any
@@ -52,7 +52,7 @@ class Action:
     @property
     def key(self) -> Key:
         """What is changed."""
-        return self.what, self.on, self.other
+        return self.kind, self.on, self.other
 
     def refused(self, reason: str) -> Action:
         """The action, refused."""
@@ -71,7 +71,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What makes it so as the files declare it, and what became of that.
+    """The changes that bring a store in line with its files, and what became of them.
 
     Attributes:
         actions: The actions in their order.
@@ -98,14 +98,14 @@ class Plan:
 
 
 def state_of(store: Store, key: Key) -> Any:
-    """How it is now what an action changes; None: it is not there. Raises InvalidDocument."""
-    what, on, other = key
-    if what == "link":
+    """The present value of what an action changes; None: it is not there. Raises InvalidDocument."""
+    kind, on, other = key
+    if kind == "link":
         return other in store._directory.sight(on) or None
-    if what == "entry":
+    if kind == "entry":
         return store._directory.profile(on).entries.get(other)
     try:
-        if what == "agent":
+        if kind == "agent":
             found = store.agents.documents.read(on).get("description") or ""
             return found if other == "description" else getattr(store._directory.profile(on), other)
         head = store.head(on)
@@ -113,7 +113,7 @@ def state_of(store: Store, key: Key) -> Any:
         return None
     if head.archived or head.channel is None:
         return None
-    if what == "member":
+    if kind == "member":
         return any(member.id == other and member.is_in for member in head.participants) or None
     if other == "description":
         return head.description or ""
@@ -123,7 +123,7 @@ def state_of(store: Store, key: Key) -> Any:
 def _do(store: Store, action: Action) -> None:
     on, other, after, acting = action.on, action.other, action.after, store._acting(action.by)
     whom = f"{other}@{store._directory.profile(other).project}"  # An id may be the name of another agent, for `on`.
-    match action.what, other, after:
+    match action.kind, other, after:
         case "register", _, _:
             store.agents.register(on, after["project"], name=after["name"])
         case "agent", "description", _:

@@ -19,7 +19,7 @@ def test_the_exit_code_says_whether_something_is_to_do_or_refused(
     (capsule.root / "capsule.toml").write_text("[channels.news]\naccess = 'members'\n")
 
     planned = capsule.json("config", "plan", expect=1)["actions"]
-    assert [(of["what"], of["on"], of["outcome"]) for of in planned] == [
+    assert [(of["kind"], of["on"], of["outcome"]) for of in planned] == [
         ("register", "reviewer", "planned"),
         ("register", "helper", "planned"),
         ("channel", "channel_global_news", "planned"),

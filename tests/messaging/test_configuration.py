@@ -38,7 +38,7 @@ def agent_file(folder: Path, fields: str, name: str = "dora") -> Path:
 
 
 def brief(plan: Plan) -> list[Any]:
-    return [(of.what, of.on, of.other, of.before, of.after) for of in plan.actions]
+    return [(of.kind, of.on, of.other, of.before, of.after) for of in plan.actions]
 
 
 NEWS, API = "channel_global_news", f"channel_{A}_api"
@@ -168,7 +168,7 @@ def test_the_file_of_an_agent_grants_what_the_agent_itself_may_do(
     store.channels.leave("talk", agent=dora)
     config = store.configuration
     applied = config.apply(config.plan([str(tmp_path)]))
-    found = [(of.what, of.other.replace("dora", "DORA"), of.after) for of in applied.having("done")]
+    found = [(of.kind, of.other.replace("dora", "DORA"), of.after) for of in applied.having("done")]
     assert found == done
     assert {(of.by, of.file) for of in applied.actions} <= {(dora, str(path))}
     assert len(applied.having("refused")) == len(refused)
@@ -280,7 +280,7 @@ def test_an_apply_that_was_cut_short_can_be_rolled_back(store: Store, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             config.apply(plan)
     store.agents.forget("bob")
-    assert [of.what for of in config.rollback(1).having("done")] == ["channel"]
+    assert [of.kind for of in config.rollback(1).having("done")] == ["channel"]
 
 
 def test_applies_at_the_same_moment_are_all_recorded(store: Store) -> None:

@@ -28,7 +28,7 @@ def _config() -> None:
 
 @commands.command("plan")
 def plan(prune: Prune = False) -> None:
-    """Say what would change, and what is refused; change nothing.
+    """Show what an apply would change and what it would refuse; change nothing.
 
     The exit code is 1 if there is something to do, else 6 if something is refused or a file is wrong.
     """
@@ -38,7 +38,7 @@ def plan(prune: Prune = False) -> None:
 
 @commands.command("apply")
 def apply(prune: Prune = False) -> None:
-    """Make it so as the files declare it. The exit code is 6 if something is refused or a file is wrong."""
+    """Apply what the files declare. The exit code is 6 if something is refused or a file is wrong."""
     with store_of() as store:
         found = store.configuration.apply(_planned(store, prune))
     if found.number:
@@ -75,13 +75,13 @@ def _planned(store: Store, prune: bool) -> Plan:
 
 def _tell(plan: Plan, empty: str) -> None:
     """Print the actions of a plan, and end with the exit code that it has."""
-    columns = ("outcome", "what", "on", "field", "before", "after", "why")
+    columns = ("outcome", "kind", "on", "field", "before", "after", "reason")
     rows = [
-        (of.outcome, of.what, of.on, of.other, _cell(of.before), _cell(of.after), of.reason or of.file)
+        (of.outcome, of.kind, of.on, of.other, _cell(of.before), _cell(of.after), of.reason or of.file)
         for of in plan.actions
     ]
     reasons = [one_line(of.reason) for of in plan.actions]  # In full: a column is cut to the width of the screen.
-    listing(plan.as_json(), columns, rows, empty, last="why", below=reasons)
+    listing(plan.as_json(), columns, rows, empty, last="reason", below=reasons)
     for problem in plan.problems:
         say(str(problem))
     if code := 1 if plan.having("planned") else Refused.exit_code if plan.having("refused") or plan.problems else 0:
@@ -89,7 +89,7 @@ def _tell(plan: Plan, empty: str) -> None:
 
 
 def _cell(value: Any) -> str:
-    """How something is; of a new agent, its name."""
+    """A value as text; of a new agent, its name."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value["name"] if isinstance(value, dict) else value or "")
