@@ -170,8 +170,8 @@ class Agents:
         for value, choices in ((dm, DM_POLICIES), (discoverable, DISCOVERABLE)):
             if value not in (None, *choices):
                 raise InvalidInput(f"{value[:40]!r} is no policy; it is one of {', '.join(choices)}")
-        given = {"dmPolicy": dm, "discoverable": discoverable}
-        return self._set(id, **{field: value for field, value in given.items() if value is not None})
+        given = {field: value for field, value in (("dmPolicy", dm), ("discoverable", discoverable)) if value}
+        return self._edit(self._store._subject(id), lambda document: document.update(given), decides=bool(given))
 
     def allow(self, *, agent: str | None = None, other: str, reason: str | None = None) -> Agent:
         """Let another agent write to a restricted one.
@@ -206,7 +206,7 @@ class Agents:
         def change(document: Document) -> None:
             document["dm"] = {key: value for key, value in (document.get("dm") or {}).items() if key != whom} | said
 
-        return self._edit(id, change)
+        return self._edit(id, change, decides=True)
 
     def requests(self, agent: str | None = None) -> Sequence[Contact]:
         """List the agents that wanted to write to a restricted one and that it has neither allowed nor blocked.
@@ -294,12 +294,14 @@ class Agents:
     def _set(self, agent: str | None, **fields: Any) -> Agent:
         return self._edit(self._store._subject(agent), lambda document: document.update(fields))
 
-    def _edit(self, id: str, change: Callable[[Document], object]) -> Agent:
-        """Change a document. If a policy in it changes, wait for the writes that the old one let through."""
+    def _edit(self, id: str, change: Callable[[Document], object], *, decides: bool = False) -> Agent:
+        """Change a document. If that decides on writes, wait for those that were let through before.
+
+        It waits too if nothing changes: another process may have made the change, and wait still.
+        """
         ensure(may(self._store.agent, "manage", Object(self.documents.known(id), "agent")), id)
-        before = self._directory.profile(id)
         self.documents.edit(id, change)
-        if self._directory.profile(id) != before:
+        if decides:
             self._directory.settle(id)
         return self.get(id)
 
