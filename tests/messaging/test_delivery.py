@@ -64,7 +64,7 @@ def test_without_a_target_the_message_goes_to_the_only_other_agent(store: Store)
 
 
 def test_a_message_that_reaches_nobody_is_an_error(store: Store) -> None:
-    with pytest.raises(NotFound, match="the agents are: bob"):
+    with pytest.raises(NotFound, match="the agents are: anna, bob"):
         store.messages.send("hello", agent="anna", to="dora")
     with pytest.raises(Refused):
         store.messages.send("hello", agent="anna", to="anna")
