@@ -197,6 +197,10 @@ class Syscalls:
     def _locker(self) -> _Locker:
         return _Locker()
 
+    def listdir(self, directory: str) -> list[str]:
+        """The names in a directory."""
+        return os.listdir(directory)
+
     def names(self, directory: str) -> Iterator[tuple[str, os.stat_result]]:
         """The names in a directory, each with its lstat; one that vanishes meanwhile is left out."""
         with os.scandir(directory) as entries:
