@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
+
+import orjson
 
 from capsule.timestamps import sortable
 
@@ -72,9 +74,24 @@ def members_in(value: Any) -> tuple[Member, ...]:
     """The members in a `participants`, in their order; what is none is passed over. Times are in canonical form.
 
     If an id stands there twice, its items are taken as one, as if two versions with one each were merged.
+    The last lists are remembered: one of thousands is read again with every message.
     """
+    if not isinstance(value, list):
+        return ()
+    try:
+        return _last_members(orjson.dumps(value))
+    except orjson.JSONEncodeError:  # It is nested too deeply, and its file is refused elsewhere.
+        return _members(value)
+
+
+@lru_cache(maxsize=64)
+def _last_members(encoded: bytes) -> tuple[Member, ...]:
+    return _members(orjson.loads(encoded))
+
+
+def _members(items: list[Any]) -> tuple[Member, ...]:
     members: dict[str, Member] = {}
-    for item in value if isinstance(value, list) else ():
+    for item in items:
         if _is_member(item):
             member = _member(item)
             other = members.get(member.id)
