@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from capsule.engines.interface import CONVERSATIONS
@@ -17,7 +18,7 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format import codec, migrations
 from capsule.messaging import policy
 from capsule.store.change import REMOVED
-from capsule.timestamps import parse, sortable
+from capsule.timestamps import from_ms, parse, sortable
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
@@ -265,28 +266,47 @@ class IndexView:
         return {id: lock for id, lock in self._engine.index.locks().items() if id not in unseen}
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> tuple[list[Change], str]:
-        """See `Index.changes`. Of a conversation that is gone, the trash says whether the agent could read it."""
+        """See `Index.changes`. Of a conversation that is gone, the trash says whether the agent could read it.
+
+        Of one that the agent joined later, no earlier change is told, and no message that it may not read. What was
+        removed there is not named: its time is not known any more.
+        """
         seen: list[Change] = []
         while True:
             wanted = limit - len(seen)
             found, cursor = self._engine.index.changes(since, wanted, refresh=refresh)
-            unseen = self.unseen_among(found)
-            seen += [change for change in found if change.id not in unseen]
+            hidden = self._hidden_among(found)
+            said = {id: self._said_since(id, until) for id, until in hidden.items() if until is not None}
+            for change in found:
+                if change.id not in hidden:
+                    seen.append(change)
+                elif (until := hidden[change.id]) is not None:
+                    seen += _told_since(change, from_ms(until), said[change.id])
             if len(found) < wanted or len(seen) == limit:
                 return seen, cursor
             since, refresh = cursor, False
 
+    def _said_since(self, id: str, since_ms: int) -> set[str]:
+        """The ids of the messages of a conversation since a time, in milliseconds since 1970."""
+        from capsule.engines.index.participation import Behind
+
+        return {place.message for place in self._engine.index.behind(Behind(since_ms=since_ms), id, refresh=False)}
+
     def unseen_among(self, changes: list[Change]) -> set[str]:
         """The conversations that the agent may not read; of those that went, the ones that it could not."""
+        return {id for id, until in self._hidden_among(changes).items() if until is None}
+
+    def _hidden_among(self, changes: list[Change]) -> dict[str, int | None]:
+        """As `hidden`, of the conversations that changed."""
         if not changes:
-            return set()
+            return {}
         ids, state = {change.id for change in changes}, self._state()
         there = [head for head in self._engine.index.heads() if head.id in ids]
-        unseen = {head.id for head in there if self._hidden_until(head, state) is None}
+        hidden = {head.id: until for head in there if (until := self._hidden_until(head, state)) != 0}
         if gone := ids - {head.id for head in there}:
             view = AgentView(self._agent, self._engine, self._state_of)
-            unseen |= gone - {trashed.id for trashed in view.trash(CONVERSATIONS)}
-        return unseen
+            hidden |= dict.fromkeys(gone - {trashed.id for trashed in view.trash(CONVERSATIONS)})
+        return hidden
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:
         """See `Index.search`."""
@@ -319,6 +339,17 @@ class IndexView:
     def stats(self, progress: Progress | None = None) -> Stats:
         """See `Index.stats`."""
         return self._engine.index.stats(progress, self.unseen())
+
+
+def _told_since(change: Change, since: str, said: set[str]) -> list[Change]:
+    """What an agent hears of a change that reads the conversation from a time on; `said` are the messages since."""
+    from capsule.engines.index.journal import behind
+
+    messages = tuple(message for message in change.messages if message in said)
+    if change.at < since or (change.kind == "appended" and not messages):
+        return []
+    before = behind(change.before, len(change.messages) - len(messages))  # What it may not read comes first.
+    return [replace(change, messages=messages, removed=(), before=before)]
 
 
 def _later(since: str, created_at: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capsule import NotFound, Refused, Store
+from capsule import NotFound, Refused, Store, timestamps
 from capsule.engines.index.index import Index
 from capsule.engines.interface import Engine
 from capsule.store.view import HANDED_ON, HANDED_ON_BY_THE_INDEX, AgentView, IndexView
@@ -128,6 +128,26 @@ def test_of_a_group_that_an_agent_joined_later_it_reads_what_was_said_since(late
             late.find_message("team", hidden)
         with pytest.raises(NotFound):
             late.page("team", around=hidden)
+
+
+def test_who_joined_a_group_later_hears_of_no_message_that_it_may_not_read(store: Store) -> None:
+    begin = store.changes().cursor
+    make(store, "team", "anna")
+    for n in (1, 2):
+        store.changes()  # The index notices the last change before carl joins only when carl asks.
+        store.append_many("team", [{"role": "user", "content": "old", "id": f"old-{n}", "timestamp": LATE}])
+    joined = {"id": "carl", "joinedAt": timestamps.now()}
+    store._change_head("team", lambda head: head["metadata"].update(participants=["anna", joined]))
+    carl, new = store.beside(agent="carl"), [str(store.append("team", content="new").id) for _ in range(2)]
+    store.edits.message("team", "old-1", "other")
+    for since in (begin, "another.0.0"):
+        told = carl.changes(since).changes
+        assert [message for change in told for message in change.messages] == new
+        assert all(change.messages for change in told if change.kind == "appended")
+        assert all(change.at >= joined["joinedAt"] for change in told)
+    store.branches.remove("team", new[0], keep_children=True)
+    (last,) = carl.changes(told[-1].cursor).changes
+    assert (last.kind, last.messages, last.removed) == ("edited", (), ())
 
 
 def test_what_was_said_before_is_read_where_the_group_says_so_and_by_who_was_there(store: Store) -> None:
