@@ -96,26 +96,29 @@ class Agents:
         """
         given = {field: value for field, value in about.items() if value is not None}
         self._store._subject(id)
-        was, is_ours = "", True
+        was = ""
 
         def change(document: Document) -> None:
-            nonlocal was, is_ours
+            nonlocal was
             was = project_of(document)
-            is_ours = where is None or was == where["project"] or (was == GLOBAL and is_named)
-            if is_ours:
-                document.update({"project": was} | (where or {}) | given)
+            if where is not None and was != where["project"] and (was != GLOBAL or not is_named):
+                raise _OfAnother
+            document.update({"project": was} | (where or {}) | given)
 
         def make(stamp: str) -> Document:
             return new_agent(id, stamp, name=name) | {"project": GLOBAL} | (where or {}) | given
 
-        self.documents.edit(id, change, make)
-        if where is not None and is_ours:
+        try:
+            self.documents.edit(id, change, make)
+        except _OfAnother:
+            return False
+        if where is not None:
             if self.documents.home(id) not in (None, where["projectPath"]):
                 notices.withdraw(self._store, id)
             self.documents.set_home(id, where["projectPath"])
             if was not in ("", where["project"]):
                 self._directory.settle(id)
-        return is_ours
+        return True
 
     def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
         self._store.channels.join_defaults(id, exclude)
@@ -132,22 +135,20 @@ class Agents:
         """Look up an agent.
 
         Args:
-            id: Its id.
+            id: Its id; or, if no agent has it, a name or `name@project`, as the store's agent means it.
 
         Raises:
             NotFound: There is no such agent, or an agent asks that does not find it.
+            InvalidInput: Several agents have the name.
             InvalidDocument: Its file does not parse.
 
-        Cost: reading a small file, and a look at each instance that is alive.
+        Cost: reading a small file, and a look at each instance that is alive; for a name, also at each document.
         """
-        return self._agent(self._found(id, id), self.presence.online())
-
-    def _found(self, id: str, named: str) -> str:
-        """`id`. Raises NotFound, as if nobody was named so, if an agent asks that does not find it."""
-        me = self._store.agent
+        me, named = self._store.agent, id
+        id = id if self.documents.exists(id) else self._directory.resolve(id, me)
         if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
             raise self.documents.missing(named)
-        return id
+        return self._agent(id, self.presence.online())
 
     # -- Who may write to it ---------------------------------------------------------------------------------------
 
@@ -262,10 +263,9 @@ class Agents:
             yield
         except Refused:
             for other in Object(direct, "direct").present - {agent}:
-                theirs, asked = self._directory.profile(other), self._asked(agent)
-                if theirs.dm == "restricted" and agent not in theirs.entries and other not in asked:
-                    request = {other: {"at": timestamps.now()}}
-                    self.documents.edit(agent, partial(dict.update, requests=asked | request))
+                theirs = self._directory.profile(other)
+                if theirs.dm == "restricted" and agent not in theirs.entries and other not in self._asked(agent):
+                    self.documents.edit(agent, partial(_ask, other))
             raise
 
     def set_status(self, agent: str | None, text: str, *, busy: bool | None = None) -> Agent:
@@ -336,24 +336,6 @@ class Agents:
         id = self.documents.known(self._store._subject(agent))
         self._store._acting(id).agents.presence.announce(id)
 
-    def resolve(self, name: str) -> str:
-        """Look up the agent that is meant by a name, from where the agent stands that the store acts for.
-
-        Args:
-            name: Its id; its name in the same project, else among the agents without a project, else in a linked one;
-                or `name@project`.
-
-        Returns:
-            Its id.
-
-        Raises:
-            NotFound: There is none.
-            InvalidInput: Several have this name there.
-
-        Cost: a look at each document, at most.
-        """
-        return self._found(self._directory.resolve(name, self._store.agent), name)
-
     def identity(self, name: str, folder: str | None = None) -> str:
         """Look up the agent that somebody says to be.
 
@@ -392,3 +374,11 @@ class Agents:
 
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:
         return Agent.of(self.documents.read(id), presence, is_known=self._store.agent in (None, id))
+
+
+class _OfAnother(Exception):
+    """The document is that of an agent of another project."""
+
+
+def _ask(other: str, document: Document) -> None:
+    document["requests"] = (document.get("requests") or {}) | {other: {"at": timestamps.now()}}

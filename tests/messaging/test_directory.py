@@ -133,10 +133,10 @@ def test_an_ambiguous_name_is_an_error_that_lists_whom_one_finds(there: Store) -
 def test_a_hidden_agent_is_asked_for_as_one_that_is_not_there(there: Store) -> None:
     anna, told = there.beside(agent="anna").agents, []
     for name in ("hidden", "nobody"):
-        for ask in (anna.get, anna.resolve):
+        for asked in (name, f"{name}@web"):
             with pytest.raises(NotFound) as missing:
-                ask(name)
-            told.append(missing.value.message.replace(name, "NAME"))
+                anna.get(asked)
+            told.append(missing.value.message.replace(asked, "NAME"))
     assert len(set(told)) == 1 and "anna" in told[0]
 
 

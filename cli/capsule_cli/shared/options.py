@@ -67,7 +67,7 @@ def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
 _SHARED: dict[str, Any] = {"callback": _ask, "expose_value": False, "is_eager": True}
 _STORE = "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store."
 _INSTANCE = "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE."
-_AGENT = "Act for this agent: read and write what it may. Else: the store's owner, who may do everything."
+_AGENT = "Act for this agent (its id, its name here, or name@project). Else: the store's owner, who may do everything."
 
 
 def _everywhere(

@@ -73,7 +73,7 @@ def _state(agent: capsule.Agent) -> str:
 def show(agent: Agent) -> None:
     """Print what is known of an agent."""
     with store_of() as store:
-        found = store.agents.get(store.agents.resolve(agent)).as_json()
+        found = store.agents.get(agent).as_json()
     answer(found, "\n".join(f"{name}: {one_line(str(value))}" for name, value in found.items()))
 
 
@@ -92,7 +92,7 @@ def status(
 def forget(agent: Agent, yes: Yes = False) -> None:
     """Remove an agent, and what it has read. Its messages stay."""
     with store_of() as store:
-        agent = store.agents.resolve(agent)
+        agent = store.agents.get(agent).id
         ensure_agreed(f"Forget {agent}, and what it has read?", yes=yes)
         store.agents.forget(agent)
     answer({"id": agent, "forgotten": True}, f"{agent}: forgotten")
