@@ -7,13 +7,13 @@ listener goes on where it stood, whatever others of the same agent read meanwhil
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.messaging.cursors import Part
-from capsule.messaging.unread import mail_in
+from capsule.messaging.unread import mail_at
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
@@ -82,9 +82,7 @@ class Listener:
         for id, seat in self._seats.items():
             place = seat.behind.place
             self.places[id] = place if self._stood is None else min(place, self._stood.get(id, 0))
-        # Where nothing counts as unread, nothing is read: there may be much that does not count.
-        waiting = {id: seat for id, seat in self._seats.items() if seat.item is not None or self._stood is not None}
-        return self._given({id: seat.mine.entries for id, seat in waiting.items()})
+        return self._given({id: seat.mine.entries for id, seat in self._seats.items()})
 
     def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
@@ -121,9 +119,12 @@ class Listener:
 
     def _read(self, counts: dict[str, int]) -> Iterable[list[Mail]]:
         for id, count in counts.items():
-            if count > self.places[id]:
+            seat, place = self._seats[id], self.places[id]
+            if count > place:
+                unread = self._store.index.behind(replace(seat.behind, place=place), id, refresh=False)
                 try:
-                    mail, self.places[id] = mail_in(self._store, self._seats[id], self.places[id], count)
+                    mail = mail_at(self._store, seat, {each.place: each.message for each in unread}, count)
                 except (NotFound, InvalidDocument, Refused):
                     continue  # It went, was damaged, or is not for the agent any more.
+                self.places[id] = count
                 yield mail

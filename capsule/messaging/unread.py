@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from capsule import timestamps
+from capsule.engines.index.messages import ms_of
 from capsule.engines.index.participation import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format import codec
 from capsule.messaging import policy
-from capsule.messaging.cursors import Part, first_unread, parts_in, parts_of
+from capsule.messaging.cursors import Part, first_unread, parts_in
 from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mentions import Interest
 from capsule.store.reading import KIND
@@ -39,8 +39,7 @@ class Seat:
     Attributes:
         agent: The agent.
         mine: The conversation, as the index has it.
-        behind: What counts as unread, as far as the index can tell.
-        since: The time from which messages are unread for the agent: that of its joining.
+        behind: What is unread: from the time on when the agent joined, and behind its cursor.
         interest: What the agent wants to hear of there.
         item: What is unread; None: nothing.
     """
@@ -48,20 +47,8 @@ class Seat:
     agent: str
     mine: Mine
     behind: Behind
-    since: str
     interest: Interest
     item: InboxItem | None = None
-
-    def counts(self, at: int, entry: Mapping[str, Any]) -> bool:
-        """Whether a message counts as unread, if it stands behind the cursor."""
-        behind, parts = self.behind, parts_of(entry)
-        return (
-            entry.get("from", "") not in behind.not_by
-            and timestamps.sortable(entry.get("timestamp") or "") >= self.since
-            and self.interest.counts(entry, self.agent)
-            and (behind.part is None or behind.part in parts)
-            and not any(at < before and part in parts for part, before in behind.covered)
-        )
 
 
 #: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
@@ -121,11 +108,11 @@ class Unread:
         behind = Behind(
             place,
             (agent, *interest.blocked) if interest.only_mentions else (agent,),
-            round(timestamps.parse(since).timestamp() * 1000) if since else 0,
+            ms_of(since),
             agent if interest.only_mentions else "",
             covered=tuple(covered.items()),
         )
-        return self._with_item(Seat(agent, mine, behind, since, interest))
+        return self._with_item(Seat(agent, mine, behind, interest))
 
     def _at(self, seat: Seat, part: Part) -> Seat:
         """A seat, as far as a part is concerned."""
@@ -168,41 +155,41 @@ class Unread:
         """See `Messages.mentions`."""
         concerns, wanted = self._store.agents.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
         places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
-        for id, at, message in places:
+        for conversation, at, id in places:
             if kind is None and sum(map(len, wanted.values())) == limit:
                 break
-            about = concerns.get(message) or {}
+            about = concerns.get(id) or {}
             read_at, done_at = about.get("readAt") or "", about.get("doneAt") or ""
-            now = "done" if done_at else "read" if read_at or at < seats[id].behind.place else "unread"
+            now = "done" if done_at else "read" if read_at or at < seats[conversation].behind.place else "unread"
             if state in (now, "all"):
-                wanted.setdefault(id, {})[at] = now, read_at, done_at
+                wanted.setdefault(conversation, {})[at] = id, now, read_at, done_at
         found = []
-        for id, states in wanted.items():
-            every = replace(seats[id].behind, part=None, covered=())
-            seat = replace(seats[id], behind=every, interest=replace(seats[id].interest, only_mentions=True))
+        for conversation, states in wanted.items():
+            ids, seat = {at: id for at, (id, *_) in states.items()}, seats[conversation]
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
-                mail = mail_in(self._store, seat, min(states), seat.mine.entries)[0]
-                found += [Mention(each, *states[each.at]) for each in reversed(mail) if each.at in states]
+                mail = reversed(mail_at(self._store, seat, ids, seat.mine.entries))
+                since = (each for each in mail if ms_of(each.timestamp) >= seat.behind.since_ms)
+                found += [Mention(each, *states[each.at][1:]) for each in since]
         found = [each for each in found if kind in (None, each.mail.mention)]
         return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 
 
-def mail_in(store: Store, seat: Seat, place: int, count: int) -> tuple[list[Mail], int]:
-    """The messages of others from a place on that count as unread.
+def mail_at(store: Store, seat: Seat, places: Mapping[int, str], count: int) -> list[Mail]:
+    """The messages at these places, if they are still there and the agent may still read them.
 
     Args:
         store: The store.
         seat: The agent's seat in the conversation.
-        place: The place.
+        places: The places, and the ids of the messages there.
         count: The number of messages in the conversation, as far as it is known.
 
-    Returns:
-        The messages, and the place behind the last message of all.
-
     Raises NotFound, InvalidDocument, and Refused when the agent may not read there any more.
-    Cost: reading the messages from the place on.
+    Cost: reading the messages from the first place on.
     """
-    id, wanted, acting = seat.mine.id, max(count - place, 0), store._acting(seat.agent)
+    if not places:
+        return []
+    id, place, acting = seat.mine.id, min(places), store._acting(seat.agent)
+    wanted = max(count - place, 0)
     data, count = acting.engine.tail(id, wanted)
     while count - place > wanted:  # More were written meanwhile.
         wanted = count - place
@@ -214,5 +201,5 @@ def mail_in(store: Store, seat: Seat, place: int, count: int) -> tuple[list[Mail
     return [
         Mail.of(id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent))
         for at, entry in enumerate(entries, first)
-        if entry and at >= place and seat.counts(at, entry)
-    ], count
+        if entry and places.get(at) == entry["id"]
+    ]
