@@ -27,32 +27,28 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("conversations", "list (ls)", "List the conversations, the latest first."),
         ("search", "search", "Find messages and titles by their words."),
         ("watch", "tail", "Print the last messages, and follow with -f."),
-        ("watch", "watch, events", "Report changes as they happen, or those since a cursor."),
+        ("watch", "watch, events", "Report changes as they happen, or those before."),
         ("edit", "edit", "Change a conversation or message in your editor."),
     ),
     "Order and remove": (
-        ("heads", "rename, tag, pin, archive", "Change the title, tags or the place in lists."),
-        ("heads", "set", "Change several of these at once, or undo them."),
+        ("heads", "rename, tag, pin, archive, set", "Change the title, tags or the place in lists."),
         ("trash", "delete (rm)", "Move conversations or messages to the trash."),
         ("trash", "trash, restore, purge", "List the trash, bring back from it, or empty it."),
         ("heads", "lock, unlock, locks", "Hold a conversation for yourself, or let it go."),
     ),
     "Branch and carry on": (
-        ("branches", "switch", "Make another branch the active one."),
-        ("branches", "regenerate", "Put another answer beside one."),
-        ("branches", "fork", "Copy a branch into a conversation of its own."),
-        ("branches", "trim", "Remove every branch but the active one."),
+        ("branches", "switch, regenerate", "Choose a branch, or put another answer beside."),
+        ("branches", "fork, trim", "Copy a branch out, or remove all but one."),
         ("summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
         ("context", "context", "Attach a snapshot of a project, and check it."),
         ("servers", "servers", "Switch MCP servers for one conversation."),
     ),
     "Talk to each other": (
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
-        ("messaging.mentions", "mentions", "See what others ask of you by name."),
+        ("messaging.mentions", "mentions, notes", "See what others ask of you, and keep notes."),
         ("messaging.agents", "agents, projects, group, message", "See who is there, and meet in groups."),
         ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
         ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
-        ("messaging.notes", "notes", "Write down what only the agent reads."),
         ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
     ),
     "Work together": (
@@ -60,12 +56,11 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("mcp.server", "mcp, tokens", "Serve the store to AI agents, and admit them."),
     ),
     "Look after the store": (
-        ("maintenance", "init", "Make a store."),
-        ("messaging.config", "config", "Apply the channels, agents and links that files declare."),
+        ("maintenance", "init, demo", "Make a store, or one that shows the main job."),
+        ("messaging.config", "config", "Apply what files say of channels and agents."),
         ("maintenance", "doctor", "Examine every file, and mend what can be mended."),
         ("maintenance", "validate, migrate, schema", "Check files, update them, or print the format."),
         ("search", "stats, reindex", "Count what is there, or build the index anew."),
-        ("demo", "demo", "Show the main job on a store of its own."),
     ),
 }
 
@@ -82,6 +77,8 @@ MODULES: dict[str, str] = {
     "projects": "messaging.projects",
     "message": "messaging.messages",
     "tokens": "mcp.tokens",
+    "notes": "messaging.notes",
+    "demo": "demo",
     "help": "help",
 }
 

@@ -8,9 +8,10 @@ from typing import Any
 def test_the_scripts_of_notes(capsule: Any) -> None:
     for agent in ("anna", "bob"):
         capsule("agents", "register", "--as", agent)
-    id = capsule("notes", "write", "The canary sings", "--tag", "x", "-t", "y", "--session", "s", "--as", "anna").line
+    tags = ("--tag", "x", "--tag", "y")
+    id = capsule("notes", "write", "The canary sings", *tags, "--session", "s", "--as", "anna").line
     capsule("notes", "write", "Other words", "--tag", "z", "--as", "anna")
-    (note,) = capsule.json("notes", "search", "canary", "--tag", "x", "--tag", "y", "--session", "s", "--as", "anna")
+    (note,) = capsule.json("notes", "search", "canary", *tags, "--session", "s", "--as", "anna")
     assert (note["id"], note["text"], note["tags"]) == (id, "The canary sings", ["x", "y"])
     assert [
         len(capsule.json("notes", "search", "--tag", "x", "--tag", "z", *any_, "--as", "anna"))

@@ -171,7 +171,7 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
         (("overrides",), "overrides-2.1"),
     ):
         assert capsule("schema", *words).stdout == (repository / "schemas" / f"{name}.json").read_text(encoding="utf-8")
-    assert "capsule, agent, overrides" in capsule("schema", "poem", expect=3).stderr
+    assert "capsule, agent, project, overrides" in capsule("schema", "poem", expect=3).stderr
     assert "2.1" in capsule("schema", "--version", "9.9", expect=3).stderr
 
 

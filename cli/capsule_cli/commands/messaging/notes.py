@@ -15,7 +15,7 @@ from capsule_cli.shared.output import answer, listing
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
-Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="Name a tag. Repeatable.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Name a tag. Repeatable.")]
 Session = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Name the session.")]
 Of = Annotated[
     str | None,
