@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from capsule.locks.holder import HeldLock
     from capsule.locks.policy import LockState
     from capsule.messaging.contacts import Agent, Contact
-    from capsule.messaging.mail import Heard, History, Inbox, InboxItem, Mail, Sent
+    from capsule.messaging.mail import Heard, History, Inbox, InboxItem, Mail, Mention, Sent
     from capsule.messaging.plans import Action, Plan
     from capsule.messaging.projects import Project
     from capsule.store.lists import Filter
@@ -76,6 +76,7 @@ _HOMES = {
     "Locked": "capsule.errors",
     "Mail": "capsule.messaging.mail",
     "Mark": "capsule.store.summaries",
+    "Mention": "capsule.messaging.mail",
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
     "Page": "capsule.store.pages",
@@ -125,6 +126,7 @@ __all__ = [
     "Locked",
     "Mail",
     "Mark",
+    "Mention",
     "Message",
     "NotFound",
     "Page",
