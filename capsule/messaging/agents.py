@@ -199,7 +199,8 @@ class Agents:
 
     def _say(self, agent: str | None, other: str, entry: Document | None) -> Agent:
         id = self._store._subject(agent)
-        whom = self._directory.resolve(other, id)
+        is_gone = entry is None and other in self._directory.profile(id).entries  # Perhaps the agent was forgotten.
+        whom = other if is_gone else self._directory.resolve(other, id)
         if whom == id:
             raise InvalidInput(f"{id} needs no permission to write to itself")
         said = {} if entry is None else {whom: entry | {"at": timestamps.now()}}

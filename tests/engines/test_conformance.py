@@ -185,6 +185,16 @@ def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engin
     assert engine.read(kind, "anna") == b'{"n": 2}'
 
 
+def test_each_write_of_a_document_gives_it_another_version(engine: Engine) -> None:
+    assert engine.version("agents", "anna") is None
+    versions = []
+    for number in range(100):
+        engine.edit("agents", "anna", lambda data, number=number: b'{"n": %d}' % (number % 2))  # type: ignore[misc]
+        versions.append(engine.version("agents", "anna"))
+    assert len({*versions}) == 100
+    assert engine.version("agents", "anna") is not None and engine.version("agents", "bob") is None
+
+
 def test_edits_of_one_document_by_threads_lose_nothing(engine: Engine) -> None:
     def add(name: str) -> None:
         for n in range(5):

@@ -166,21 +166,42 @@ def test_who_was_not_allowed_is_listed_until_the_restricted_agent_decides(store:
     assert not bob.requests()
 
 
-def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_through(each_store: Store) -> None:
+def test_what_an_agent_says_of_a_forgotten_one_is_taken_back(store: Store) -> None:
+    bob = as_(store, "bob").agents
+    bob.block(other="anna")
+    store.agents.forget("anna")
+    with pytest.raises(NotFound):
+        bob.allow(other="anna")
+    bob.forget(other="anna")
+    assert entries(store, "bob") == {}
+    with pytest.raises(InvalidInput):
+        bob.forget()
+
+
+@pytest.mark.parametrize("way", ["append", "create"])
+def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_through(
+    each_store: Store, way: str
+) -> None:
     """A write is held where it was judged already: the block waits for it, and nothing comes after the block."""
     for id in ("anna", "bob"):
         each_store.agents.register(id)
     direct = each_store.messages.send("first", agent="anna", to="bob").conversation
     is_judged, go_on, is_blocked = threading.Event(), threading.Event(), threading.Event()
 
+    def hold(_: object = None) -> None:
+        is_judged.set()
+        go_on.wait()
+
     def write() -> None:
         def act(inside: Any) -> None:
             inside.ensure_may("append")
-            is_judged.set()
-            go_on.wait()
+            hold()
             inside.transaction.set_head(inside.head.document | {"updatedAt": "2030-01-01T00:00:00.000Z"})
 
-        as_(each_store, "anna")._change(direct, act)
+        if way == "append":
+            as_(each_store, "anna")._change(direct, act)
+        else:  # What an agent makes is judged in the mutex of its document.
+            each_store.engine.edit("agents", "anna", hold)
 
     def block() -> None:
         is_judged.wait()
@@ -193,10 +214,10 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
     is_judged.wait()
     while "anna" not in each_store._directory.profile("bob").entries:
         pass  # The word is written, and not yet acknowledged.
-    assert not is_blocked.is_set()
+    assert not is_blocked.wait(0.05)
     go_on.set()
     for thread in threads:
         thread.join()
-    assert each_store.head(direct).updated_at == "2030-01-01T00:00:00.000Z"
+    assert (each_store.head(direct).updated_at == "2030-01-01T00:00:00.000Z") == (way == "append")
     with pytest.raises(Refused):
         as_(each_store, "anna").messages.send("second", conversation=direct)
