@@ -61,12 +61,14 @@ class Configuration:
         settings = self._store.settings
         with self._copy() as copy:
             planner = _Planner(copy)
-            agents = [(file, planner.register(file)) for file in files]
+            agents = [(file, id) for file in files if (id := planner.register(file))]
             planner.declare(settings.channels, settings.agents, settings.links)
             for file, id in agents:
                 planner.declare_agent(file, id)
             if prune:
                 planner.take_back(self.history())
+            for file, id in agents:
+                planner.leave_defaults(file, id)
         snapshot = {name: getattr(settings, name) for name in ("channels", "agents", "links")}
         snapshot["files"] = {file.path: file.fields for file in files}
         return Plan((*planner.actions,), snapshot, tuple(each for each in found if isinstance(each, Problem)))
@@ -202,10 +204,8 @@ class _Planner:
                 for other in about.get(permission, ()):
                     self._want("entry", agent, other, permission)
 
-    def declare_agent(self, file: AgentFile, id: str | None) -> None:
+    def declare_agent(self, file: AgentFile, id: str) -> None:
         """Plan what the file of an agent declares; what `capsule.toml` says of the same counts more."""
-        if id is None:
-            return
         for field, name in (("dm", "dm_policy"), ("discoverable", "discoverable"), ("description", "description")):
             if name in file.fields:
                 self._want("agent", id, field, file.fields[name].strip(), file.path, id)
@@ -214,15 +214,6 @@ class _Planner:
         for scope, names in ((GLOBAL, "channels.global"), (_scope_of(file), "channels.project")):
             for name in file.fields.get(names, ()):
                 self._want("member", _placed(name, scope), id, True, file.path, id)
-
-        excluded = {"*"} if file.fields.get("never_default") else {*file.fields.get("channels.exclude", ())}
-        for each in self._copy.channels.list(agent=id):
-            action = Action("member", each.id, id, True, None, id, file.path)
-            is_meant = each.channel.is_default and each.is_in and excluded & {"*", each.channel.name, each.id}
-            if is_meant and action.key not in self._declared:
-                (member,) = (member for member in self._copy.channels.members(each.id) if member.id == id)
-                if member.source == "default":  # Else it joined by itself, or was invited.
-                    self._plan(action)
 
     def take_back(self, history: Iterable[Plan]) -> None:
         """Plan to take back what was applied, where nothing else is declared."""
@@ -241,6 +232,17 @@ class _Planner:
                 self._plan(action)
             elif now is not None:
                 self._plan(action.refused("it was changed since, and stays as it is"))
+
+    def leave_defaults(self, file: AgentFile, id: str) -> None:
+        """Plan that an agent leaves the default channels that its file excludes."""
+        excluded = {"*"} if file.fields.get("never_default") else {*file.fields.get("channels.exclude", ())}
+        for each in self._copy.channels.list(agent=id):
+            action = Action("member", each.id, id, True, None, id, file.path)
+            is_meant = each.channel.is_default and each.is_in and excluded & {"*", each.channel.name, each.id}
+            if is_meant and action.key not in self._declared:
+                (member,) = (member for member in self._copy.channels.members(each.id) if member.id == id)
+                if member.source == "default":  # Else it joined by itself, or was invited.
+                    self._plan(action)
 
     def _want(self, kind: Kind, on: str, other: str, after: Any, file: str = _TOML, by: str | None = None) -> None:
         try:

@@ -111,10 +111,10 @@ def state_of(store: Store, key: Key) -> Any:
         head = store.head(on)
     except NotFound:
         return None
-    if head.archived or head.channel is None:
-        return None
     if kind == "member":
         return any(member.id == other and member.is_in for member in head.participants) or None
+    if head.archived or head.channel is None:
+        return None
     if other == "description":
         return head.description or ""
     return getattr(head.channel, "is_default" if other == "default" else other)
@@ -127,7 +127,7 @@ def _do(store: Store, action: Action) -> None:
         case "register", _, _:
             store.agents.register(on, after["project"], name=after["name"])
         case "agent", "description", _:
-            acting.agents.register(on, description=after)
+            acting.agents._set(on, description=after)  # To register it would join default channels too.
         case "agent", _, _:
             acting.agents.policy(on, **{other: after})
         case "entry", _, None:

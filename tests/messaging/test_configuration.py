@@ -90,12 +90,13 @@ MADE: list[tuple[str, list[Any]]] = [
 def test_what_is_declared_is_planned_and_applied_once_and_can_be_rolled_back(
     store: Store, toml: str, expected: list[Any]
 ) -> None:
+    store.channels.create("all", scope="global", default=True)
     config = declaring(store, toml).configuration
     plan = config.plan()
     assert brief(plan) == expected == brief(config.plan()), "a plan changes nothing"
     applied = config.apply(plan)
     assert applied.having("done") == list(applied.actions) and brief(applied) == expected
-    assert config.plan().actions == ()
+    assert config.plan().actions == () == (*store.channels.members("all"),)
     assert [each.number for each in config.history()] == ([1] if expected else [])
     if expected:
         taken = config.rollback(1)
@@ -240,16 +241,41 @@ def test_only_what_an_apply_did_is_pruned_and_only_as_it_left_it(store: Store) -
     assert brief(plan) == [
         ("link", A, B, True, None),
         ("channel", NEWS, "access", "open", None),
+        ("member", NEWS, "anna", True, None),
         ("entry", "bob", "anna", "allow", None),
         ("agent", "anna", "dm", "restricted", "open"),
     ]
     assert [of.other for of in plan.having("refused")] == ["dm"]
-    assert len(after.apply(plan).having("done")) == 3
+    assert len(after.apply(plan).having("done")) == 4
     assert after.plan(prune=True).having("planned") == []
     assert store.head(NEWS).archived and not store.head("channel_global_own").archived
     assert [store._directory.profile(id).dm for id in ("anna", "bob", "carl")] == ["restricted", "closed", "closed"]
     config.apply(config.plan())
     assert not store.head(NEWS).archived
+
+
+def test_a_file_may_name_a_channel_that_is_pruned(store: Store, tmp_path: Path) -> None:
+    config = declaring(store, "[channels.news]").configuration
+    config.apply(config.plan())
+    agent_file(tmp_path, "channels:\n  global: [news]")
+    config = declaring(store, "").configuration
+    config.apply(config.plan([str(tmp_path)], prune=True))
+    assert store.head(NEWS).archived
+    assert config.plan([str(tmp_path)], prune=True).actions == ()
+
+
+def test_an_agent_leaves_a_channel_that_becomes_a_default_again_by_pruning(store: Store, tmp_path: Path) -> None:
+    store.channels.create("news", scope="global", default=True)
+    agent_file(tmp_path, "")
+    config = declaring(store, "[channels.news]\ndefault = false").configuration
+    config.apply(config.plan([str(tmp_path)]))
+    agent_file(tmp_path, "never_default: true")
+    config = declaring(store, "").configuration
+    assert [of.key[:2] for of in config.apply(config.plan([str(tmp_path)], prune=True)).having("done")] == [
+        ("channel", "channel_global_news"),
+        ("member", "channel_global_news"),
+    ]
+    assert config.plan([str(tmp_path)], prune=True).actions == ()
 
 
 def test_a_member_that_was_rolled_back_comes_back_with_the_next_apply(store: Store, tmp_path: Path) -> None:
