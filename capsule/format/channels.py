@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsule.errors import InvalidInput
-from capsule.format.fields import ACCESSES
+from capsule.format.fields import ACCESSES, TYPES
 from capsule.format.projects import GLOBAL
 
 #: Characters.
 MAX_CHANNEL_NAME = 80
+#: The types of conversations that are no channels; None: chat.
+_OTHERS = (None, *(type for type in TYPES if type != "channel"))
 _NAME = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -63,11 +65,13 @@ class Channel:
 def channel_in(metadata: Mapping[str, Any]) -> Channel | None:
     """The channel in the metadata of a conversation; None if it is none.
 
-    An access that can't be understood counts as private, and a scope as that of no project.
+    An access that can't be understood counts as private, and a scope as that of no project. A type that is unknown is
+    taken for `channel`: a slip in an editor must not open one.
     """
     about = metadata.get("channel")
-    if metadata.get("type") != "channel" or not isinstance(about, dict):
+    if about is None or metadata.get("type") in _OTHERS:
         return None
+    about = about if isinstance(about, dict) else {}
     name, scope, access, topic, owner = (
         text if isinstance(text := about.get(key), str) else ""
         for key in ("name", "scope", "access", "defaultTopic", "owner")

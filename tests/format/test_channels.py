@@ -48,7 +48,9 @@ def test_a_name_that_would_make_two_ids_alike_is_refused(name: str) -> None:
     [
         ({}, None),
         ({"type": "channel"}, None),
-        ({"type": "channel", "channel": "general"}, None),
+        ({"type": "channel", "channel": None}, None),
+        ({"type": "channel", "channel": "general"}, Channel("", "", "private")),
+        ({"type": "chanel", "channel": {"name": "a", "access": "open"}}, Channel("a", "", "open")),
         ({"type": "chat", "channel": {"name": "a", "access": "open"}}, None),
         ({"type": "channel", "channel": {}}, Channel("", "", "private")),
         ({"type": "channel", "channel": {"name": "a", "access": "oepn", "scope": 5}}, Channel("a", "", "private")),

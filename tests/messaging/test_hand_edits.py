@@ -66,6 +66,15 @@ def store(tmp_path: Path) -> Any:
         yield store
 
 
+def edited(store: Store, file: str, change: Change) -> tuple[Path, dict[str, Any]]:
+    """Change a file as an editor does; the file, and what it says now."""
+    (path,) = Path(store.root).glob(f"{file}*.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    change(document)
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return path, document
+
+
 def sends(store: Store) -> Any:
     return store.beside(agent="anna").messages.send("hello", to="carl")
 
@@ -119,6 +128,7 @@ GONE = {"leftAt": "2999-01-01T00:00:00.000Z"}
         ("projects/api", field("links", to=[]), finds),
         (f"conversations/{OPEN}", field("metadata", "channel", "access", to="private"), reads(OPEN)),
         (f"conversations/{OPEN}", field("metadata", "channel", "access", to="oepn"), reads(OPEN)),
+        (f"conversations/{OPEN}", field("metadata", "channel", to="open"), reads(OPEN)),
         (f"conversations/{OPEN}", field("metadata", "channel", "scope", to="other-123456"), reads(OPEN)),
         (f"conversations/{CLOSED}", without("carl"), reads(CLOSED)),
         (f"conversations/{CLOSED}", member("carl", **GONE), reads(CLOSED)),
@@ -133,12 +143,14 @@ def test_what_a_person_takes_away_in_a_file_is_refused_at_once(
 ) -> None:
     if ask is not invites:  # So that what is kept of the file is out of date.
         ask(store)
-    (path,) = Path(store.root).glob(f"{file}*.json")
-    document = json.loads(path.read_text(encoding="utf-8"))
-    change(document)
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    path, document = edited(store, file, change)
     with pytest.raises(CapsuleError) as raised:
         ask(store)
     assert "canary" not in str(raised.value)
-    (path,) = Path(store.root).glob(f"{file}*.json")
     assert json.loads(path.read_text(encoding="utf-8")) == document
+
+
+def test_a_slip_in_the_type_of_a_channel_opens_it_to_nobody(store: Store) -> None:
+    edited(store, f"conversations/{CLOSED}", field("metadata", "type", to="chanel"))
+    with pytest.raises(CapsuleError):
+        reads(CLOSED, "bob")(store)
