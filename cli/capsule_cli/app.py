@@ -45,8 +45,8 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Talk to each other": (
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
-        ("messaging.mentions", "mentions, notes", "See what others ask of you, and keep notes."),
-        ("messaging.agents", "agents, projects, group, message", "See who is there, and meet in groups."),
+        ("messaging.mentions", "mentions, message, notes", "See what others ask of you, and keep notes."),
+        ("messaging.agents", "agents, projects, group", "See who is there, and meet in groups."),
         ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
         ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
         ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
