@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 EVERYBODY = "@all"
 #: The kinds of mentions. The first needs no word; the others follow the name, as in `@anna --review`.
 KINDS = ("mention", "review", "action", "fyi")
-#: Nobody is mentioned behind so many characters.
-_MOST = 20_000
+#: Nobody is mentioned behind so many characters, and no more than so many names.
+_MOST, _MOST_NAMES = 20_000, 50
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+://\S*|www\.\S*")
 _NAME = r"\w++(?:[.-]\w++)*+"
 _MENTION = re.compile(rf"(?<![\w@/.+-])@({_NAME}(?:@{_NAME})?+)(?![@/])(?:\s+--(review|action|fyi)\b)?")
@@ -44,7 +45,7 @@ def mentioned(text: str) -> dict[str, str]:
             if piece.type == "text":
                 for name, kind in _MENTION.findall(_URL.sub(" ", piece.content)):
                     found[name] = kind or found.get(name, KINDS[0])
-    return found
+    return dict(islice(found.items(), _MOST_NAMES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidInput, NotFound
+from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.canonical import order_message
 from capsule.format.message import check_message
 from capsule.messaging import notices, policy
@@ -212,8 +212,11 @@ class Sending:
 
     def _wakes(self, agent: str, entry: Entry, object: policy.Object) -> bool:
         """Whether a message may wake an agent: it may read it, and wants to hear of it."""
-        reading = self._owner.agents.documents.part(agent, "reading")
-        interest = Interest.of(reading.get(object.id), self._owner._directory.profile(agent))
+        try:
+            reading = self._owner.agents.documents.part(agent, "reading").get(object.id)
+        except InvalidDocument:
+            return False  # What it has not read can't be known either.
+        interest = Interest.of(reading, self._owner._directory.profile(agent))
         return interest.wakes and interest.counts(entry, agent) and self._takes_part(agent, object)
 
     def status(self, message: str, *, agent: str | None = None) -> Sent:

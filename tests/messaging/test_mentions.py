@@ -42,6 +42,7 @@ def store() -> Iterator[Store]:
         ("a@b.example <a@b.example> https://x.example/@anna www.x.example/@bob git@host.example:a [x](y@z)", {}),
         ("@types/node @ @@anna /@bob @-", {}),
         ("@" * 50_000 + "`" * 50_000, {}),
+        (" ".join(f"@a{n}" for n in range(1000)), {f"a{n}": "mention" for n in range(50)}),
     ],
 )
 def test_names_in_a_text_are_mentions_but_not_in_code_addresses_and_urls(text: str, names: dict[str, str]) -> None:
@@ -173,6 +174,13 @@ def test_a_message_rings_for_the_members_who_want_to_hear_of_it(
     set_fields(store, "bob", **fields)
     rung = store.messages.send(text, agent="anna", conversation=CHANNEL).recipients
     assert (rung.get("bob") == "rung", "dora" in rung) == (is_rung, False)
+
+
+def test_a_damaged_document_of_a_member_keeps_no_message_back(store: Store) -> None:
+    registry.register(store, "bob", Target("command", {"command": "true"}))
+    store.engine.edit("agents", "bob", lambda data: b"{}\n")
+    assert store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL).recipients["carl"] == "stored"
+    assert [mail.content for mail in store.messages.listen(agent="carl").messages] == ["@bob @carl"]
 
 
 def test_a_membership_that_ended_with_its_link_has_nothing_unread(store: Store) -> None:
