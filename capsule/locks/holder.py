@@ -171,6 +171,7 @@ class Holder:
         """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the lock."""
 
         def act(conversation: Conversation) -> None:
+            conversation.ensure_may("append")  # A lock keeps others from writing.
             orphan = self._admitted(conversation)
             if conversation.head.lock is not None and orphan is None:
                 conversation.refresh_lock()
@@ -204,9 +205,12 @@ class Holder:
 
         def act(conversation: Conversation) -> bool:
             lock = conversation.head.lock
+            is_own = lock is not None and lock.get("instanceId") == self.me().instance
+            if not is_own:
+                conversation.ensure_may("append")
             if lock is None:
                 return False
-            if lock.get("instanceId") != self.me().instance and not force and self._state(lock) != "orphaned":
+            if not is_own and not force and self._state(lock) != "orphaned":
                 raise Locked(
                     f"conversation {id} is locked by {policy.describe(lock)}, not by this instance",
                     remedy=Remedy("unlock", id),

@@ -65,10 +65,7 @@ def encoded_within(entry: Document, limit: int) -> bytes:
 def ensure_may(
     agent: str | None, action: Action, object: Object, state_of: StateOf, others: Iterable[str] = ()
 ) -> None:
-    """Raise `Refused`, or `NotFound` where it is hidden, if an agent or the owner may not do this with an object.
-
-    `state_of` gives what else the decision depends on, and `others` are the agents that the action is about.
-    """
+    """Raise `Refused`, or `NotFound` where it is hidden, if an agent may not do this with an object and others."""
     from capsule.messaging import policy
 
     state = policy.State() if agent is None else state_of(object, others)
@@ -133,10 +130,9 @@ class Conversation:
         """As `ensure_may`, for who writes here; without an object, for the conversation as it is."""
         from capsule.messaging.policy import Object  # A command that only reads has no use for it.
 
-        if object is not None:
-            ensure_may(self._agent, action, object, self._state_of, others)
-        elif action not in self._allowed:
-            ensure_may(self._agent, action, Object.at(self.head), self._state_of, others)
+        if object is not None or action not in self._allowed:
+            ensure_may(self._agent, action, object or Object.at(self.head), self._state_of, others)
+        if object is None:
             self._allowed.add(action)
 
     def _ensure_ruled(self, before: Document, after: Document) -> None:
@@ -145,11 +141,9 @@ class Conversation:
             return
         from capsule.messaging import actions, policy
 
-        object = policy.Object.at(self.head)
-        if object.is_closed:
-            added = actions.added(before, after)
+        if (object := policy.Object.at(self.head)).is_closed:
             for action in sorted(actions.actions_in(self._agent, before, after)):
-                self.ensure_may(action, object, added)
+                self.ensure_may(action, object, actions.added(before, after))
         elif self._agent is not None and (closed := policy.Object.of(after)).is_closed:
             self.ensure_may("create", closed, closed.present)
 

@@ -95,13 +95,21 @@ class AgentView:
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
-        """See `Engine.transaction`. Raises Refused or NotFound if the agent may neither read the document nor join."""
+        """See `Engine.transaction`. Who may not read the document is let in to join it, and else learns nothing.
+
+        Raises Refused or NotFound.
+        """
         with self._engine.transaction(kind, id) as transaction:
+            joins = False
             if kind == CONVERSATIONS:
                 object = policy.Object.at(transaction.head)
-                if not self._may("join", object).allowed:
-                    policy.ensure(self._may("read", object), id)
+                reading = self._may("read", object)
+                joins = not reading.allowed and self._may("join", object).allowed
+                if not joins:
+                    policy.ensure(reading, id)
             yield transaction
+            if joins:
+                policy.ensure(self._may("read", policy.Object.at(transaction.head)), id)
 
     def exists(self, kind: str, id: str) -> bool:
         """See `Engine.exists`."""
