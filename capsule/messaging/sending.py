@@ -8,10 +8,11 @@ and at those who have a doorbell or a project here: a channel may have thousands
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidDocument, InvalidInput, NotFound
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.canonical import order_message
 from capsule.format.message import check_message
 from capsule.messaging import notices, policy
@@ -227,17 +228,17 @@ class Sending:
             agent: Who asks; None: the one that the store acts for, or the store's owner.
 
         Raises:
-            NotFound: There is no such message.
-            Refused: The agent does not take part in the conversation.
+            NotFound: There is no such message that the agent may read.
 
         Cost: bringing the index up to date, and a look at each recipient.
         """
-        placed = self._owner.index.conversation_of(message)
-        if placed is None:
-            raise NotFound(f"no agent was sent a message {message[:80]!r}", id=message)
-        id, at = placed
-        reader = self._reader(agent)
-        head, sent = reader.head(id), entry_at(reader, id, at)
+        reader, sent = self._reader(agent), Entry()
+        id, at = self._owner.index.conversation_of(message) or ("", 0)
+        with suppress(NotFound, Refused):  # Either would name the conversation.
+            sent = entry_at(reader, id, at) if id else sent
+        if not sent:
+            raise NotFound(f"there is no message {message[:80]!r}", id=message)
+        head = reader.head(id)
         time, keys = sent.get("timestamp") or "", [key_of(id, part) for part in (None, *parts_of(sent))]
         states = {}
         for member in head.participants:

@@ -36,6 +36,24 @@ def test_a_message_reaches_the_other_agent_and_is_unread_until_it_is_acknowledge
     assert store.messages.status(sent.message).recipients == {"bob": "read"}
 
 
+def test_the_status_of_a_message_that_the_agent_may_not_read_is_that_of_none(store: Store) -> None:
+    store.agents.register("carl", "/web")
+    store.agents.register("dora", "/api")
+    store.channels.create("secret", agent="dora")
+    group = store.groups.create("Team", agent="anna").id
+    old = str(store.append(group, content="old", timestamp="2020-01-01T00:00:00.000Z").id)
+    store.groups.add(group, ["carl"], agent="anna")
+    sent = [
+        store.messages.send("x", agent="dora", **where).message for where in ({"channel": "secret"}, {"to": "anna"})
+    ]
+    told = set()
+    for id in ("none", old, *sent):
+        with pytest.raises(NotFound) as refused:
+            store.messages.status(id, agent="carl")
+        told.add(str(refused.value).replace(id, "none"))
+    assert len(told) == 1
+
+
 def test_the_next_listen_of_the_same_instance_acknowledges(store: Store) -> None:
     store.messages.send("one", agent="anna", to="bob")
     assert [mail.content for mail in store.messages.listen(agent="bob").messages] == ["one"]
