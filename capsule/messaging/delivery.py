@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 #: A wait that begins this soon after the last one of the same listener goes on where that one stood, in seconds.
 _RESUMES_S = 10.0
-#: The states of a mention.
-_STATES = ("unread", "read", "done")
+#: The states of a mention that each word asks for.
+_STATES = {"open": ("unread", "read"), "all": ("unread", "read", "done")}
+_STATES |= {state: (state,) for state in _STATES["all"]}
 
 
 class Messages(Sending):
@@ -209,15 +210,17 @@ class Messages(Sending):
         self,
         *,
         agent: str | None = None,
-        state: str = "unread",
+        state: str = "open",
         kind: str | None = None,
         limit: int = 100,
     ) -> list[Mention]:
         """List the messages that mention an agent where it takes part, the latest first. It marks nothing as read.
 
+        A mention is read with its message, and done when the agent says so by `done`.
+
         Args:
             agent: The agent.
-            state: `unread`, `read`, `done`, or `all` of them.
+            state: `unread`, `read`, `done`; `open`, which are the unread and the read ones; or `all`.
             kind: Only `mention`, `review`, `action` or `fyi`; None: all.
             limit: The largest number of messages.
 
@@ -225,9 +228,9 @@ class Messages(Sending):
         that are listed.
         """
         who = self._known(agent)
-        if state not in (*_STATES, "all") or kind not in (None, *KINDS) or limit < 1:
-            raise InvalidInput(f"a state is {', '.join(_STATES)} or all; a kind {', '.join(KINDS)}; a limit 1 or more")
-        return self._unread.mentions(who, state, kind, limit)
+        if state not in _STATES or kind not in (None, *KINDS) or limit < 1:
+            raise InvalidInput(f"a state is {', '.join(_STATES)}; a kind {', '.join(KINDS)}; a limit 1 or more")
+        return self._unread.mentions(who, _STATES[state], kind, limit)
 
     def done(self, message: str, *, agent: str | None = None) -> None:
         """Note that an agent is done with what a message asked of it when it mentioned the agent.

@@ -7,7 +7,7 @@ that an agent is given come from the conversations' files, never from the index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -151,7 +151,7 @@ class Unread:
         seats = self.seats(agent, refresh=False)
         return [place for place in found if place.conversation in seats]
 
-    def mentions(self, agent: str, state: str, kind: str | None, limit: int) -> list[Mention]:
+    def mentions(self, agent: str, in_states: Collection[str], kind: str | None, limit: int) -> list[Mention]:
         """See `Messages.mentions`."""
         concerns, wanted = self._store.agents.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
         places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
@@ -161,7 +161,7 @@ class Unread:
             about = concerns.get(id) or {}
             read_at, done_at = about.get("readAt") or "", about.get("doneAt") or ""
             now = "done" if done_at else "read" if read_at or at < seats[conversation].behind.place else "unread"
-            if state in (now, "all"):
+            if now in in_states:
                 wanted.setdefault(conversation, {})[at] = id, now, read_at, done_at
         found = []
         for conversation, states in wanted.items():

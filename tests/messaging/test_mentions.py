@@ -86,7 +86,10 @@ def test_a_mention_is_unread_then_read_then_done(store: Store) -> None:
     store.messages.ack(agent="bob", cursor=heard.cursor)
     store.messages.done(sent.message, agent="bob")
     assert states(store, "bob") == {"@all": ("done", "mention"), "@bob --action": ("read", "action")}
-    assert states(store, "bob", state="unread") == {} == states(store, "bob", kind="review")
+    for state, found in {"unread": [], "read": ["@bob --action"], "open": ["@bob --action"], "done": ["@all"]}.items():
+        assert list(states(store, "bob", state=state)) == found
+    assert [each.state for each in store.messages.mentions(agent="bob")] == ["read"]
+    assert states(store, "bob", kind="review") == {}
     assert list(states(store, "bob", state="all", limit=1)) == ["@all"]
     first, last = (each.as_json() for each in reversed(store.messages.mentions(agent="bob", state="all")))
     assert first["readAt"] <= last["readAt"] == last["doneAt"]

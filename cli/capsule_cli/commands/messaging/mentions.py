@@ -21,11 +21,16 @@ def _mentions() -> None:
 
 @commands.command("list")
 def list_(
-    state: Literal["unread", "read", "done", "all"] = option("--state STATE", "Print those in this state.", "unread"),
+    state: Literal["open", "unread", "read", "done", "all"] = option(
+        "--state STATE", "Print those in this state; open: not done.", "open"
+    ),
     kind: Literal["mention", "review", "action", "fyi"] | None = option("--kind KIND", "Print those of this kind."),
     limit: int = option("--limit -n N", "Print at most N.", 100, min=1),
 ) -> None:
-    """List the messages that mention the agent, the latest first. It marks nothing read."""
+    """List the messages that mention the agent, the latest first. It marks nothing read.
+
+    A mention is read with its message, and done when the agent says so.
+    """
     with acting() as (store, agent):
         found = store.messages.mentions(agent=agent, state=state, kind=kind, limit=limit)
     rows = [
