@@ -322,7 +322,7 @@ class Channels(OfOneType):
         Args:
             conversation: A channel, or the id of any conversation.
             on: Whether it is muted: nothing in it is unread or wakes the agent, but what mentions it. None: as it is.
-            notify: What wakes the agent: `all`, only what `mentions` it, or `none`. None: as it is.
+            notify: What wakes the agent: `all`; `mentions`, as if it were muted; `none`: nothing does. None: as it is.
             agent: The agent.
 
         Raises InvalidInput, and Refused if the agent may not read it. Cost: writing a small file.

@@ -84,10 +84,12 @@ def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
     id = team("channels", "new", "news", "--as", "anna").line
     team("append", id, "hello", "--as", "anna")
     assert team.json("topics", "news", "--as", "bob") == []
-    assert team.json("mute", "news", "--as", "bob")["muted"] is True
-    assert team.json("mute", "news", "--notify", "none", "--as", "bob")["notify"] == "none"
-    agent = json.loads((team.root / "agents" / "bob.json").read_bytes())
-    assert agent["reading"] == {id: {"muted": True, "notify": "none"}}
+    levels = {"--notify mentions": (False, "mentions"), "": (True, "all"), "--notify none": (False, "none")}
+    for words, (muted, notify) in {**levels, "--undo": (False, "all")}.items():
+        told = team.json("mute", "news", *words.split(), "--as", "bob")
+        agent = json.loads((team.root / "agents" / "bob.json").read_bytes())
+        assert agent["reading"][id] == {name: told[name] for name in ("muted", "notify")}
+        assert (told["muted"], told["notify"]) == (muted, notify)
 
 
 #: What the agents do one after the other, and the exit codes. ID is the channel of anna, which is open.

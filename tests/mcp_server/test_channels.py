@@ -109,9 +109,15 @@ async def test_mentions_are_listed_by_kind_and_done(store: Store, era: str) -> N
         await done(bob, "manage_channel", "notify", channel="dev", notify="mentions")
         await said(anna, "dev", "noise")
         assert data(await bob.call_tool("inbox", {}))["unread"] == 1
+        for notify in ("none", "all"):
+            await done(bob, "manage_channel", "notify", channel="dev", notify=notify)
+            assert data(await bob.call_tool("inbox", {}))["unread"] == 2
         message = data(answer)["message"]
         mention = await done(bob, "mentions", "list", kind="review")
         assert (mention["id"], mention["from"], mention["state"]) == (message, "anna", "unread")
+        await bob.call_tool("listen", {"seconds": 0})
+        await bob.call_tool("listen", {"seconds": 0})
+        assert (await done(bob, "mentions", "list"))["state"] == "read"
         await done(bob, "mentions", "done", message=message)
         assert await done(bob, "mentions", "list") == []
         assert (await done(bob, "mentions", "list", state="done"))["id"] == message

@@ -71,14 +71,20 @@ def manage_permissions(
     ctx: Context,
     action: Literal["show", "set", "allow", "block", "reset"],
     other: Other = "",
-    reason: str = "",
+    reason: Annotated[str, Field(description="For allow and block; only you and the store's owner see it")] = "",
     dm: Annotated[
         Literal["open", "restricted", "closed"] | None,
-        Field(description="For set: who may message you: all but the blocked; only the allowed; nobody"),
+        Field(
+            description="For set: who may message you, and whom you may. open: all but the blocked; restricted: only "
+            "whom you allow; closed: nobody"
+        ),
     ] = None,
     discoverable: Annotated[
         Literal["public", "project", "private"] | None,
-        Field(description="For set: who finds you: all; your project and linked ones; who has a direct with you"),
+        Field(
+            description="For set: who finds you. public: all; project: those of your project and of projects that see "
+            "it; private: who has a direct conversation with you"
+        ),
     ] = None,
 ) -> Annotated[CallToolResult, Rows]:
     """Decide who may message and find you. show: your policies, whom you allowed or blocked, and who asked to message

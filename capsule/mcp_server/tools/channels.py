@@ -16,7 +16,7 @@ from capsule.errors import InvalidInput
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.fence import quoted, word
 from capsule.mcp_server.tools.forms import forms_of
-from capsule.mcp_server.tools.messaging import Channel
+from capsule.mcp_server.tools.messaging import Agents
 from capsule.mcp_server.tools.results import Answer, Rows, answer, rows
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def manage_group(
     action: Literal["create", "add", "leave", "rename", "list"],
     id: Annotated[str, Field(description="Of the group; not for create and list")] = "",
     name: Annotated[str, Field(description="For create and rename")] = "",
-    agents: Annotated[list[str], Field(description="Whom to create it with, or to add")] = [],  # noqa: B006
+    agents: Agents = [],  # noqa: B006
     history: Annotated[
         Literal["joined", "all"], Field(description="For create: read from when one joined, or all")
     ] = "joined",
@@ -72,28 +72,34 @@ def _group(head: Head) -> Group:
 def manage_channel(
     ctx: Context,
     action: Literal["list", "show", "create", "join", "leave", "invite", "remove", "update", "notify"],
-    channel: Channel = "",
-    agents: Annotated[list[str], Field(description="Whom to invite, to remove, or to create it with")] = [],  # noqa: B006
+    channel: Annotated[str, Field(description="Its name, name@project or id; for create its new name")] = "",
+    agents: Agents = [],  # noqa: B006
     scope: Annotated[str, Field(description="For create: project (your own) or global")] = "project",
     access: Annotated[
         Literal["open", "members", "private"] | None,
-        Field(description="open: agents of its scope may join; members: by invitation; private: nobody joins later"),
+        Field(
+            description="Who gets in. open (in create the default): who joins, of its scope; members: who is invited; "
+            "private: nobody but those it was created with"
+        ),
     ] = None,
-    description: str = "",
+    description: Annotated[str, Field(description="What it is for")] = "",
     topicRequired: bool | None = None,
-    defaultTopic: str = "",
+    defaultTopic: Annotated[str, Field(description="Of messages without one")] = "",
     default: Annotated[bool | None, Field(description="New agents of its scope join by themselves")] = None,
-    archived: bool | None = None,
-    canSend: Annotated[bool, Field(description="For invite: false: may only read")] = True,
+    archived: Annotated[bool | None, Field(description="For update")] = None,
+    canSend: Annotated[bool, Field(description="For invite; false lets them only read")] = True,
     canInvite: Annotated[bool, Field(description="For invite")] = False,
     canManage: Annotated[bool, Field(description="For invite")] = False,
     notify: Annotated[
         Literal["all", "mentions", "none"],
-        Field(description="For notify: what counts as unread for you; mentions: mute"),
+        Field(
+            description="For notify. all: each message is unread and wakes you; mentions: only those that mention you; "
+            "none: each is unread, none wakes you"
+        ),
     ] = "all",
 ) -> Annotated[CallToolResult, Rows]:
     """list: channels you may find; show: one, with its members and topics; create, update, join or leave one; invite or
-    remove agents; notify: mute it for you, or not."""
+    remove agents; notify: say what of it you hear."""
     channels, forms = store_of(ctx).channels, forms_of(ctx.client_capabilities)
     settings: Settings = {
         "access": access,
@@ -121,7 +127,7 @@ def manage_channel(
         case "update":
             channels.update(channel, **settings)
         case "notify":
-            channels.mute(channel, notify=notify)
+            channels.mute(channel, False, notify=notify)
     found = channels.get(channel).as_json()
     if action == "show":
         found["members"] = [member.id for member in channels.members(channel)]

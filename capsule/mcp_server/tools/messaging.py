@@ -102,7 +102,10 @@ class Inbox(Answer):
 #: Of the names that a message mentions: those of nobody, and of agents that don't get it.
 _MISSED = ("there is nobody called", "mentioned, and no member")
 
-Other = Annotated[str, Field(description="Agent: its name, name@project or id")]
+Other = Annotated[str, Field(description="The other agent: its name, name@project or id")]
+Agents = Annotated[
+    list[str], Field(description="Whom to create it with, or to add, invite or remove: names, name@project or ids")
+]
 Channel = Annotated[str, Field(description="Channel: its name, name@project or id")]
 Conversation = Annotated[str, Field(description="Group or other conversation: its id")]
 Topic = Annotated[str, Field(description="Topic in the channel")]
@@ -112,20 +115,21 @@ Thread = Annotated[str, Field(description="Id of the message that began the thre
 def send_message(
     ctx: Context,
     text: str,
-    to: Other = "",
+    to: Annotated[str, Field(description="Agent: its name, name@project or id")] = "",
     channel: Channel = "",
     conversation: Conversation = "",
     topic: Topic = "",
     thread: Thread = "",
-    replyTo: Annotated[str, Field(description="Id of the message that this answers")] = "",
+    replyTo: Annotated[str, Field(description="Id of the message there that this answers")] = "",
     intent: Annotated[str, Field(description="A word on its purpose: question, decision")] = "",
     priority: str = "",
     confidence: Annotated[float | None, Field(ge=0, le=1, description="How sure you are")] = None,
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Sent]:
-    """Send a message to an agent (to), into a channel, or into a group (conversation). In the text @name mentions a
-    member and @all everybody; "@name --review", --action or --fyi asks for that. Says for each recipient: stored (it
-    waits for them), rung (they were woken) or read."""
+    """Send a message to an agent (to), into a channel, or into a group (conversation): name one of the three, with
+    replyTo or thread too. In the text @name mentions a member and @all everybody; --review, --action or --fyi directly
+    behind the name asks for that: "@anna --review". Says for each recipient: stored (it waits for them), rung (they
+    were woken) or read."""
     sent = store_of(ctx).messages.send(
         text,
         to=to or None,
@@ -231,8 +235,8 @@ def read_messages(
     last: Annotated[int, Field(ge=1, le=100, description="At most so many")] = 20,
     cursor: Annotated[str, Field(description="From an earlier answer, to go on")] = "",
 ) -> Annotated[CallToolResult, History]:
-    """Read what was said in a channel, with an agent (other), or in a group: the newest, read or unread. Marks nothing
-    as read."""
+    """Read what was said in a channel, between another agent and you (other), or in a group (conversation): the newest,
+    read or unread. Marks nothing as read."""
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     place = _place(store, channel, conversation, other)
     if place is None:
@@ -265,11 +269,14 @@ def _fitting(mail: Iterable[Mail], forms: frozenset[str]) -> tuple[list[Message]
 def mentions(
     ctx: Context,
     action: Literal["list", "done"],
-    message: Annotated[str, Field(description="Id, for done")] = "",
-    state: Annotated[Literal["unread", "read", "done", "all"], Field(description="For list")] = "unread",
+    message: Annotated[str, Field(description="For done: its id")] = "",
+    state: Annotated[
+        Literal["open", "unread", "read", "done", "all"], Field(description="For list. open: not done, read or unread")
+    ] = "open",
     kind: Literal["mention", "review", "action", "fyi"] | None = None,
 ) -> Annotated[CallToolResult, Rows]:
-    """list: messages in which somebody mentions you, or asks you for a review or an action; done: mark one as done."""
+    """list: messages in which somebody mentions you, or asks you for a review or an action; done: mark one as done.
+    Reading a message makes it read, and not done."""
     messages = store_of(ctx).messages
     if action == "done":
         messages.done(message)

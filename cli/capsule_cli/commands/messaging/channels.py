@@ -177,12 +177,13 @@ def topics(channel: Channel) -> None:
 def mute(
     conversation: str = argument("CHANNEL", "A channel, or the id of any conversation.", ...),
     undo: bool = flag("--undo", "Unmute it."),
-    notify: Literal["all", "mentions", "none"] | None = option("--notify", "Wake the agent for that instead."),
+    notify: Literal["all", "mentions", "none"] | None = option(
+        "--notify", "Don't mute it: let all wake the agent, what mentions it (as if it were muted), or nothing."
+    ),
 ) -> None:
     """Mute a conversation: only what mentions the agent is unread and wakes it."""
-    on = None if notify and not undo else not undo
+    on, level = notify is None and not undo, notify or "all"
     with acting() as (store, agent):
-        store.channels.mute(conversation, on, notify=notify, agent=agent)
-    what = {"muted": on, "notify": notify}
-    told = ", ".join(f"{name}: {value}" for name, value in what.items() if value is not None)
-    answer({"agent": agent, "conversation": conversation, **what}, f"{conversation}: {told}")
+        store.channels.mute(conversation, on, notify=level, agent=agent)
+    value = {"agent": agent, "conversation": conversation, "muted": on, "notify": level}
+    answer(value, f"{one_line(conversation)}: {'muted' if on else f'notify {level}'}")
