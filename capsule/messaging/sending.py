@@ -181,6 +181,8 @@ class Sending:
 
     def _mentions(self, named: Mapping[str, tuple[str, str]], object: policy.Object) -> Entry:
         """The field `mentions` of a message, given what its names mean; nothing without names."""
+        if not named:
+            return {}
         names: dict[str, list[str]] = {"valid": [], "invalid": [], "unknown": []}
         kinds = {}
         for name, (id, kind) in named.items():
@@ -189,7 +191,7 @@ class Sending:
             if is_valid and kind != KINDS[0]:
                 kinds[id] = kind
         about = {key: list(dict.fromkeys(each)) for key, each in names.items()}
-        return {"mentions": about | ({"kinds": kinds} if kinds else {})} if named else {}
+        return {"mentions": about | ({"kinds": kinds} if kinds else {})}
 
     def _told(self, entry: Entry, object: policy.Object) -> dict[str, str]:
         """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
