@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -126,3 +127,28 @@ def test_a_topic_may_have_any_name(store: Store) -> None:
         store.messages.ack(agent="bob", cursor=given.cursor)
         assert store.messages.inbox(agent="bob", topic=topic).unread == 0
     assert store.messages.inbox(agent="bob").unread == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_parts_are_read_each_message_is_heard_once(store: Store, seed: int) -> None:
+    draw = Random(seed)
+    sent: list[str] = []
+    heard_ids: list[str] = []
+    for _ in range(60):
+        if draw.random() < 0.5:
+            thread = draw.choice(sent) if sent and draw.random() < 0.4 else None
+            topic = draw.choice(["api", "web", None])
+            who = draw.choice(["anna", "anna", "bob"])
+            message = store.messages.send("x", agent=who, conversation=CHANNEL, topic=topic, thread=thread).message
+            sent += [message] if who == "anna" else []
+        else:
+            part = draw.choice([{}, {"topic": "api"}, {"topic": "web"}, {"thread": draw.choice(sent or [""])}])
+            unread = store.messages.inbox(agent="bob", **part).unread
+            given = store.beside().messages.listen(agent="bob", limit=draw.choice([1, 3, 100]), **part)
+            assert min(unread, 100) >= len(given.messages) > 0 or unread == 0
+            store.messages.ack(agent="bob", cursor=given.cursor)
+            heard_ids += [mail.id for mail in given.messages]
+            left = set(sent) - set(heard_ids)
+            assert store.messages.inbox(agent="bob").unread == len(left)
+    heard_ids += [mail.id for mail in store.messages.listen(agent="bob").messages]
+    assert sorted(heard_ids) == sorted(sent)
