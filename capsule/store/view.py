@@ -8,7 +8,7 @@ are left out; the others keep their places, so that a place means the same to al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -175,12 +175,20 @@ class AgentView:
         with suppress(CapsuleError):
             if kind == REMOVED:  # They may be of any time.
                 return not self._seen_from(trashed.id)
-            return self._may("read", self._deleted(trashed.token)).allowed
+            return self._since(self._deleted(trashed.token)) is not None
         return False
 
-    def _deleted(self, token: str) -> policy.Object:
-        document = migrations.current(codec.decode(self._engine.trashed(token), token), token)[0]
-        return policy.Object.of(document)
+    def _deleted(self, token: str) -> Document:
+        return migrations.current(codec.decode(self._engine.trashed(token), token), token)[0]
+
+    def deleted(self, ids: Collection[str]) -> dict[str, str]:
+        """The deleted ones of these conversations that the agent could read, and from when; empty: all of it."""
+        found: dict[str, str] = {}
+        for trashed in reversed(self._engine.trash(CONVERSATIONS)):
+            if trashed.id in ids:
+                with suppress(CapsuleError):
+                    found[trashed.id] = self._since(self._deleted(trashed.token))
+        return found
 
     def trashed(self, token: str) -> bytes:
         """See `Engine.trashed`."""
@@ -191,7 +199,7 @@ class AgentView:
     def restore(self, kind: str, id: str, token: str) -> None:
         """See `Engine.restore`. Raises Refused if the agent could not have deleted it."""
         self.trashed(token)
-        policy.ensure(self._may("delete", self._deleted(token)), id)
+        policy.ensure(self._may("delete", policy.Object.of(self._deleted(token))), id)
         self._engine.restore(kind, id, token)
 
     def purge(self, older_than_s: float) -> list[str]:
@@ -232,7 +240,7 @@ class IndexView:
             until: int | None = None
             if policy.may(self._agent, "read", object, state).allowed:
                 since = _later(policy.seen_from(self._agent, object), head.created_at)
-                until = round(parse(since).timestamp() * 1000) if since else 0
+                until = _ms(since) if since else 0
             kept = self._kept[head.id] = head, state, until
         return kept[2]
 
@@ -312,8 +320,8 @@ class IndexView:
         there = [head for head in self._engine.index.heads() if head.id in ids]
         hidden = {head.id: until for head in there if (until := self._hidden_until(head, state)) != 0}
         if gone := ids - {head.id for head in there}:
-            view = AgentView(self._agent, self._engine, self._state_of)
-            hidden |= dict.fromkeys(gone - {trashed.id for trashed in view.trash(CONVERSATIONS)})
+            since = AgentView(self._agent, self._engine, self._state_of).deleted(gone)
+            hidden |= {id: _ms(since[id]) if id in since else None for id in gone if since.get(id) != ""}
         return hidden
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:
@@ -363,6 +371,10 @@ def _told_since(change: Change, since: str, said: set[str]) -> list[Change]:
 def _later(since: str, created_at: str) -> str:
     """`since`, unless it is the time when the conversation was made, or earlier: nothing was said before."""
     return since if since > sortable(created_at) else ""
+
+
+def _ms(stamp: str) -> int:
+    return round(parse(stamp).timestamp() * 1000)
 
 
 def _before(entries: list[Document], since: str) -> int:

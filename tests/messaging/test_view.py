@@ -148,6 +148,10 @@ def test_who_joined_a_group_later_hears_of_no_message_that_it_may_not_read(store
     store.branches.remove("team", new[0], keep_children=True)
     (last,) = carl.changes(told[-1].cursor).changes
     assert (last.kind, last.messages, last.removed) == ("edited", (), ())
+    store.delete("team")
+    told = carl.changes(begin).changes
+    assert (told[-1].kind, [change.messages for change in told if change.messages]) == ("deleted", [])
+    assert all(change.at >= joined["joinedAt"] for change in told)
 
 
 def test_what_was_said_before_is_read_where_the_group_says_so_and_by_who_was_there(store: Store) -> None:
