@@ -15,11 +15,10 @@ from sys import float_info
 from typing import Any, Literal, NoReturn
 
 from capsule.errors import InvalidInput
+from capsule.format.facts import LONGEST_PATH, LONGEST_TEXT, MOST_PARTS
 
-#: How deep filters may lie in each other, how many comparisons there may be, and how many parts a path may have.
-DEEPEST, MOST_TESTS, MOST_PARTS = 8, 100, 16
-#: The longest path, and the longest text in a filter; in characters.
-LONGEST_PATH, LONGEST_TEXT = 200, 1000
+#: How deep filters may lie in each other, and how many comparisons there may be.
+DEEPEST, MOST_TESTS = 8, 100
 
 Scalar = str | float | bool | None
 

@@ -24,8 +24,7 @@ from capsule.messaging.mentions import Interest
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.engines.index.facts import Place
-    from capsule.engines.index.participation import Mine
+    from capsule.engines.index.participation import Mine, Place
     from capsule.store.store import Store
 
 #: The types of conversations that are messages between agents.

@@ -23,9 +23,9 @@ from capsule.timestamps import from_ms, parse, sortable
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.protocols import Trashed
-    from capsule.engines.index.facts import Place, Value
+    from capsule.engines.index.facts import Value
     from capsule.engines.index.pages import Listed
-    from capsule.engines.index.participation import Mine
+    from capsule.engines.index.participation import Mine, Place
     from capsule.engines.index.search.hits import Found
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats

@@ -16,7 +16,8 @@ from capsule import InvalidInput, Store
 from capsule.engines.index import facts
 from capsule.engines.index.hidden import hide
 from capsule.format import codec
-from capsule.format.filters import DEEPEST, LONGEST_TEXT, MOST_TESTS, parse
+from capsule.format.facts import LONGEST_TEXT, facts_of
+from capsule.format.filters import DEEPEST, MOST_TESTS, parse
 from tests.index.filtering import fits
 from tests.messaging.making import EARLY, LATE, make
 
@@ -294,7 +295,7 @@ def test_metadata_of_any_depth_is_indexed_as_far_as_a_filter_can_ask() -> None:
         store.append_entries(id, entries([{"metadata": {"deep": [[[deep]]], "n": [1e30, 2**64 - 1]}}, {}]))
         assert places(store, {"deep.a": {"$exists": True}}) == places(store, {"n": 10**30}) == [0]
         assert places(store, {"n": {"$gt": 2**63}, "deep": {"$size": 1}}) == [0]
-    assert facts.facts_of({"metadata": {"n": orjson.Fragment("1e400")}})[0][2] == float("inf")
+    assert facts_of({"metadata": {"n": orjson.Fragment("1e400")}})[0][2] == float("inf")
 
 
 # -- As messages change, and for whom ---------------------------------------------------------------------------------

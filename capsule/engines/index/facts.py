@@ -1,15 +1,13 @@
-"""The fields of messages that filters ask for: a row for each value at a path, and the questions to these rows.
+"""The questions to the facts of messages: which messages a filter fits, and which values there are.
 
-What must stay true: nothing that a caller gives becomes SQL, only a bound value; a message without such fields has no
-row, and costs nothing. `facts` in `schema` says what a row is. The values in a list are values of the path of the list,
-and so are those in objects in a list, below their own names.
+What must stay true: nothing that a caller gives becomes SQL, only a bound value. `facts` in `schema` says what a row
+is, and `capsule.format.facts` which rows a message has.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,29 +15,15 @@ import orjson
 
 from capsule import timestamps
 from capsule.engines.index.hidden import Hidden
+from capsule.engines.index.participation import Place
 from capsule.engines.index.search.folding import composed, tokens
 from capsule.errors import InvalidInput
 from capsule.format import filters
-from capsule.format.filters import LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, Filter, Test, kind_of
+from capsule.format.facts import BOOL, IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT
+from capsule.format.filters import Filter, Test, kind_of
 
-#: The fields that are values at the path of their name; each key of `metadata` is another one.
-_FIELDS = ("topic", "thread", "confidence", "intent", "priority", "model")
-_ANY = frozenset((*_FIELDS, "mentions", "metadata"))
-#: The types of values; `IN_LIST` is added to the type of one that stands in a list.
-_NULL, _BOOL, _NUMBER, TEXT, _LIST, _OBJECT, IN_LIST = 0, 1, 2, 3, 4, 5, 8
 #: All texts of a question together are compared with its patterns for this long, in seconds.
 _MATCHED_S = 1.0
-
-#: A path, the type of the value there, and the value: of a list its length, of an object the number of its keys.
-Fact = tuple[str, int, str | float]
-
-
-class Place(NamedTuple):
-    """Where a message is: its conversation, its place there, and its id."""
-
-    conversation: str
-    place: int
-    message: str
 
 
 class Value(NamedTuple):
@@ -50,56 +34,16 @@ class Value(NamedTuple):
     last: str
 
 
-# -- The facts in a message -------------------------------------------------------------------------------------------
-
-
-def facts_of(entry: Mapping[str, Any]) -> list[Fact]:
-    """The facts in a message. Costs a tenth of a microsecond if there are none."""
-    if _ANY.isdisjoint(entry):
-        return []
-    given = [(name, entry[name]) for name in _FIELDS if name in entry]
-    if isinstance(mentions := entry.get("mentions"), dict):
-        given.append(("mentions", mentions.get("valid")))
-    if isinstance(metadata := entry.get("metadata"), dict):
-        given += metadata.items()
-    return list(_flat(given))
-
-
-def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:
-    left = [(path, value, 0) for path, value in given]
-    while left:  # No recursion: a file may nest lists as deep as it likes.
-        path, value, within = left.pop()
-        if len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS:
-            continue  # No filter can ask for it.
-        if value is None:
-            yield path, _NULL + within, 0
-        elif isinstance(value, bool):
-            yield path, _BOOL + within, int(value)
-        elif isinstance(value, str):
-            # One character more than a filter may have: a longer text never equals a filter's.
-            yield path, TEXT + within, value[: LONGEST_TEXT + 1]
-        elif isinstance(value, list):
-            if not within:
-                yield path, _LIST, len(value)
-            left += ((path, one, IN_LIST) for one in value)
-        elif isinstance(value, dict):
-            yield path, _OBJECT + within, len(value)
-            left += ((f"{path}.{key}", one, within) for key, one in value.items())
-        else:  # A number; one that JSON libraries would change is a fragment of text.
-            is_small = isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 64)
-            yield path, _NUMBER + within, value if is_small else float(orjson.dumps(value))
-
-
 # -- What a filter fits -----------------------------------------------------------------------------------------------
 
-_TYPES = {"null": _NULL, "boolean": _BOOL, "number": _NUMBER, "text": TEXT}
+_TYPES = {"null": NULL, "boolean": BOOL, "number": NUMBER, "text": TEXT}
 _EITHER = "type IN (?, ?) AND value"
 _ORDERS = {"$gt": "> ?", "$gte": ">= ?", "$lt": "< ?", "$lte": "<= ?", "$between": "BETWEEN ? AND ?"}
 _VALUES = {
     "$piece": f"type = {TEXT} AND instr(value, ?) > 0",
-    "$size": f"type = {_LIST} AND value = ?",
+    "$size": f"type = {LIST} AND value = ?",
     "$exists": "?",
-    "$empty": f"(type = {_NULL} OR type = {TEXT} AND value = '' OR type IN ({_LIST}, {_OBJECT}) AND value = 0) AND ?",
+    "$empty": f"(type = {NULL} OR type = {TEXT} AND value = '' OR type IN ({LIST}, {OBJECT}) AND value = 0) AND ?",
 }
 _IN_IT = "message IN (SELECT num FROM messages WHERE capsule = (SELECT num FROM capsules WHERE id = ?))"
 #: So few messages are looked up by their numbers; where there are more, each message is asked whether it is one.
@@ -223,7 +167,7 @@ def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidd
     question = (
         "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON m.capsule = c.num"
         f" JOIN facts AS f ON f.message = m.num WHERE {conditions}"
-        f" AND f.type IN ({_NUMBER}, {TEXT}, {_NUMBER + IN_LIST}, {TEXT + IN_LIST})"
+        f" AND f.type IN ({NUMBER}, {TEXT}, {NUMBER + IN_LIST}, {TEXT + IN_LIST})"
         " GROUP BY f.value ORDER BY 3 DESC, 1"
     )
     rows = db.execute(question, (conversation, path))

@@ -20,9 +20,9 @@ from capsule.format.head import Head
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
-    from capsule.engines.index.facts import Place, Value
+    from capsule.engines.index.facts import Value
     from capsule.engines.index.pages import Listed
-    from capsule.engines.index.participation import Behind, Mine, Said
+    from capsule.engines.index.participation import Behind, Mine, Place, Said
     from capsule.engines.index.search.hits import Found as FoundHits
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
@@ -38,7 +38,7 @@ class Index(Refreshing):
         return self._doing(self._all_heads, None, progress)
 
     def _all_heads(self) -> list[Head]:
-        from capsule.engines.index.rows import HEAD_COLUMNS, head_of
+        from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 
         assert self._seen is not None
         db = self._database.connection

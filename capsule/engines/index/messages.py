@@ -14,9 +14,9 @@ from zlib import crc32
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.facts import Fact, facts_of
 from capsule.engines.index.search.folding import count as count_words
 from capsule.format import canonical
+from capsule.format.facts import Fact, facts_of
 from capsule.format.tree.tree import ROOT
 
 _BETWEEN = b"\n    },\n    {\n"

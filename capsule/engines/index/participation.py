@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.facts import IN_LIST, TEXT, Place
-from capsule.engines.index.rows import HEAD_FIELDS
+from capsule.engines.index.heads import HEAD_FIELDS
 from capsule.format.channels import Channel
+from capsule.format.facts import IN_LIST, TEXT
 from capsule.format.members import Member, members_in
 
 _LAST = "(SELECT id FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
@@ -31,6 +31,14 @@ _MENTIONED = (
     f"m.num IN (SELECT message FROM facts WHERE path = 'mentions' AND type = {TEXT + IN_LIST} AND value IN (?, '@all'))"
 )
 _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
+
+
+class Place(NamedTuple):
+    """Where a message is: its conversation, its place there, and its id."""
+
+    conversation: str
+    place: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,56 +7,23 @@ rows that differ are touched.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import fields
 from typing import Any
 
 import orjson
 
+from capsule.engines.index.heads import HEAD_FIELDS, fields_of
 from capsule.engines.index.messages import Message, ms_of
 from capsule.engines.index.reading import Found, Row
 from capsule.engines.index.search import words
-from capsule.format.channels import Channel
 from capsule.format.head import Head
-from capsule.format.members import as_json, members_in
 from capsule.format.tree import tree
 from capsule.timestamps import sortable
 
-#: What `head_of` makes a head of, in its order.
-HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
-#: The fields of a `Head` in the JSON array of the column `head`.
-HEAD_FIELDS = tuple(
-    field.name for field in fields(Head) if field.name not in ("id", "updated_at", "lock", "path", "bytes", "damaged")
-)
 #: The fields of a `Message` but its facts in their order, behind its number, its conversation and its place.
 _MESSAGE = (
     "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, content, tools, digest, active)"
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
-
-
-def head_of(row: tuple[Any, ...], prefix: str) -> Head:
-    """The head in a row of `HEAD_COLUMNS`.
-
-    Args:
-        row: The row.
-        prefix: What stands before the id in the path of a file.
-    """
-    id, updated_at, size, damaged, lock, head = row
-    path = f"{prefix}{id}.json"
-    if damaged or head is None:
-        return Head(id=id, path=path, bytes=size, damaged=damaged)
-    title, version, created_at, mode, type, tags, *more, conflicts, members, history, maker, about, channel = (
-        orjson.loads(head)
-    )
-    whose = members_in(members), history, maker, about, channel and Channel(**channel)
-    rest = (tuple(tags), *more, tuple(conflicts), *whose, orjson.loads(lock) if lock else None, path, size)
-    return Head(*(id, title, version, created_at, updated_at, mode, type, *rest))
-
-
-def fields_of(head: Head) -> bytes:
-    """The JSON array of the column `head`: members as the format writes them, and a channel by its attributes."""
-    values = [as_json(head.participants) if name == "participants" else getattr(head, name) for name in HEAD_FIELDS]
-    return orjson.dumps(values)
 
 
 class Rows:
