@@ -39,7 +39,7 @@ MOST_LINES = 400
 LONGER: dict[str, int] = {}
 
 #: The names of `os` that the rooms above the engines use; none of them touches a file.
-HARMLESS = {"os.getpid", "os.getuid", "os.urandom", "os.register_at_fork", "os.fspath", "os.PathLike"}
+HARMLESS = {"os.getpid", "os.getuid", "os.uname", "os.urandom", "os.register_at_fork", "os.fspath", "os.PathLike"}
 HARMLESS |= {"os.path", "os.path.abspath", "os.path.join", "os.path.basename", "os.path.dirname"}
 READS_OR_WRITES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "touch"}
 #: A method of the store with such a name.

@@ -9,25 +9,26 @@ from __future__ import annotations
 import getpass
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from capsule import timestamps
-from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Trashed
-from capsule.engines.interface import Engine
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
-from capsule.format.head import Head
 from capsule.format.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
 from capsule.locks import policy
 from capsule.locks.policy import Identity, LockState
 from capsule.locks.refresher import Leases
-from capsule.settings import Settings
-from capsule.store.change import Conversation
+
+if TYPE_CHECKING:
+    from capsule.engines.files.document import HeldDocument
+    from capsule.engines.files.protocols import Trashed
+    from capsule.engines.interface import Engine
+    from capsule.format.head import Head
+    from capsule.settings import Settings
+    from capsule.store.change import Conversation
 
 T = TypeVar("T")
 _log = logging.getLogger("capsule")
@@ -89,7 +90,7 @@ class Holder:
         self._begin()
 
     def _begin(self) -> None:
-        user, host = self._user or _user(), socket.gethostname()
+        user, host = self._user or _user(), os.uname().nodename
         instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
         self._identity = Identity(instance, user, host, os.getpid(), self._name)
         self._held: dict[str, int] = {}

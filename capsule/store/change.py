@@ -16,7 +16,6 @@ from capsule.errors import InvalidDocument, InvalidInput, Refused
 from capsule.format import canonical, codec, migrations
 from capsule.format.fields import names
 from capsule.format.text.titles import title_by_rule
-from capsule.format.tree.pruning import removed
 from capsule.ids import new_message_id
 
 if TYPE_CHECKING:
@@ -315,6 +314,8 @@ class Conversation:
         Returns:
             The document as it is now.
         """
+        from capsule.format.tree.pruning import removed
+
         lock, before = self._admitted(), self.document()  # In this order: admitting may refresh the lock in place.
         stamp = self._stamp() if stamp == "" else stamp
         after = _copied(before)

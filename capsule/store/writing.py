@@ -17,12 +17,8 @@ from capsule.format import new
 from capsule.format.message import check_message
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
-from capsule.store.appends import appended, keyed_message
-from capsule.store.attributes import changed
 from capsule.store.change import Conversation, complete, signed, unasked
-from capsule.store.creation import made_once, write_new
 from capsule.store.reading import KIND, Reading
-from capsule.store.servers import with_waiting
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -138,6 +134,9 @@ class Writing(Reading):
 
         Cost: writing a new file, with two flushes.
         """
+        from capsule.store.creation import made_once, write_new
+        from capsule.store.servers import with_waiting
+
         if key is not None and id is not None:
             raise InvalidInput("give id or key, and not both: a key makes the id")
         stamp = timestamps.now()
@@ -252,6 +251,8 @@ class Writing(Reading):
         Cost: as `append`, and reading the file once for each process and each version of the file's head. A retry
             costs reading the file.
         """
+        from capsule.store.appends import appended, keyed_message
+
         message = signed(keyed_message(check_id(id), key, {"role": role, "content": content, **fields}), self.agent)
 
         def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
@@ -297,6 +298,8 @@ class Writing(Reading):
 
         Cost: copying the file.
         """
+        from capsule.store.attributes import changed
+
         flags = {"pinned": pinned, "archived": archived}
         return self._change_head(id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers))
 

@@ -286,7 +286,7 @@ def test_a_failure_to_clear_pending_overrides_is_logged_and_the_conversation_exi
             system.arm(1, errno.ENOSPC, lasting=True)
             return head
 
-        monkeypatch.setattr("capsule.store.writing.write_new", write_then_fill_the_disk)
+        monkeypatch.setattr("capsule.store.creation.write_new", write_then_fill_the_disk)
         with caplog.at_level(logging.WARNING, "capsule"):
             head = failing.create(title="x")
         system.disarm()

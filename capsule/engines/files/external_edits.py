@@ -18,7 +18,6 @@ from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Interfered, Known, Signature
 from capsule.errors import InvalidDocument, NotFound, Problem, Remedy
 from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.merge.reconcile import THE_LOCK, Outcome, reconcile
 from capsule.format.merge.records import head_record, identified, splices, without_texts
 from capsule.format.text import places
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.repair import Mended
     from capsule.engines.files.storage import FileStorage
+    from capsule.format.merge.reconcile import Outcome
 
 _log = logging.getLogger("capsule")
 
@@ -188,6 +188,8 @@ def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
 def _take_in(
     held: HeldDocument, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None
 ) -> Known:
+    from capsule.format.merge.reconcile import reconcile  # Most files are as the store left them.
+
     known = held.records()
     history = identified(document["history"], known)
     is_renamed = history is not document["history"]
@@ -249,6 +251,8 @@ def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool 
         None where that can't be told: HEAD has this version, but had no other one that holds all that the store
         remembers. It may be an editor's, saved unchanged; and what is in no commit must not go.
     """
+    from capsule.format.merge.reconcile import THE_LOCK, reconcile
+
     committed = replaced(held.path, data)
     if committed is None:
         return False

@@ -4,9 +4,9 @@ What must stay true: pages of one search never repeat a message and skip none, w
 score can change with every message that is indexed, so a cursor holds no score: it holds the time that ages are
 counted from, the newest message that counts, and which ones were given already.
 
-A cursor is base64url of: version (1 byte), generation of the index (8 bytes), digest of what was asked (4), and,
-deflated, a JSON array: time, top, top of the titles, count of words, the numbers of the messages given and of the
-titles given; each number of a list as its distance from the one before.
+A cursor is base64url of: version (1 byte), checksums of the generation of the index and of what was asked (4 bytes
+each), and, deflated, a JSON array: time, top, top of the titles, count of words, the numbers of the messages given and
+of the titles given; each number of a list as its distance from the one before.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
-from zlib import MAX_WBITS, compressobj, decompressobj
+from zlib import MAX_WBITS, compressobj, crc32, decompressobj
 from zlib import error as DeflateError
 
 import orjson
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from capsule.format.head import Head
 
-_VERSION = 3
-_HEAD = 1 + 8 + 4
+_VERSION = 4
+_HEAD = 1 + 4 + 4
 _LONGEST = 1 << 20
 
 
@@ -82,7 +81,7 @@ class Page:
             given, titles = (set(accumulate(map(_number, one))) for one in numbers[4:])
         except (ValueError, TypeError, LookupError, DeflateError):
             raise InvalidInput("that is no cursor; take the one of the last page, or none to begin anew") from None
-        if head[:1] != bytes([_VERSION]) or head[9:] != _head(generation, asked)[9:]:
+        if head[:1] != bytes([_VERSION]) or head[5:] != _head(generation, asked)[5:]:
             raise InvalidInput("the cursor belongs to another question; give it with what was asked on the first page")
         if head != _head(generation, asked):
             raise InvalidInput(
@@ -129,8 +128,8 @@ def listed(db: sqlite3.Connection, heads: list[Head], limit: int | None, cursor:
 
 
 def _head(generation: str, asked: str) -> bytes:
-    digest = blake2b(asked.encode("utf-8", "surrogatepass"), digest_size=4).digest()
-    return bytes([_VERSION]) + blake2b(generation.encode(), digest_size=8).digest() + digest
+    sums = (crc32(text.encode("utf-8", "surrogatepass")).to_bytes(4) for text in (generation, asked))
+    return bytes([_VERSION, *b"".join(sums)])
 
 
 def _number(found: Any) -> int:
