@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from capsule.errors import InvalidInput
 from capsule.format.fields import ACCESSES, TYPES
@@ -22,8 +21,7 @@ _OTHERS = (None, *(type for type in TYPES if type != "channel"))
 _NAME = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(NamedTuple):
     """What makes a conversation a channel: `metadata.channel`.
 
     Attributes:

@@ -9,8 +9,7 @@ the document of an agent, ``project`` that of a project.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = (
     Literal["text", "time", "whole", "share", "yes or no", "texts", "object", "objects", "mentions"]
@@ -30,8 +29,7 @@ PERMISSIONS = ("allow", "block")
 DIRECTIONS = ("both", "out", "in")
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of a part.
 
     Attributes:

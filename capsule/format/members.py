@@ -8,10 +8,8 @@ comes back under the same item, so that an id stands there once. Pure; no pydant
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from functools import lru_cache, partial
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,8 +18,7 @@ from capsule.timestamps import sortable
 Item = str | dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """An agent in a conversation, or one that was.
 
     Attributes:
@@ -61,7 +58,6 @@ _TIMES = ("joinedAt", "leftAt", "optedOutAt")
 _RIGHTS = ("canLeave", "canSend", "canInvite", "canManage")
 #: The fields of an item in the order of `Member`.
 _FIELDS = ("id", *_TIMES, "invitedBy", "source", *_RIGHTS)
-_values = attrgetter(*(field.name for field in fields(Member)))
 _TYPES = dict.fromkeys(_FIELDS, str) | dict.fromkeys(_RIGHTS, bool)
 
 
@@ -172,7 +168,7 @@ def _member(item: Item) -> Member:
 
 
 def _both(one: Member, other: Member) -> Member:
-    pairs = zip(_FIELDS, _values(one), _values(other), strict=True)
+    pairs: Iterable[tuple[Any, ...]] = zip(_FIELDS, one, other, strict=True)
     return _sound(*(max(pair, key=partial(precedence, name)) for name, *pair in pairs))
 
 
@@ -184,5 +180,5 @@ def _sound(id: str, joined_at: str, left_at: str, opted_out_at: str, *rest: Any)
 
 
 def _item(member: Member) -> Item:
-    said = {name: value for name, value in zip(_FIELDS, _values(member), strict=True) if value not in ("", None)}
+    said = {name: value for name, value in zip(_FIELDS, member, strict=True) if value not in ("", None)}
     return said if len(said) > 1 else member.id

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,11 +18,10 @@ from capsule import timestamps
 from capsule.errors import Locked, LockLost, Remedy
 
 #: The lock is the first object with that name: inside a text, a quote has a backslash before it.
-_IN_DAMAGED = re.compile(rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})')
+_IN_DAMAGED = rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})'
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """One instance.
 
     Attributes:
@@ -61,7 +60,7 @@ class LockState:
 
 def in_damaged(data: bytes) -> dict[str, Any] | None:
     """The active lock in a file that doesn't parse; None: none can be found."""
-    match = _IN_DAMAGED.search(data)
+    match = re.search(_IN_DAMAGED, data)
     try:
         lock = orjson.loads(match[1]) if match else None
     except orjson.JSONDecodeError:

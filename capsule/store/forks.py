@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
@@ -52,7 +51,7 @@ def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
     if (channel := channel_in(about)) is None:
         return fields
     name = f"{channel.name[:_OF_EACH]}-{re.sub('[^a-z0-9]+', '-', id.lower())[:_OF_EACH].strip('-')}"
-    return fields | {"channel": replace(channel, name=name, is_default=False).as_json()}
+    return fields | {"channel": channel._replace(name=name, is_default=False).as_json()}
 
 
 class Forks:

@@ -11,7 +11,7 @@ import stat
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from capsule.engines.files import note
 from capsule.engines.files.disk import whole_files
@@ -33,8 +33,7 @@ _TAIL_CHUNK = 64 * 1024
 _CONTEXT_LINE = b'\n  "context": '
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(NamedTuple):
     """Something a dead process left behind, or a document that vanished without the store."""
 
     kind: str

@@ -43,5 +43,6 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
 
 def fields_of(head: Head) -> bytes:
     """The JSON array of the column `head`: members as the format writes them, and a channel by its attributes."""
-    values = [as_json(head.participants) if name == "participants" else getattr(head, name) for name in HEAD_FIELDS]
+    plain = {"participants": as_json(head.participants), "channel": head.channel and head.channel._asdict()}
+    values = [plain[name] if name in plain else getattr(head, name) for name in HEAD_FIELDS]
     return orjson.dumps(values)

@@ -20,8 +20,8 @@ NEAR = 60
 _LINE = re.compile("[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _HEADING = re.compile(r"#{1,6}(?:\s+|$)")
 #: Control characters, what turns the direction of writing, and what is no character at all.
-_HIDDEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_HIDDEN = "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+_REFUSED = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 #: So much of a line is looked at: a message of megabytes may be one line.
 _WINDOW = 2000
 
@@ -33,7 +33,7 @@ def title_from(text: str) -> str:
     """
     for match in _LINE.finditer(text):
         start = match.start()
-        line = " ".join(_HIDDEN.sub("", text[start : min(match.end(), start + _WINDOW)]).split())
+        line = " ".join(re.sub(_HIDDEN, "", text[start : min(match.end(), start + _WINDOW)]).split())
         line = _HEADING.sub("", line, count=1) if _HEADING.match(line) else line
         if line:
             return _cut(line)
@@ -86,7 +86,7 @@ def check_title(text: str) -> str:
         raise InvalidInput("the title is empty; give it at least one character")
     if len(title) > MAX:
         raise InvalidInput(f"the title has {len(title)} characters; give it at most {MAX}")
-    if found := _REFUSED.search(title):
+    if found := re.search(_REFUSED, title):
         code = ord(found.group())
         said = "a line break" if code in {10, 13, 0x85, 0x2028, 0x2029} else f"the control character U+{code:04X}"
         raise InvalidInput(f"the title holds {said} at character {found.start() + 1}; remove it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.whole_files import sync_directory
@@ -24,8 +24,7 @@ LOCAL = frozenset({"doorbells", "homes"})
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The paths of one store.
 
     Attributes:
