@@ -288,7 +288,6 @@ class Messages(Sending):
         only = None
         if asked := [*parts, *([] if where is None else [where])]:
             only = {found.message for found in acting.index.messages_with({"$and": asked}, conversation)}
-            only.add(thread or "")  # The root is in its thread.
         page = page_of(acting, conversation, limit, None, before or after, only)
         type = acting.head(conversation).type
         mail = [Mail.of(conversation, type, at, entry) for at, entry in page.entries]

@@ -80,6 +80,9 @@ def passes(entry: dict[str, Any], path: str, operator: str, given: Any) -> bool:
         return all(passes(entry, path, "$eq", one) for one in given)
     if operator in ("$exists", "$null", "$empty") and not given:
         return not passes(entry, path, operator, True)
+    one_of = {"$eq": [given], "$in": given}.get(operator, ())
+    if path == "thread" and entry.get("id", object()) in one_of:
+        return True  # The message that began a thread is in it.
     return any(compares(operator, value, given, listed) for value, listed in values_at(entry, path))
 
 

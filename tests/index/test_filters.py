@@ -23,7 +23,7 @@ from tests.messaging.making import EARLY, LATE, make
 
 #: The messages of the tables, by their places.
 FIELDS: list[dict[str, Any]] = [
-    {},
+    {"id": "root"},
     {
         "topic": "api",
         "confidence": 0.5,
@@ -33,7 +33,12 @@ FIELDS: list[dict[str, Any]] = [
     {"topic": "web", "confidence": 0.9, "metadata": {"tags": ["y"], "release": {"name": "V2 final"}, "note": None}},
     {"topic": "apiary", "confidence": 1, "metadata": {"tags": [], "note": "", "done": True, "confidence": 7}},
     {"metadata": {"tags": "x-ray", "n": "1", "release": {}, "steps": [{"name": "build"}, {"name": "ship"}], "done": 1}},
-    {"mentions": {"valid": ["anna", "@all"], "invalid": ["carl"]}, "model": "opus", "metadata": {"note": [None, 3, 3]}},
+    {
+        "thread": "root",
+        "mentions": {"valid": ["anna", "@all"], "invalid": ["carl"]},
+        "model": "opus",
+        "metadata": {"note": [None, 3, 3]},
+    },
 ]
 TABLE: list[tuple[dict[str, Any], list[int]]] = [
     ({}, [0, 1, 2, 3, 4, 5]),
@@ -74,6 +79,9 @@ TABLE: list[tuple[dict[str, Any], list[int]]] = [
     ({"release.name": {"$text": "final v2"}}, [2]),
     ({"release.name": {"$text": "fin"}}, []),
     ({"steps.name": "ship"}, [4]),
+    ({"thread": "root"}, [0, 5]),
+    ({"thread": {"$nin": ["root", "other"]}}, [1, 2, 3, 4]),
+    ({"thread": {"$exists": True}}, [5]),
     ({"mentions": "anna"}, [5]),
     ({"mentions": "carl"}, []),
     ({"model": {"$exists": True}, "mentions": "@all"}, [5]),
@@ -110,6 +118,7 @@ def test_each_operator_finds_the_messages_that_fit(store: Store, where: dict[str
 SQL = {"AND", "BETWEEN", "FROM", "IN", "INDEXED", "BY", "NOT", "OR", "SELECT", "TRUE", "WHERE", "facts_by_value"}
 SQL |= {"CASE", "WHEN", "THEN", "END", "matches"}
 SQL |= {"facts", "instr", "json_each", "json_group_array", "m.num", "message", "path", "type", "value"}
+SQL |= {"'text'", "id", "messages", "num"}
 
 
 @pytest.mark.parametrize("where", [where for where, _ in TABLE], ids=lambda given: str(given)[:60])

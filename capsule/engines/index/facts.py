@@ -45,7 +45,9 @@ _VALUES = {
     "$exists": "?",
     "$empty": f"(type = {NULL} OR type = {TEXT} AND value = '' OR type IN ({LIST}, {OBJECT}) AND value = 0) AND ?",
 }
-_IN_IT = "message IN (SELECT num FROM messages WHERE capsule = (SELECT num FROM capsules WHERE id = ?))"
+_IS_IT = "capsule = (SELECT num FROM capsules WHERE id = ?)"
+_IN_IT = f"message IN (SELECT num FROM messages WHERE {_IS_IT})"
+_HAS_ID = "id IN (SELECT value FROM json_each(?) WHERE type = 'text')"
 #: So few messages are looked up by their numbers; where there are more, each message is asked whether it is one.
 _FEW = 5000
 
@@ -98,13 +100,17 @@ class Fits:
     def _passing(self, test: Test) -> set[int]:
         text, values = self._matched(test) if test.operator in ("$regex", "$text") else _compared(test)
         question = f"SELECT json_group_array(message) FROM {self._at} AND path = ? AND {text}"
-        found: list[int] = orjson.loads(self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0])
+        found = set[int](orjson.loads(self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]))
+        if (test.path, test.operator) == ("thread", "$in"):  # The message that began a thread is in it.
+            question = f"SELECT num FROM messages WHERE {_IS_IT if self._scope else 'TRUE'} AND {_HAS_ID}"
+            ids = orjson.dumps(test.value).decode()
+            found.update(num for (num,) in self._db.execute(question, [*self._scope, ids]))
         if self._is_late:
             raise InvalidInput(
                 f"the filter was stopped: {test.operator} on {test.path!r} takes longer than {_MATCHED_S:.0f} s; give a"
                 " simpler pattern"
             )
-        return set(found)
+        return found
 
     def _matched(self, test: Test) -> tuple[str, list[Any]]:
         """As `_compared`. SQLite calls a function of ours at half the cost of giving us the texts."""
