@@ -141,7 +141,7 @@ async def test_who_may_message_an_agent_is_its_own_to_say(store: Store, era: str
         assert '"no\\"ise"' in text(await bob.call_tool("manage_permissions", {"action": "show"}))
         error(await anna.call_tool("send_message", {"to": "bob", "text": "x"}))
         assert (await done(bob, "manage_permissions", "reset", other="anna"))["dm"] == {}
-        assert "other" in error(await bob.call_tool("manage_permissions", {"action": "allow"}))
+        assert "no agent ''" in error(await bob.call_tool("manage_permissions", {"action": "allow"}))
 
 
 async def test_notes_are_found_by_tags_and_words_and_by_those_that_are_allowed(store: Store, era: str) -> None:

@@ -328,8 +328,7 @@ async def test_a_group_is_made_joined_renamed_and_left(store: Store, era: str) -
         answer = await anna.call_tool("manage_group", {"action": "leave", "id": id})
         assert data(answer)["groups"][0]["members"] == ["bob", "carl"]
         assert text(await anna.call_tool("manage_group", {"action": "list"})).startswith("You are in no group.")
-        said = error(await anna.call_tool("manage_group", {"action": "leave"}))
-        assert said == "id: leave needs the id of a group"
+        assert "'' is no id" in error(await anna.call_tool("manage_group", {"action": "leave"}))
 
 
 async def test_a_message_to_nobody_names_those_there_are(store: Store) -> None:

@@ -12,7 +12,6 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from capsule.errors import InvalidInput
 from capsule.format.projects import GLOBAL
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.fence import many, quoted, word
@@ -89,9 +88,7 @@ def manage_permissions(
 ) -> Annotated[CallToolResult, Rows]:
     """Decide who may message and find you. show: your policies, whom you allowed or blocked, and who asked to message
     you; set: change your policies; allow or block one agent; reset: take that back."""
-    agents, forms = store_of(ctx).agents, forms_of(ctx.client_capabilities)
-    if action in ("allow", "block", "reset") and not other:
-        raise InvalidInput(f"other: {action} needs an agent")
+    agents = store_of(ctx).agents
     match action:
         case "set":
             agents.policy(dm=dm, discoverable=discoverable)
@@ -104,7 +101,7 @@ def manage_permissions(
     me = agents.get(str(store_of(ctx).agent)).as_json()
     mine = {name: me[name] for name in ("dmPolicy", "discoverable", "dm")}
     asked = [{"agent": each.agent.id, "askedAt": each.asked_at} for each in agents.requests()]
-    return rows("Your permissions", [mine | {"requests": asked}], forms)
+    return rows(ctx, "Your permissions", [mine | {"requests": asked}])
 
 
 def set_status(

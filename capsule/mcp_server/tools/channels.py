@@ -12,10 +12,8 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from capsule.errors import InvalidInput
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.fence import quoted, word
-from capsule.mcp_server.tools.forms import forms_of
 from capsule.mcp_server.tools.messaging import Agents
 from capsule.mcp_server.tools.results import Answer, Rows, answer, rows
 
@@ -46,8 +44,6 @@ def manage_group(
 ) -> Annotated[CallToolResult, Groups]:
     """Make a group, add agents to it, leave or rename it, or list those you are in."""
     groups = store_of(ctx).groups
-    if action not in ("create", "list") and not id:
-        raise InvalidInput(f"id: {action} needs the id of a group")
     match action:
         case "create":
             done, heads = "Made", [groups.create(name, with_=agents, history=history)]
@@ -100,7 +96,7 @@ def manage_channel(
 ) -> Annotated[CallToolResult, Rows]:
     """list: channels you may find; show: one, with its members and topics; create, update, join or leave one; invite or
     remove agents; notify: say what of it you hear."""
-    channels, forms = store_of(ctx).channels, forms_of(ctx.client_capabilities)
+    channels = store_of(ctx).channels
     settings: Settings = {
         "access": access,
         "description": description or None,
@@ -111,13 +107,13 @@ def manage_channel(
     }
     match action:
         case "list":
-            return rows("Channels", (each.as_json() for each in channels.list()), forms)
+            return rows(ctx, "Channels", (each.as_json() for each in channels.list()))
         case "create":
             channels.create(channel, scope=scope, members=agents, **settings)
         case "join":
             channels.join(channel)
         case "leave":
-            return rows("Left", [{"id": channels.leave(channel).id}], forms)
+            return rows(ctx, "Left", [{"id": channels.leave(channel).id}])
         case "invite":
             send = None if canSend else False
             channels.invite(channel, agents, can_send=send, can_invite=canInvite or None, can_manage=canManage or None)
@@ -132,7 +128,7 @@ def manage_channel(
     if action == "show":
         found["members"] = [member.id for member in channels.members(channel)]
         found["topics"] = [topic.value for topic in channels.topics(channel)]
-    return rows("Channel", [found], forms)
+    return rows(ctx, "Channel", [found])
 
 
 def notes(
@@ -148,15 +144,15 @@ def notes(
 ) -> Annotated[CallToolResult, Rows]:
     """Keep private notes for yourself. write one; search them by words and tags; allow another agent to search them,
     or end that."""
-    notes, forms = store_of(ctx).notes, forms_of(ctx.client_capabilities)
+    notes = store_of(ctx).notes
     match action:
         case "write":
-            return rows("Written", [notes.write(text, tags=tags, session=session or None).as_json()], forms)
+            return rows(ctx, "Written", [notes.write(text, tags=tags, session=session or None).as_json()])
         case "allow":
             notes.allow(other)
         case "end":
             notes.end(other)
         case "search":
             found = notes.search(text, of=other or None, tags=tags, any_tag=anyTag, session=session or None)
-            return rows("Notes", (each.as_json() for each in found), forms)
+            return rows(ctx, "Notes", (each.as_json() for each in found))
     return answer(f"{'May' if action == 'allow' else 'May not'} search your notes: {word(other)}.", Rows(found=[]))

@@ -100,7 +100,7 @@ class Inbox(Answer):
 
 
 #: Of the names that a message mentions: those of nobody, and of agents that don't get it.
-_MISSED = ("there is nobody called", "mentioned, and no member")
+_MISSED = {"unknown": "there is nobody called", "invalid": "mentioned, and no member"}
 
 Other = Annotated[str, Field(description="The other agent: its name, name@project or id")]
 Agents = Annotated[
@@ -144,8 +144,8 @@ def send_message(
         idempotency_key=idempotencyKey or None,
     )
     became = ", ".join(f"{word(agent)}: {state}" for agent, state in sent.recipients.items())
-    nobody = sent.mentions.get("unknown"), sent.mentions.get("invalid")
-    missed = [f"{what}: {', '.join(map(word, names))}" for what, names in zip(_MISSED, nobody, strict=True) if names]
+    names = ((what, sent.mentions.get(key)) for key, what in _MISSED.items())
+    missed = [f"{what}: {', '.join(map(word, missing))}" for what, missing in names if missing]
     said = filter(None, [f"Sent: message {word(sent.message)} in {word(sent.conversation)}", became, *missed])
     text = "; ".join(said) + "."
     return answer(text, Sent.model_validate(sent.as_json()))
@@ -282,7 +282,7 @@ def mentions(
         messages.done(message)
         return answer(f"Done: {word(message)}.", Rows(found=[]))
     found = messages.mentions(state=state, kind=kind)
-    return rows("Mentions of you", (each.as_json() for each in found), forms_of(ctx.client_capabilities))
+    return rows(ctx, "Mentions of you", (each.as_json() for each in found))
 
 
 def inbox(ctx: Context) -> Annotated[CallToolResult, Inbox]:

@@ -48,6 +48,20 @@ Type = Literal["chat", "direct", "group", "channel"]
 
 _ID = "The conversation: its id, a unique beginning of it (4 characters or more), or @last."
 Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_id, help=_ID)]
+_AGENT_NAME = "its id, its name, or NAME@PROJECT."
+Agent = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help=f"The agent: {_AGENT_NAME}")]
+Agents = Annotated[
+    list[str], typer.Argument(metavar="AGENT", autocompletion=complete_agent, help=f"The agents, each: {_AGENT_NAME}")
+]
+With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="AGENTS",
+        autocompletion=complete_agent,
+        help="Add these agents: names with commas between them. Repeatable.",
+    ),
+]
 _TAGS = "Take only conversations with this tag. Repeated: with all of these tags."
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help=_TAGS)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]

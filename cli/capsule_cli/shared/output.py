@@ -148,6 +148,11 @@ def answer(value: Any, text: str, *, line: bool = False) -> None:
         out(text)
 
 
+def details(value: dict[str, Any], **shown: str) -> None:
+    """A command's answer that is one thing: a line for each field; `shown` are those that a person sees otherwise."""
+    answer(value, "\n".join(f"{name}: {one_line(str(part))}" for name, part in {**value, **shown}.items()))
+
+
 def out_json_bytes(data: bytes) -> None:
     """An encoded JSON document to stdout; in a terminal what could command it is escaped, which changes no value."""
     if in_terminal():

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from capsule_cli.completion import complete_agent
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import acting, agent_named, store_as, store_of
-from capsule_cli.shared.options import Yes, argument, names_in, option, refuse
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.options import Agent, Yes, argument, names_in, option, refuse
+from capsule_cli.shared.output import answer, details, listing, one_line
 
 if TYPE_CHECKING:
     import capsule
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
-
-Agent = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agent: its id.")]
 
 
 @group.callback()
@@ -73,8 +70,7 @@ def _state(agent: capsule.Agent) -> str:
 def show(agent: Agent) -> None:
     """Print what is known of an agent."""
     with store_of() as store:
-        found = store.agents.get(agent).as_json()
-    answer(found, "\n".join(f"{name}: {one_line(str(value))}" for name, value in found.items()))
+        details(store.agents.get(agent).as_json())
 
 
 @commands.command("status")

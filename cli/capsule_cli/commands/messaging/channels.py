@@ -6,18 +6,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from capsule_cli.completion import complete_agent, complete_channel
+from capsule_cli.completion import complete_channel
 from capsule_cli.shared.opening import acting, agent_named, store_as
-from capsule_cli.shared.options import argument, flag, names_in, option
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.options import Agent, Agents, With, argument, flag, names_in, option
+from capsule_cli.shared.output import answer, details, listing, one_line
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", autocompletion=complete_channel, help=_CHANNEL)]
-Agents = Annotated[list[str], typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agents.")]
-Member = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agent.")]
 Access = Literal["open", "members", "private"]
 _ACCESS = "Let in who will (open), who is invited (members), or nobody later (private)."
 Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Say what it is for.")]
@@ -40,9 +38,7 @@ def new(
     default: bool = flag("--default", "Let the agents of its scope join it when they are registered."),
     topic_required: bool = flag("--topic-required", "Refuse messages without a topic."),
     default_topic: Topic = None,
-    with_: list[str] | None = option(
-        "--with AGENTS", "Add these agents: names with commas between them. Repeatable.", autocompletion=complete_agent
-    ),
+    with_: With = None,
 ) -> None:
     """Make a channel with the agent in it, and print its id."""
     with acting() as (store, agent):
@@ -78,8 +74,7 @@ def list_(archived: bool = flag("--archived", "List the archived ones too.")) ->
 def show(channel: Channel) -> None:
     """Print what is known of a channel."""
     with store_as(agent_named()) as store:
-        found = store.channels.get(channel).as_json()
-    answer(found, "\n".join(f"{name}: {one_line(str(value))}" for name, value in found.items()))
+        details(store.channels.get(channel).as_json())
 
 
 @commands.command("update")
@@ -109,7 +104,7 @@ def _update(channel: str, what: str, **fields: Any) -> None:
 
 
 @commands.command("remove-member")
-def remove_member(channel: Channel, agent: Member) -> None:
+def remove_member(channel: Channel, agent: Agent) -> None:
     """Take an agent out of a channel. It may be invited again."""
     with store_as(agent_named()) as store:
         head = store.channels.remove(channel, agent)

@@ -6,18 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from capsule_cli.completion import complete_agent
 from capsule_cli.shared.opening import acting
-from capsule_cli.shared.options import Id, names_in, option
+from capsule_cli.shared.options import Agents, Id, With, names_in, option
 from capsule_cli.shared.output import answer, listing, one_line
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the group.")]
-Agents = Annotated[
-    list[str], typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="Agents, by their ids.")
-]
 
 
 @group.callback()
@@ -28,9 +24,7 @@ def _group() -> None:
 @commands.command("new")
 def new(
     name: Name,
-    with_: list[str] | None = option(
-        "--with AGENTS", "Add these agents: ids with commas between them. Repeatable.", autocompletion=complete_agent
-    ),
+    with_: With = None,
     history: Literal["joined", "all"] = option(
         "--history", "Let participants read what was said since they joined, or all of it.", "joined"
     ),

@@ -9,7 +9,7 @@ import typer
 from capsule_cli.completion import complete_agent
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.opening import acting, agent_named, store_as
-from capsule_cli.shared.options import File, argument, flag
+from capsule_cli.shared.options import Agent, File, argument, flag
 from capsule_cli.shared.output import answer, listing
 
 group = typer.Typer(no_args_is_help=True)
@@ -22,7 +22,6 @@ Of = Annotated[
     typer.Option("--of", metavar="AGENT", autocompletion=complete_agent, help="Look at the notes of this agent."),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Print at most N notes.")]
-Other = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The other agent.")]
 
 
 @group.callback()
@@ -70,7 +69,7 @@ def list_(of: Of = None, limit: Limit = 20) -> None:
 
 
 @commands.command("allow")
-def allow(other: Other) -> None:
+def allow(other: Agent) -> None:
     """Let another agent look at the notes. That is recorded."""
     with acting() as (store, agent):
         head = store.notes.allow(other, agent=agent)
@@ -78,7 +77,7 @@ def allow(other: Other) -> None:
 
 
 @commands.command("end")
-def end(other: Other) -> None:
+def end(other: Agent) -> None:
     """Let another agent look at the notes no more."""
     with acting() as (store, agent):
         head = store.notes.end(other, agent=agent)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from capsule_cli.completion import complete_project
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import option
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.output import answer, details, listing
 
 if TYPE_CHECKING:
     from capsule import Project as Shown
@@ -44,8 +44,7 @@ def show(project: Project) -> None:
     """Print what is known of a project."""
     with store_of() as store:
         found = store.projects.get(project)
-    about: dict[str, Any] = found.as_json() | {"links": _links(found)}
-    answer(found.as_json(), "\n".join(f"{name}: {one_line(str(value))}" for name, value in about.items()))
+    details(found.as_json(), links=_links(found))
 
 
 @commands.command("link")
