@@ -126,6 +126,11 @@ def test_every_method_of_a_store_is_asked_here_or_said_to_be_harmless() -> None:
 REFUSED_ALIKE = {"versions.restore"}
 
 
+def asked_by(name: str, id: str) -> str:
+    """What a door was given, and so may say again."""
+    return f"{id}-first" if name in ("messages.status", "messages.done") else id
+
+
 def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
     """The conversation in the trash, or messages of it, as the owner sees it."""
     return next((trashed for trashed in store._whole.trash(kind) if trashed.id == id), None) or refuse()
@@ -168,7 +173,7 @@ def test_what_an_agent_may_not_read_is_in_no_answer_and_no_error(world: World, a
                 assert answer.startswith(("refused", "notfound", "invalidinput")), (name, answer)
                 if room.channel is not None and not world.finds(agent, room):
                     assert name in REFUSED_ALIKE or not answer.startswith("refused"), (name, answer)
-                assert not [word for word in words if word in answer.replace(room.id, "")], name
+                assert not [word for word in words if word in answer.replace(asked_by(name, room.id), "")], name
         for room in world.rooms:
             if room.fate != "deleted" and room not in hidden:
                 assert room.canary in said(lambda id=room.id: store.load(id))
