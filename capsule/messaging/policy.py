@@ -11,9 +11,10 @@ conversations are open to everybody. A channel that an agent does not find is fo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.errors import NotFound, Refused, Remedy
@@ -85,19 +86,24 @@ TELLING = re.compile("(direct|channel|notes)_")
 _MOST_NAMED = 5
 
 
+#: Gives what a decision depends on besides a conversation, about other agents too; see `Directory.state`.
+StateOf = Callable[["Object | None", Iterable[str]], State]
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The answer to a question.
 
     Attributes:
         reason: Why it is not allowed.
-        hint: What could be done instead; empty: nothing. To name members takes long, and is put off until it is told.
+        hint: What could be done instead; empty: nothing. To name members takes long, and more state; so that is put off
+            until it is told.
         hidden: Whether the subject is not to learn that there is such a conversation.
     """
 
     allowed: bool
     reason: str = ""
-    hint: str | Callable[[], str] = ""
+    hint: str | Callable[[StateOf], str] = ""
     hidden: bool = False
 
 
@@ -286,7 +292,7 @@ def _in_channel(subject: str | None, action: Action, object: Object, channel: Ch
     if action == "find" or (action == "read" and is_open) or (action == "join" and (is_open or returns)):
         return _ALLOWED
     if mine is None or not is_in:
-        hint = "join it first" if is_open else partial(_inviting, object)
+        hint = "join it first" if is_open else partial(_inviting, subject, object)
         return Decision(False, f"{subject} is not a member of conversation {object.id}", hint)
     right = RIGHTS.get(action, "")
     has_right = bool(right) and object.has(mine, right)
@@ -316,20 +322,24 @@ def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_
     return _unblocked(me, state)
 
 
-def _inviting(object: Object) -> str:
-    """Who may invite."""
-    there = [member.id for member in object.members if member.is_in]
-    who = [id for id in there if id == object.made_by or object.has(object.by_id[id], "can_invite")]
-    more = f" and {len(who) - _MOST_NAMED} more" if len(who) > _MOST_NAMED else ""
-    return f"who may invite: {', '.join(who[:_MOST_NAMED])}{more}" if who else "who may invite: a person"
+def _inviting(subject: str, object: Object, state_of: StateOf) -> str:
+    """Who may invite, of those that the subject finds."""
+    there = (member for member in object.members if member.is_in and member.id != subject)
+    who = (member.id for member in there if member.id == object.made_by or object.has(member, "can_invite"))
+    found = (id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed)
+    return f"who may invite: {', '.join(islice(found, _MOST_NAMED)) or 'a member that you do not find, or a person'}"
 
 
-def ensure(decision: Decision, id: str) -> None:
+def _nothing(object: Object | None, others: Iterable[str]) -> State:
+    return _EMPTY
+
+
+def ensure(decision: Decision, id: str, state_of: StateOf = _nothing) -> None:
     """Raise `Refused`, or `NotFound` where `id` is hidden, if a decision about conversation `id` is no."""
     if decision.hidden:
         raise NotFound(decision.reason, remedy=Remedy("list"), id=id)
     if not decision.allowed:
-        hint = decision.hint if isinstance(decision.hint, str) else decision.hint()
+        hint = decision.hint if isinstance(decision.hint, str) else decision.hint(state_of)
         raise Refused("; ".join(filter(None, (decision.reason, hint))), id=id, path="")
 
 

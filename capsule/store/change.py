@@ -21,12 +21,11 @@ from capsule.ids import new_message_id
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.format.head import ParsedHead
-    from capsule.messaging.policy import Action, Object, State
+    from capsule.messaging.policy import Action, Object, StateOf
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
 
 Document = dict[str, Any]
-StateOf = Callable[["Object | None", Iterable[str]], "State"]
 #: The kind of document in the trash that holds removed messages of a conversation.
 REMOVED = "messages"
 _LOCK = frozenset(names("metadata.lock"))
@@ -68,7 +67,7 @@ def ensure_may(
     from capsule.messaging import policy
 
     state = policy.State() if agent is None else state_of(object, others)
-    policy.ensure(policy.may(agent, action, object, state), object.id)
+    policy.ensure(policy.may(agent, action, object, state), object.id, state_of)
 
 
 class Conversation:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.stats import Stats
     from capsule.engines.interface import Engine, Transaction
     from capsule.format.head import Head
-    from capsule.store.change import StateOf
+    from capsule.messaging.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
 HANDED_ON = frozenset(
@@ -87,7 +87,7 @@ class AgentView:
         Raises Refused if it may not, and NotFound if it is not to know that there is one.
         """
         object = policy.Object.of(head)
-        policy.ensure(self._may("read", object), object.id)
+        policy.ensure(self._may("read", object), object.id, self._state_of)
         return _later(policy.seen_from(self.agent, object), head["createdAt"])
 
     def _seen_from(self, id: str) -> str:
@@ -106,10 +106,10 @@ class AgentView:
                 reading = self._may("read", object)
                 joins = not reading.allowed and self._may("join", object).allowed
                 if not joins:
-                    policy.ensure(reading, id)
+                    policy.ensure(reading, id, self._state_of)
             yield transaction
             if joins:
-                policy.ensure(self._may("read", policy.Object.at(transaction.head)), id)
+                policy.ensure(self._may("read", policy.Object.at(transaction.head)), id, self._state_of)
 
     def exists(self, kind: str, id: str) -> bool:
         """See `Engine.exists`."""

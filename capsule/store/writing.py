@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.format.models import Message
     from capsule.locks.holder import Holder
+    from capsule.messaging.policy import StateOf
     from capsule.settings import Settings
-    from capsule.store.change import StateOf
 
 T = TypeVar("T")
 _TRIES = 50

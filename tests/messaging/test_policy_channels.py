@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import pytest
@@ -106,13 +107,22 @@ def test_nobody_is_invited_by_one_with_whom_there_is_a_block(
     assert may("maker", "invite", channel("members"), State(profiles)).allowed == is_invited
 
 
-def test_a_refusal_names_who_may_invite_and_one_of_a_hidden_channel_nothing() -> None:
+@pytest.mark.parametrize(
+    ("hidden", "named"),
+    [((), ["maker", "inviter"]), (("maker",), ["inviter"]), (("maker", "inviter"), [])],
+    ids=str,
+)
+def test_a_refusal_names_who_may_invite_of_those_that_one_finds(hidden: tuple[str, ...], named: list[str]) -> None:
+    def state_of(object: Object | None, others: Iterable[str]) -> State:
+        return State({id: Profile(id, discoverable="private" if id in hidden else "public") for id in ("eve", *others)})
+
     state = State({"eve": Profile("eve", project="api")})
-    with pytest.raises(Refused, match="maker, inviter"):
-        ensure(may("eve", "join", channel("members"), state), "channel_api_news")
-    with pytest.raises(NotFound) as hidden:
-        ensure(may("eve", "join", channel("private"), state), "channel_api_news")
-    assert hidden.value.message == "no conversation channel_api_news"
+    with pytest.raises(Refused) as refused:
+        ensure(may("eve", "join", channel("members"), state), "channel_api_news", state_of)
+    assert [id for id in ("maker", "inviter", "invited") if f" {id}" in refused.value.message.split(";")[1]] == named
+    with pytest.raises(NotFound) as unknown:
+        ensure(may("eve", "join", channel("private"), state), "channel_api_news", state_of)
+    assert unknown.value.message == "no conversation channel_api_news"
 
 
 def test_who_looks_into_notes_was_let_in_by_their_owner_who_may_end_it() -> None:
