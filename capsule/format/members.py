@@ -128,6 +128,11 @@ def left(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
     return _changed(value, ids, {**fields, "leftAt": at}, was_in=True)
 
 
+def granted(value: Any, ids: Iterable[str], rights: dict[str, Any]) -> list[Item]:
+    """As `joined`, after those of these agents that take part were given or refused these rights."""
+    return _changed(value, ids, rights, was_in=True)
+
+
 def id_of(item: Item) -> str:
     """The id of the agent that an item is about."""
     return item if isinstance(item, str) else str(item["id"])

@@ -15,7 +15,7 @@ from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.channels import Channel, channel_id, check_channel_name
 from capsule.format.fields import ACCESSES
-from capsule.format.members import Member, joined, left, members_in
+from capsule.format.members import Member, granted, joined, left, members_in
 from capsule.format.new import new_capsule
 from capsule.format.projects import GLOBAL
 from capsule.ids import is_id
@@ -184,7 +184,7 @@ class Channels(OfOneType):
         can_invite: bool | None = None,
         can_manage: bool | None = None,
     ) -> Head:
-        """Let agents into a channel, of other projects too. Those that are in it stay as they are.
+        """Let agents into a channel, of other projects too. Those that are in it get the rights that are given.
 
         Args:
             channel: The channel.
@@ -193,15 +193,18 @@ class Channels(OfOneType):
             can_send, can_leave, can_invite, can_manage: What they may do there: write, leave, invite others, change the
                 channel and take others out. None: as everybody there; what was withheld from one stays so.
 
-        Raises Refused: the agent may not invite (the error says who may), or one of them has left for good.
+        Raises Refused: the agent may not invite (the error says who may), or not give these rights, which takes the
+        right to manage; or one of them has left for good.
         Cost: copying the file.
         """
         who = self._who(agent)
         added = [self._store._directory.resolve(each, who) for each in agents]
-        rights = {"canSend": can_send, "canLeave": can_leave, "canInvite": can_invite, "canManage": can_manage}
-        about: Document = {"invitedBy": who or "system", "source": "manual"}
-        about |= {name: value for name, value in rights.items() if value is not None}
-        return self._change_members(channel, who, lambda people, at: joined(people, added, at, **about))
+        given = {"canSend": can_send, "canLeave": can_leave, "canInvite": can_invite, "canManage": can_manage}
+        rights = {name: value for name, value in given.items() if value is not None}
+        about: Document = {"invitedBy": who or "system", "source": "manual", **rights}
+        return self._change_members(
+            channel, who, lambda people, at: joined(granted(people, added, rights), added, at, **about)
+        )
 
     def remove(self, channel: str, member: str, *, agent: str | None = None) -> Head:
         """Take an agent out of a channel. It may be invited again.

@@ -129,6 +129,9 @@ SCRIPTS = {
         anna: channels remove-member news bob > 0
         bob: join news > 6
         anna: invite bob --to news > 0
+        bob: append ID hello > 6
+        anna: invite bob --to news --can-send > 0
+        bob: append ID hello > 0
         bob: leave news > 0
         bob: join news > 0
     """,

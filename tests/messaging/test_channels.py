@@ -99,6 +99,24 @@ def test_a_refusal_says_who_may_invite(store: Store) -> None:
     ]
 
 
+def test_who_manages_a_channel_changes_what_its_members_may_do_by_inviting_them_again(store: Store) -> None:
+    id = store.channels.create("releases", agent="anna", access="members", members=["bob", "carl"]).id
+    store.channels.invite("releases", ["bob"], agent="anna", can_send=False, can_invite=True)
+    with pytest.raises(Refused):
+        store.messages.send("hi", agent="bob", conversation=id)
+    store.channels.invite("releases", ["dora"], agent="bob")
+    for rights in ({"can_send": True}, {"can_manage": True}, {"can_leave": False}):
+        with pytest.raises(Refused):
+            store.channels.invite("releases", ["bob", "carl"], agent="bob", **rights)
+    store.channels.invite("releases", ["bob", "dora"], agent="bob")  # Nothing changes, so nothing is refused.
+    before = store.channels.members("releases", agent="bob")
+    store.channels.invite("releases", ["bob"], agent="anna", can_send=True, can_invite=False)
+    bob, was = (next(each for each in there if each.id == "bob") for there in (store.channels.members(id), before))
+    assert (bob.can_send, bob.can_invite) == (True, False)
+    assert (bob.joined_at, bob.invited_by) == (was.joined_at, was.invited_by)
+    store.messages.send("hi", agent="bob", conversation=id)
+
+
 def test_a_membership_by_oneself_ends_with_the_link_and_one_by_invitation_stays(store: Store) -> None:
     for name, access in (("news", "open"), ("crew", "members")):
         store.channels.create(name, agent="anna", access=access)

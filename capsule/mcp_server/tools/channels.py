@@ -83,9 +83,9 @@ def manage_channel(
     defaultTopic: Annotated[str, Field(description="Of messages without one")] = "",
     default: Annotated[bool | None, Field(description="New agents of its scope join by themselves")] = None,
     archived: Annotated[bool | None, Field(description="For update")] = None,
-    canSend: Annotated[bool, Field(description="For invite; false lets them only read")] = True,
-    canInvite: Annotated[bool, Field(description="For invite")] = False,
-    canManage: Annotated[bool, Field(description="For invite")] = False,
+    canSend: Annotated[bool | None, Field(description="For invite; false lets them only read")] = None,
+    canInvite: Annotated[bool | None, Field(description="For invite")] = None,
+    canManage: Annotated[bool | None, Field(description="For invite")] = None,
     notify: Annotated[
         Literal["all", "mentions", "none"],
         Field(
@@ -94,8 +94,8 @@ def manage_channel(
         ),
     ] = "all",
 ) -> Annotated[CallToolResult, Rows]:
-    """list: channels you may find; show: one, with its members and topics; create, update, join or leave one; invite or
-    remove agents; notify: say what of it you hear."""
+    """list: channels you may find; show: one, with its members and topics; create, update, join or leave one; invite
+    agents (again: to change their rights) or remove them; notify: say what of it you hear."""
     channels = store_of(ctx).channels
     settings: Settings = {
         "access": access,
@@ -115,8 +115,7 @@ def manage_channel(
         case "leave":
             return rows(ctx, "Left", [{"id": channels.leave(channel).id}])
         case "invite":
-            send = None if canSend else False
-            channels.invite(channel, agents, can_send=send, can_invite=canInvite or None, can_manage=canManage or None)
+            channels.invite(channel, agents, can_send=canSend, can_invite=canInvite, can_manage=canManage)
         case "remove":
             for agent in agents:
                 channels.remove(channel, agent)

@@ -131,18 +131,20 @@ def leave(channel: Channel) -> None:
 def invite(
     agents: Agents,
     to: str = option("--to CHANNEL", _CHANNEL, ..., autocompletion=complete_channel),
-    read_only: bool = flag("--read-only", "Don't let them write."),
-    can_invite: bool = flag("--can-invite", "Let them invite others."),
-    can_manage: bool = flag("--can-manage", "Let them change the channel, and take others out."),
+    can_send: bool | None = option("--can-send/--read-only", "Let them write, or only read."),
+    can_invite: bool | None = option("--can-invite/--no-invite", "Let them invite others, or not."),
+    can_manage: bool | None = option(
+        "--can-manage/--no-manage", "Let them change the channel and take others out, or not."
+    ),
 ) -> None:
-    """Let agents into a channel, of other projects too."""
+    """Let agents into a channel, of other projects too, or change what its members may do."""
     with store_as(agent_named()) as store:
         head = store.channels.invite(
             to,
             agents,
-            can_send=False if read_only else None,
-            can_invite=can_invite or None,
-            can_manage=can_manage or None,
+            can_send=can_send,
+            can_invite=can_invite,
+            can_manage=can_manage,
         )
     answer(head.as_json(), f"{head.id}: invited {one_line(', '.join(agents))}")
 
