@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from reprlib import Repr
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
 
@@ -51,7 +51,7 @@ TEMPLATE = """\
 """
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_DURATION = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)"
 
 
 def seconds(text: str) -> float:
@@ -60,14 +60,13 @@ def seconds(text: str) -> float:
     Raises:
         InvalidInput: `text` is no duration.
     """
-    match = _DURATION.fullmatch(text.strip())
+    match = re.fullmatch(_DURATION, text.strip())
     if match is None:
         raise InvalidInput(f"{text!r} is no duration: write a number and ms, s, m, h, d or w, such as 30m")
     return float(match[1]) * _UNITS[match[2]]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The settings in a `capsule.toml`; durations in seconds, sizes in bytes.
 
     Attributes:
@@ -83,10 +82,10 @@ class Settings:
     message_bytes: int = 10_000_000
     document_bytes: int = 500_000_000
     notification_files: tuple[str, ...] = ("CLAUDE.md", "AGENTS.md")
-    channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    agents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unknown: tuple[Problem, ...] = field(default=())
+    channels: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    agents: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    links: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    unknown: tuple[Problem, ...] = ()
 
     @property
     def of_storage(self) -> dict[str, Any]:
@@ -240,7 +239,7 @@ def _place(keys: _Keys, data: bytes) -> tuple[int, int]:
     """The line and column of a setting; (0, 0): it isn't found."""
     table: _Keys = ()
     for number, line in enumerate(data.decode().splitlines(), 1):
-        if match := _LINE.match(line):
+        if match := re.match(_LINE, line):
             here = _keys_in(match["table"] or match["key"])
             table, here = (here, ()) if match["table"] else (table, table + here)
             if here and keys[: len(here)] == here:
@@ -248,7 +247,7 @@ def _place(keys: _Keys, data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-_LINE = re.compile(r"\s*(?:\[(?P<table>[^\]]+)\]|(?P<key>[^=#\[]+)=)")
+_LINE = r"\s*(?:\[(?P<table>[^\]]+)\]|(?P<key>[^=#\[]+)=)"
 
 
 def _keys_in(dotted: str) -> _Keys:

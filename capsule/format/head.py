@@ -7,7 +7,7 @@ quick to start and to run; a head that is not as the format says is None here, a
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from capsule.format.channels import Channel, channel_in
@@ -101,7 +101,7 @@ class Head:
         """What `--json` prints: the names of the format, where it has them."""
         if self.damaged:
             return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
-        shown = {camel(name): value for name, value in asdict(self).items() if name != "damaged"}
+        shown = {key: getattr(self, name) for name, key in _KEYS.items()}
         shown["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
         shown["participants"] = as_json(self.participants)
         shown["channel"] = self.channel and self.channel.as_json()
@@ -174,6 +174,10 @@ def camel(name: str) -> str:
     """A field's name as the format writes it, from that of an attribute."""
     first, *more = name.split("_")
     return first + "".join(map(str.capitalize, more))
+
+
+#: The fields of a sound head, with the names that `--json` gives them.
+_KEYS = {one.name: camel(one.name) for one in fields(Head) if one.name != "damaged"}
 
 
 def _fields_in(conflicts: Any) -> tuple[str, ...]:

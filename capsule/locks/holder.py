@@ -19,14 +19,13 @@ from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refu
 from capsule.format.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
 from capsule.locks import policy
-from capsule.locks.policy import Identity, LockState
+from capsule.locks.policy import Identity
 from capsule.locks.refresher import Leases
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
-    from capsule.format.head import Head
     from capsule.settings import Settings
     from capsule.store.change import Conversation
 
@@ -126,7 +125,7 @@ class Holder:
         """As `policy.admit`, for this store; a takeover is logged."""
         me = self.me()
         try:
-            orphan = policy.admit(id, lock, me, held=id in self._held, state=self._state)
+            orphan = policy.admit(id, lock, me, held=id in self._held, state=self.state_of)
         except LockLost:
             with self._guard:
                 self._held.pop(id, None)
@@ -157,7 +156,8 @@ class Holder:
             return True
         return age_s > self._settings.lock_ttl_s / 10
 
-    def _state(self, lock: dict[str, Any]) -> str:
+    def state_of(self, lock: dict[str, Any]) -> str:
+        """As `policy.state_of`, for this store."""
         return policy.state_of(lock, self.me().host, self._engine.is_alive, self._settings.lock_ttl_s)
 
     def now_held(self, id: str, lock: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ class Holder:
                 conversation.ensure_may("append")
             if lock is None:
                 return False
-            if not is_own and not force and self._state(lock) != "orphaned":
+            if not is_own and not force and self.state_of(lock) != "orphaned":
                 raise Locked(
                     f"conversation {id} is locked by {policy.describe(lock)}, not by this instance",
                     remedy=Remedy("unlock", id),
@@ -255,22 +255,6 @@ class Holder:
                 conversation.refresh_lock()
 
         self._write(id, act)
-
-    def state_of(self, head: Head) -> LockState:
-        """The lock in a head, and the state of its holder."""
-        lock = head.lock or {}
-        return LockState(
-            id=head.id,
-            title=head.title,
-            instance=str(lock.get("instanceId") or ""),
-            user=str(lock.get("user") or ""),
-            host=str(lock.get("host") or ""),
-            name=lock.get("name"),
-            since=str(lock.get("timestamp") or ""),
-            state=self._state(lock),
-            client=lock.get("client"),
-            agent=lock.get("agent"),
-        )
 
     def is_dead(self, lock: dict[str, Any]) -> bool:
         """Whether the program that took a lock has ended, according to the kernel."""

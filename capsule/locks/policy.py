@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -33,29 +32,6 @@ class Identity(NamedTuple):
     host: str
     pid: int
     name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LockState:
-    """A lock as it stands in a capsule.
-
-    Attributes:
-        state: "held": its instance is alive, or used the lock lately; "orphaned": its instance has ended; "elsewhere":
-            its instance is on another host, and used the lock within the time to live.
-        client: The program that it was taken for, by its product name.
-        agent: The agent that it was taken for.
-    """
-
-    id: str
-    title: str
-    instance: str
-    user: str
-    host: str
-    name: str | None
-    since: str
-    state: str
-    client: str | None = None
-    agent: str | None = None
 
 
 def in_damaged(data: bytes) -> dict[str, Any] | None:

@@ -165,7 +165,7 @@ class Forks:
         lock = head.lock
         if lock is None or lock.get("instanceId") == self._store._holder.me().instance:
             return
-        if self._store._holder.state_of(head).state != "orphaned":
+        if self._store._holder.state_of(lock) != "orphaned":
             raise Locked(
                 f"conversation {id} is locked by {describe(lock)}; nothing was deleted",
                 remedy=Remedy("unlock", id),

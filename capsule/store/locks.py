@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capsule.ids import check_id
@@ -10,8 +11,30 @@ from capsule.ids import check_id
 if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.locks.holder import HeldLock
-    from capsule.locks.policy import LockState
     from capsule.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """A lock as it stands in a capsule.
+
+    Attributes:
+        state: "held": its instance is alive, or used the lock lately; "orphaned": its instance has ended; "elsewhere":
+            its instance is on another host, and used the lock within the time to live.
+        client: The program that it was taken for, by its product name.
+        agent: The agent that it was taken for.
+    """
+
+    id: str
+    title: str
+    instance: str
+    user: str
+    host: str
+    name: str | None
+    since: str
+    state: str
+    client: str | None = None
+    agent: str | None = None
 
 
 class Locks:
@@ -58,7 +81,21 @@ class Locks:
 
         Raises nothing. Cost: one test of a kernel lock.
         """
-        return self._store._holder.state_of(head) if head.lock else None
+        if not head.lock:
+            return None
+        lock = head.lock
+        return LockState(
+            id=head.id,
+            title=head.title,
+            instance=str(lock.get("instanceId") or ""),
+            user=str(lock.get("user") or ""),
+            host=str(lock.get("host") or ""),
+            name=lock.get("name"),
+            since=str(lock.get("timestamp") or ""),
+            state=self._store._holder.state_of(lock),
+            client=lock.get("client"),
+            agent=lock.get("agent"),
+        )
 
     def list(self) -> Iterator[LockState]:
         """List the active locks, with the state of each holder. Raises StorageFailed, StoreBusy. Cost: as `heads`."""
