@@ -102,3 +102,11 @@ def sortable(text: str) -> str:
         return canonical(text)
     except ValueError:
         return ""
+
+
+def ms_of(stamp: str) -> int:
+    """A time in milliseconds since 1970; 0 for what is none."""
+    try:
+        return round(parse(stamp).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return 0

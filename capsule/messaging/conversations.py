@@ -6,7 +6,6 @@ taken for that of another pair. Who may do what is asked by the Store in the mut
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -111,6 +110,8 @@ class Groups(OfOneType):
         about: Document = {"participants": as_json(Member(id, stamp) for id in members), "createdBy": maker}
         if history == "all":
             about["history"] = history
+        import secrets  # It loads OpenSSL, which a command that reads has no use for.
+
         id = f"group_{time.time_ns() // 1_000_000}_{''.join(secrets.choice(_RANDOM) for _ in range(9))}"
         document = new_capsule(id, check_title(name), stamp, type="group", title_set_by="user", metadata=about)
         return write_new(self._store._acting(maker), document)

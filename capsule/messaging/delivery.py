@@ -20,7 +20,6 @@ from capsule.messaging.mentions import KINDS
 from capsule.messaging.receipts import Receipts, marks_in
 from capsule.messaging.sending import Sending
 from capsule.messaging.unread import Unread
-from capsule.store.pages import page_of
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -288,6 +287,8 @@ class Messages(Sending):
         only = None
         if asked := [*parts, *([] if where is None else [where])]:
             only = {found.message for found in acting.index.messages_with({"$and": asked}, conversation)}
+        from capsule.store.pages import page_of
+
         page = page_of(acting, conversation, limit, None, before or after, only)
         type = acting.head(conversation).type
         mail = [Mail.of(conversation, type, at, entry) for at, entry in page.entries]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.index.messages import ms_of
 from capsule.engines.index.participation import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format import codec
@@ -22,6 +21,7 @@ from capsule.messaging.cursors import Part, first_unread, parts_in
 from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mentions import Interest
 from capsule.store.reading import KIND
+from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
     from capsule.engines.index.participation import Mine, Place

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from capsule import Store
-from capsule.engines.index.messages import ms_of
 from capsule.engines.index.search.search import Asked
+from capsule.timestamps import ms_of
 
 EARLY, LATE = "2026-01-01T10:00:00.000Z", "2026-01-02T10:00:00.000Z"
 

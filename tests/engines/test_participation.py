@@ -9,11 +9,11 @@ import pytest
 
 from capsule import Store
 from capsule.engines.index.index import Index
-from capsule.engines.index.messages import ms_of
 from capsule.engines.index.participation import Behind, Said
 from capsule.engines.interface import CONVERSATIONS
 from capsule.format.new import new_capsule
 from capsule.ids import new_message_id
+from capsule.timestamps import ms_of
 
 EARLY, LATE = "2026-01-01T10:00:00.000Z", "2026-01-02T10:00:00.000Z"
 

@@ -13,11 +13,11 @@ from zlib import crc32
 
 import orjson
 
-from capsule import timestamps
 from capsule.engines.index.search.folding import count as count_words
 from capsule.format import canonical
 from capsule.format.facts import Fact, facts_of
 from capsule.format.tree.tree import ROOT
+from capsule.timestamps import ms_of
 
 _BETWEEN = b"\n    },\n    {\n"
 _FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
@@ -71,11 +71,3 @@ def _tools(entry: dict[str, Any]) -> str | None:
     if entry.get("toolCalls"):
         parts.append(orjson.dumps(entry["toolCalls"]).decode())
     return "\n".join(part for part in parts if part) or None
-
-
-def ms_of(stamp: str) -> int:
-    """A time in milliseconds since 1970; 0 for what is none."""
-    try:
-        return round(timestamps.parse(stamp).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        return 0

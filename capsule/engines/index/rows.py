@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 
 from capsule.engines.index.heads import HEAD_FIELDS, fields_of
-from capsule.engines.index.messages import Message, ms_of
+from capsule.engines.index.messages import Message
 from capsule.engines.index.reading import Found, Row
 from capsule.engines.index.search import words
 from capsule.format.head import Head
 from capsule.format.tree import tree
-from capsule.timestamps import sortable
+from capsule.timestamps import ms_of, sortable
 
 #: The fields of a `Message` but its facts in their order, behind its number, its conversation and its place.
 _MESSAGE = (
