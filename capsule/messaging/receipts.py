@@ -17,7 +17,7 @@ from capsule import timestamps
 from capsule.engines.index.participation import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
-from capsule.messaging.cursors import cursor_at, first_unread, key_of, named_by
+from capsule.messaging.cursors import cursor_at, first_unread, key_of, named_by, parts_in
 from capsule.messaging.doorbells import registry as doorbells
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Receipts:
 
         def change(document: Document) -> None:
             cursors, concerns = document.setdefault("cursors", {}), document.get("concerns") or {}
+            parts = parts_in(cursors)
             read: Document = {}
             for key, (place, message) in marks.items():
                 id, part = named_by(key)
@@ -89,9 +90,9 @@ class Receipts:
                 if ids([place]).get(place) != message or (unread := first_unread(cursors.get(key), ids)) > place:
                     continue
                 cursors[key] = cursor_at(place, ids)
-                for other in [other for other in cursors if part is None and other.startswith(f"{id}/")]:
-                    if first_unread(cursors[other], ids) <= place + 1:
-                        del cursors[other]  # The cursor of the conversation says as much.
+                for other, cursor in parts.get(id, {}).items() if part is None else ():
+                    if first_unread(cursor, ids) <= place + 1:
+                        del cursors[key_of(id, other)]  # The cursor of the conversation says as much.
                 mentions = Behind(unread, (agent,), mentioning=agent, part=part)
                 found = self._store.index.behind(mentions, id, refresh=False)
                 read |= {each.message: {"conversation": id} for each in found if each.place <= place}
