@@ -15,6 +15,7 @@ from capsule.format.members import Member
 from capsule.format.tree.pruning import without
 from capsule.format.tree.tree import Tree
 from capsule.messaging.policy import Action, Object
+from capsule.timestamps import sortable
 
 #: Fields of the metadata that decide who reads and does what. Another active branch hides what others said.
 _DECIDING = frozenset({"type", "history", "currentNode", "createdBy"})
@@ -37,7 +38,7 @@ def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[st
     was, now = Object.of(before), Object.of(after)
     there, then = before["metadata"], after["metadata"]
     changed = {name for name in there.keys() | then.keys() if there.get(name) != then.get(name)}
-    actions = _memberships(subject, was, now)
+    actions = _memberships(subject, was, now, sortable(before.get("updatedAt") or ""))
     if was.channel is not None and changed & _OF_A_CHANNEL:
         actions.add("manage" if now.channel is not None and _stays(was.channel, now.channel) else "rewrite")
         changed -= _OF_A_CHANNEL
@@ -51,7 +52,8 @@ def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[st
     if was.archived != now.archived and (was.is_empty, now.is_empty) != (was.archived, now.archived):
         actions.add("archive")
     said = _said(subject, before, after)
-    if before["title"] != after["title"] and (not said or then.get("titleSetBy") != "auto"):
+    is_by_rule = said and there.get("titleSetBy") == "auto"
+    if "titleSetBy" in changed or (before["title"] != after["title"] and not is_by_rule):
         actions.add("rename")
     return actions | said
 
@@ -67,7 +69,8 @@ def added(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> frozens
     return Object.of(after).present - (frozenset() if before is None else Object.of(before).present)
 
 
-def _memberships(subject: str | None, was: Object, now: Object) -> set[Action]:
+def _memberships(subject: str | None, was: Object, now: Object, since: str) -> set[Action]:
+    """What is done to the items; who is added to a group joins it now, and reads nothing that was said by `since`."""
     actions: set[Action] = set()
     for id in was.by_id.keys() | now.by_id.keys():
         old, new = was.by_id.get(id), now.by_id.get(id)
@@ -78,8 +81,8 @@ def _memberships(subject: str | None, was: Object, now: Object) -> set[Action]:
             actions |= _membership(subject, was, old, new)
         elif was_in and not is_in:
             actions.add("leave" if id == subject else "remove")
-        elif is_in and not was_in:
-            actions.add("add")
+        elif new is not None and is_in and not was_in:
+            actions |= {"add", "rewrite"} if new.joined_at < since else {"add"}
         else:
             actions.add("rewrite")
     return actions
@@ -90,6 +93,10 @@ def _membership(subject: str | None, channel: Object, old: Member | None, new: M
     if new is None:
         return {"rewrite"}
     was, is_mine = old or Member(new.id, left_at="-", invited_by="self"), new.id == subject
+    # Whom somebody took out has lost the rights that it had been given, but not what was withheld from it.
+    is_taken_out = not (was.is_in or was.opted_out_at)
+    lost: dict[str, Any] = {right: None for right in _RIGHTS if is_taken_out and getattr(was, right)}
+    had = was._replace(**lost)
     is_honest, gains = _origin(was) == _origin(new), _rights(was) != _rights(new)
     action: Action | None = None
     if new.is_in and not was.is_in:
@@ -97,10 +104,11 @@ def _membership(subject: str | None, channel: Object, old: Member | None, new: M
         # Who comes by itself says so, unless it comes back to where it was invited; who invites says who did.
         came_alone = not new.is_invited or (is_honest and bool(was.opted_out_at))
         is_honest = came_alone if is_mine else new.invited_by == subject
-        gains = any(channel.has(new, right) and not channel.has(was, right) for right in _RIGHTS[1:])
-        gains = gains or channel.has(new, "can_leave") != channel.has(was, "can_leave")
+        gains = any(channel.has(new, right) and not channel.has(had, right) for right in _RIGHTS[1:])
+        gains = gains or channel.has(new, "can_leave") != channel.has(had, "can_leave")
     elif was.is_in and not new.is_in:
         action = "leave" if is_mine else "remove"
+        is_honest = is_honest and (is_mine or not new.opted_out_at)  # It is for each to say that it stays out.
     elif is_mine and new.opted_out_at and not new.is_in:
         action, is_honest = "join", not new.is_invited  # It says that it stays out of where it could join.
     else:

@@ -148,7 +148,9 @@ class Sending:
     def _in_thread(self, acting: Store, conversation: str, id: str, topic: str | None) -> Entry:
         """The thread that a message is in, and the topic of the thread, unless another one is given."""
         place = self._owner.index.place_of(conversation, id)
-        root = {} if place is None else entry_at(acting, conversation, place)
+        root: Entry = {}
+        with suppress(NotFound):  # Of what it does not find, the sender hears no more than of what is not there.
+            root = {} if place is None else entry_at(acting, conversation, place)
         if not root:
             raise InvalidInput(f"thread: {id[:80]!r} is the id of no message in conversation {conversation}")
         return {"thread": root.get("thread") or id, "topic": topic or root.get("topic")}

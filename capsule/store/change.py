@@ -143,7 +143,7 @@ class Conversation:
             for action in sorted(actions.actions_in(self._agent, before, after)):
                 self.ensure_may(action, object, actions.added(before, after))
         elif self._agent is not None and (closed := policy.Object.of(after)).is_closed:
-            self.ensure_may("create", closed, closed.present)
+            self.ensure_may("rewrite", closed)  # It would take away what others wrote.
 
     @property
     def head(self) -> ParsedHead:

@@ -114,6 +114,7 @@ class Incoming:
         Cost: reading and writing the whole file, under its mutex.
         """
         check_id(id)
+        files_of(self._store.engine, "merging a version from elsewhere")  # No agent may: it says what others wrote.
         if not KINDS[kind].has_entries:
             return self._under_mutex(kind, id, lambda held: _record(held, KINDS[kind], base, theirs))
         if theirs is None:

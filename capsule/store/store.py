@@ -232,6 +232,8 @@ class Store(Writing):
 
         Raises InvalidInput. Cost: a few objects, and no second index.
         """
+        if self.agent is not None:
+            agent = self._subject(agent)
         return type(self)(
             self.root,
             self.settings,
@@ -239,7 +241,7 @@ class Store(Writing):
             keep_locks=keep_locks,
             instance=instance,
             user=user,
-            agent=agent or self.agent,
+            agent=agent,
             main_store=self,
         )
 

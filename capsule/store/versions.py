@@ -21,6 +21,7 @@ from capsule.format.merge.reconcile import reconcile
 from capsule.format.merge.records import head_record
 from capsule.format.new import inactive_lock
 from capsule.ids import check_id
+from capsule.store.change import signed
 from capsule.store.creation import write_new
 from capsule.store.reading import KIND
 
@@ -51,7 +52,8 @@ class Versions:
     def restore(self, id: str, document: Mapping[str, Any]) -> Restored:
         """Write an earlier version of a conversation, with a new `updatedAt`.
 
-        The present file goes to the quarantine first, even if it does not parse. A deleted conversation is made again.
+        The present file goes to the quarantine first, even if it does not parse. A deleted conversation is made again;
+        an agent does so only if all messages are from it.
 
         Args:
             id: The conversation.
@@ -93,9 +95,9 @@ class Versions:
         lock = self._store._holder.lock_for_new(kind) or inactive_lock()
         stamp = timestamps.now(wanted["updatedAt"])
         metadata = wanted["metadata"] | {"lock": lock}
-        return Restored(
-            write_new(self._store, canonical.in_order(wanted | {"updatedAt": stamp, "metadata": metadata})), None
-        )
+        history = [signed(message, self._store.agent) for message in wanted["history"]]
+        again = wanted | {"updatedAt": stamp, "metadata": metadata, "history": history}
+        return Restored(write_new(self._store, canonical.in_order(again)), None)
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """Replace a file that does not parse, so that its lock is unknown."""

@@ -69,6 +69,6 @@ def test_only_ones_own_messages_are_edited(history: list[dict[str, Any]], action
 
 
 def test_the_title_that_an_edit_makes_by_rule_is_no_renaming() -> None:
-    before, history = document("anna", said=SAID[:1]), [{"content": "One", "from": "anna"}]
+    before, history = document("anna", said=SAID[:1], titleSetBy="auto"), [{"content": "One", "from": "anna"}]
     assert actions_in("anna", before, document("anna", title="One", titleSetBy="auto", said=history)) == {"edit"}
     assert actions_in("anna", before, document("anna", title="One", titleSetBy="auto")) == {"rename"}

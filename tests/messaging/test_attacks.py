@@ -1,0 +1,130 @@
+"""What an agent might try with a file that it edits as a whole, or with a version that it says is an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from capsule import Refused, Store
+from capsule.format import codec
+from capsule.format.merge.clean_form import cleaned
+from capsule.store.reading import KIND
+from tests.messaging.making import EARLY, LATE, channel, make
+
+Document = dict[str, Any]
+NEWS, NOW = "channel_global_news", "2030-01-01T00:00:00.000Z"
+
+
+@pytest.fixture
+def store() -> Store:
+    store = Store.in_memory()
+    for agent in ("anna", "bob", "carl", "eve"):
+        store.agents.register(agent)
+    return store
+
+
+def edit(store: Store, agent: str, id: str, change: Callable[[Document], object]) -> None:
+    """Save a conversation as an agent's editor does."""
+    data = store.read(id)
+    document = codec.decode(data, id)
+    change(document)
+    store.beside(agent=agent).edits.rewrite(id, codec.encode(document), data)
+
+
+def item(document: Document, agent: str) -> Document:
+    found: Document = next(each for each in document["metadata"]["participants"] if agent in each.values())
+    return found
+
+
+@pytest.mark.parametrize("added", ["carl", {"id": "carl", "joinedAt": EARLY}, {"id": "eve", "joinedAt": EARLY}])
+def test_who_is_added_to_a_group_reads_nothing_of_before(store: Store, added: Any) -> None:
+    make(store, "team", "anna", {"id": "bob", "joinedAt": LATE}, {"id": "eve", "joinedAt": EARLY, "leftAt": LATE})
+    store.append("team", content="later")
+
+    def change(document: Document) -> None:
+        whom, about = added if isinstance(added, str) else added["id"], document["metadata"]
+        others = [each for each in about["participants"] if isinstance(each, str) or each["id"] != whom]
+        about["participants"] = [*others, added]
+
+    with pytest.raises(Refused):
+        edit(store, "bob", "team", change)
+
+
+def test_a_manager_who_was_taken_out_does_not_come_back_as_one(store: Store) -> None:
+    channel(store, NEWS, {"id": "anna", "canManage": True})
+    store.channels.invite(NEWS, ["carl"], can_manage=True)
+    store.channels.remove(NEWS, "carl")
+
+    def back(document: Document) -> None:
+        item(document, "carl").update(leftAt=None, joinedAt=NOW, invitedBy="self")
+
+    with pytest.raises(Refused):
+        edit(store, "carl", NEWS, back)
+    assert store.beside(agent="carl").channels.join(NEWS).participants[-1].can_manage is None
+
+
+def test_nobody_says_of_another_that_it_stays_out_for_good(store: Store) -> None:
+    channel(store, NEWS, {"id": "anna", "canManage": True}, {"id": "eve", "joinedAt": EARLY})
+    with pytest.raises(Refused):
+        edit(store, "anna", NEWS, lambda document: item(document, "eve").update(leftAt=NOW, optedOutAt=NOW))
+    store.beside(agent="anna").channels.remove(NEWS, "eve")
+
+
+@pytest.mark.parametrize("by", ["auto", "user"])
+def test_who_edits_its_message_renames_no_channel_by_that(store: Store, by: str) -> None:
+    channel(store, NEWS, "eve")
+    agent = store.beside(agent="eve")
+    agent.append(NEWS, content="mine")
+    version = deepcopy(store.document(NEWS))
+    version["title"], version["metadata"]["titleSetBy"], version["history"][0]["content"] = "Other", by, "mine!"
+    with pytest.raises(Refused):
+        agent.versions.restore(NEWS, version)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"type": "group", "participants": ["eve"]},
+        {
+            "type": "channel",
+            "participants": ["eve"],
+            "createdBy": "eve",
+            "channel": {"name": "mine", "scope": "global"},
+        },
+    ],
+)
+def test_no_agent_closes_what_is_open_to_all(store: Store, about: Document) -> None:
+    make(store, "plan", type="chat")
+    with pytest.raises(Refused):
+        edit(store, "eve", "plan", lambda document: document["metadata"].update(about))
+
+
+@pytest.mark.parametrize(("type", "id"), [("chat", "plan"), ("group", "team"), ("direct", "direct_bob_eve")])
+def test_a_version_of_what_is_not_there_puts_no_words_into_the_mouths_of_others(
+    store: Store, type: str, id: str
+) -> None:
+    make(store, id, "bob", "eve", type=type)
+    version = store.document(id)
+    with Store.in_memory() as other, pytest.raises(Refused):
+        other.beside(agent="eve").versions.restore(id, version)
+    version["history"][0]["from"] = "eve"
+    with Store.in_memory() as other:
+        assert other.beside(agent="eve").versions.restore(id, version).head.id == id
+
+
+def test_a_merge_is_no_door_for_an_agent(store: Store) -> None:
+    make(store, "team", "anna", "eve")
+    base = codec.encode(cleaned(store.document("team"), "team"))
+    for theirs in (None, base.replace(b"first", b"other")):
+        with pytest.raises(Refused):
+            store.beside(agent="eve").incoming.bring_in(KIND, "team", base, theirs)
+
+
+def test_a_store_that_acts_for_an_agent_becomes_no_other(store: Store) -> None:
+    eve = store.beside(agent="eve")
+    assert (eve.beside().agent, eve.beside(agent="eve").agent) == ("eve", "eve")
+    with pytest.raises(Refused):
+        eve.beside(agent="anna")
