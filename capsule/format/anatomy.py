@@ -38,7 +38,7 @@ _ENTRY = b"\n    {\n"
 _ENTRY_END = b"\n    }"
 _ID = b'\n      "id": "%s"'
 #: A message's id that is a UUIDv5: made of something, not by chance. Ids inside a message stand deeper.
-_MADE_ID = re.compile(_ID % b"([0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})")
+_MADE_ID = _ID % b"([0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
 
 
 _CONTEXT_END = b"\n  },\n"
@@ -230,7 +230,7 @@ def id_line(id: str) -> bytes:
 
 def made_ids(block: bytes) -> frozenset[bytes]:
     """The ids in a piece of a canonical history that are UUIDv5: of idempotency keys, and of migrated messages."""
-    return frozenset(_MADE_ID.findall(block))
+    return frozenset(re.findall(_MADE_ID, block))
 
 
 def entry_with(history: bytes, id: str) -> tuple[int, bytes] | None:

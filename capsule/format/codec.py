@@ -212,12 +212,12 @@ def _too_deep(path: str, text: str) -> InvalidDocument:
 
 
 #: A line that git begins a conflict, its common ancestor, its other side or its end with (`merge.conflictStyle`).
-_MARKER = re.compile(r"^(<<<<<<<|\|\|\|\|\|\|\||=======|>>>>>>>)[^\n]*$", re.MULTILINE)
+_MARKER = r"(?m)^(<<<<<<<|\|\|\|\|\|\|\||=======|>>>>>>>)[^\n]*$"
 
 
 def _conflicts(text: str) -> list[tuple[int, str]]:
     """Where git has left conflicts to be settled; none unless a conflict begins, divides and ends."""
-    found = list(_MARKER.finditer(text))
+    found = list(re.finditer(_MARKER, text))
     if not {"<<<<<<<", "=======", ">>>>>>>"} <= {marker[1] for marker in found}:
         return []
     what = (

@@ -16,9 +16,9 @@ Where = tuple[str | int, ...]
 Place = tuple[int, int]
 Kind = Literal["open", "close", "key", "string", "word"]
 
-_TOKEN = re.compile(r'([{}\[\],:])|("[^"\\]*(?:\\.[^"\\]*)*")|([^\s{}\[\],:"]+)', re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
-_BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_TOKEN = r'(?s)([{}\[\],:])|("[^"\\]*(?:\\.[^"\\]*)*")|([^\s{}\[\],:"]+)'
+_ESCAPE = r"(?s)\\(?:u([0-9a-fA-F]{4})|.)"
+_BARE = r"[A-Za-z_][A-Za-z0-9_-]*"
 _BOM = "\ufeff"
 
 
@@ -38,7 +38,7 @@ def dotted(where: Where) -> str:
     for step in where:
         if isinstance(step, int):
             words += f"[{step}]"
-        elif _BARE.fullmatch(step):
+        elif re.fullmatch(_BARE, step):
             words += f".{step}" if words else step
         else:
             words += f"[{json.dumps(step, ensure_ascii=False)}]"
@@ -49,7 +49,7 @@ def _tokens(text: str) -> Iterator[tuple[Kind, int, str]]:
     """The tokens of `text` that are no commas or colons: what each is, where it starts, what it says."""
     objects: list[bool] = []
     key_next = False
-    for match in _TOKEN.finditer(text):
+    for match in re.finditer(_TOKEN, text):
         token = match.group()
         if match.lastindex == 2:
             yield ("key" if key_next else "string"), match.start(), token
@@ -142,7 +142,7 @@ def lone_surrogates(text: str) -> Iterator[tuple[int, str]]:
 
 def _lone(token: str) -> Iterator[int]:
     high: Any = None
-    for match in _ESCAPE.finditer(token):
+    for match in re.finditer(_ESCAPE, token):
         code = int(match.group(1), 16) if match.group(1) else 0
         if high is not None and high.end() == match.start() and 0xDC00 <= code <= 0xDFFF:
             high = None

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 #: Seconds that work takes before a bar is drawn of it.
 _A_WHILE_S = 0.3
-_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_IN_JSON = "[\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 class Stopped(Exception):
@@ -156,7 +156,7 @@ def details(value: dict[str, Any], **shown: str) -> None:
 def out_json_bytes(data: bytes) -> None:
     """An encoded JSON document to stdout; in a terminal what could command it is escaped, which changes no value."""
     if in_terminal():
-        data = _IN_JSON.sub(lambda match: f"\\u{ord(match.group()):04x}", data.decode()).encode()
+        data = re.sub(_IN_JSON, lambda match: f"\\u{ord(match.group()):04x}", data.decode()).encode()
     out_bytes(data)
 
 

@@ -29,10 +29,10 @@ from capsule.errors import NotFound, Remedy
 
 TRASH, QUARANTINE = "trash", "quarantine"
 _STEM = r"[a-z]+~[A-Za-z0-9._@-]+~\d{8}T\d+Z"
-_KEPT = re.compile(rf"{_STEM}(~[a-z]+)?~\d+\.json")
-_TRASHED = re.compile(rf"{_STEM}~\d+\.json")
+_KEPT = rf"{_STEM}(~[a-z]+)?~\d+\.json"
+_TRASHED = rf"{_STEM}~\d+\.json"
 #: What a writer that died left of a copy that it was making.
-_HALF = re.compile(r"\.[A-Za-z0-9._@-]+\.\d+\.tmp")
+_HALF = r"\.[A-Za-z0-9._@-]+\.\d+\.tmp"
 
 
 def _compact(stamp: str) -> str:
@@ -96,7 +96,7 @@ class Keeping:
         """What lies in the trash, newest first."""
         directory = self._directories[TRASH]
         with naming(directory.path, "list"):
-            names = [name for name in directory.files() if name.startswith(f"{kind}~") and _TRASHED.fullmatch(name)]
+            names = [name for name in directory.files() if name.startswith(f"{kind}~") and re.fullmatch(_TRASHED, name)]
         found = map(self.trashed_as, names)
         return sorted(found, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
 
@@ -140,12 +140,12 @@ class Keeping:
         for directory in self._directories.values():
             with naming(directory.path, "purge"):
                 for path, name in [(directory.file(name), name) for name in directory.files()]:
-                    if _KEPT.fullmatch(name):
+                    if re.fullmatch(_KEPT, name):
                         try:
                             age_s = timestamps.seconds_between(_spread(name.split("~")[2]), now)
                         except ValueError:
                             continue
-                    elif _HALF.fullmatch(name):
+                    elif re.fullmatch(_HALF, name):
                         age_s = time.time() - self._sys.lstat(path).st_mtime
                     else:
                         continue
