@@ -19,6 +19,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format import codec
 from capsule.format.channels import Channel
+from capsule.format.members import Member
 from capsule.format.new import new_capsule
 from capsule.messaging import policy
 from capsule.messaging.cursors import cursor_at
@@ -66,14 +67,27 @@ def _decide(bench: Bench, report: Report) -> None:
             for action in _ACTIONS:
                 once = partial(_decide_often, who, action, object, state)
                 contestants.append(Contestant(f"may {what} {action}, access {access}", once))
+    members = tuple(Member(id) for id in ("bob", "carl", *(f"agent-{number}" for number in range(_MEMBERS - 2))))
+    group, direct = policy.Object("team", "group", members), policy.Object("direct_bob_carl", "direct", members[:2])
+    asked: list[tuple[policy.Action, policy.Object]] = [("append", direct), ("append", group), ("add", group)]
+    for action, there in asked:
+        once = partial(_decide_often, "bob", action, there, state)
+        contestants.append(Contestant(f"may a member {action}, {there.type}", once))
     samples = interleave(contestants, bench.rounds(100, 10))
     for one in samples.values():
         one.seconds = [seconds / _AT_ONCE for seconds in one.seconds]
     rows = [row[1:-1] for row in sample_rows("", samples.values(), next(iter(samples.values())))]
     worst = max(one.median for one in samples.values())
-    report.tables.append(Table(f"A decision about a channel of {_MEMBERS:,} members", _COLUMNS[1:], rows))
+    report.tables.append(
+        Table(f"A decision about a channel or a group of {_MEMBERS:,} members, or a direct", _COLUMNS[1:], rows)
+    )
     report.bars.append(
-        Bar(f"may, a channel of {_MEMBERS:,} members", "under 5 µs", f"at worst {micro(worst)}", worst < _MAY_S)
+        Bar(
+            f"may, a channel or a group of {_MEMBERS:,} members",
+            "under 5 µs",
+            f"at worst {micro(worst)}",
+            worst < _MAY_S,
+        )
     )
     report.data["may"] = {name: one.as_json() for name, one in samples.items()}
 

@@ -76,12 +76,12 @@ class State:
 
 def consent(a: Profile, b: Profile) -> Availability:
     """Whether two agents may write to each other; the same whichever of them asks."""
-    entries = a.entries.get(b.id), b.entries.get(a.id)
-    if "block" in entries:
+    mine, theirs = a.entries.get(b.id), b.entries.get(a.id)
+    if mine == "block" or theirs == "block":
         return "blocked"
-    if "closed" in (a.dm, b.dm):
+    if a.dm == "closed" or b.dm == "closed":
         return "unavailable"
-    if any(side.dm == "restricted" and entry != "allow" for side, entry in zip((a, b), entries, strict=True)):
+    if (a.dm == "restricted" and mine != "allow") or (b.dm == "restricted" and theirs != "allow"):
         return "requires permission"
     return "available"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,6 +88,13 @@ _MOST_NAMED = 5
 
 #: Gives what a decision depends on besides a conversation, about other agents too; see `Directory.state`.
 StateOf = Callable[["Object | None", Iterable[str]], State]
+
+
+@lru_cache(maxsize=4096)
+def _pair(id: str) -> frozenset[str]:
+    """The two agents in the id of a direct; empty: it has none."""
+    pair = _PAIR.fullmatch(id)
+    return frozenset(pair.groups() if pair else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +179,7 @@ class Object:
     def present(self) -> frozenset[str]:
         """The ids of those who take part now."""
         if self.type == "direct":
-            pair = _PAIR.fullmatch(self.id)
-            return frozenset(pair.groups() if pair else self.by_id)
+            return _pair(self.id) or frozenset(self.by_id)
         return frozenset(member.id for member in self.members if member.is_in)
 
     def has(self, member: Member, right: str) -> bool:
