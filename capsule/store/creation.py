@@ -101,6 +101,8 @@ def made_once(
             try:
                 return make(id)
             except TakenId:
+                if not store.engine.exists(KIND, id):
+                    raise  # It is there, and hidden from the agent by now.
                 continue
         document = store.document(id)
         begin: dict[str, Any] = next(iter(document["history"]), {})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capsule import NotFound, Refused, Store, timestamps
+from capsule import InvalidInput, NotFound, Refused, Store, timestamps
 from capsule.engines.index.index import Index
 from capsule.engines.interface import Engine
 from capsule.store.view import HANDED_ON, HANDED_ON_BY_THE_INDEX, AgentView, IndexView
@@ -212,6 +212,17 @@ def test_the_trash_gives_back_only_what_the_agent_could_have_deleted(store: Stor
     with pytest.raises(Refused):
         bob.trash.purge()
     assert store.trash.restore("team").id == "team"
+
+
+def test_a_key_that_made_what_the_agent_may_not_find_any_more_is_used_up(store: Store) -> None:
+    for id in ("anna", "bob"):
+        store.agents.register(id)
+    channel = store.channels.create("news", agent="anna", scope="global", access="private", members=["bob"]).id
+    made = store.beside(agent="bob").forks.create(channel, key="once").channel
+    assert made is not None
+    store.channels.remove(made.name, "bob")
+    with pytest.raises(InvalidInput):
+        store.beside(agent="bob").forks.create(channel, key="once")
 
 
 def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
