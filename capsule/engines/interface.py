@@ -202,6 +202,9 @@ class Engine(Protocol):
         Of a document that was written just now, each call gives another key.
         """
 
+    def versions(self, kind: str) -> dict[str, object]:
+        """The ids of all documents of a kind without entries, sorted, each with what `version` gives."""
+
     def ids(self, kind: str) -> list[str]:
         """The ids of all documents of a kind, sorted."""
 

@@ -136,6 +136,12 @@ class MemoryEngine:
         stored = self._documents.get((kind, id))
         return stored and stored.serial
 
+    def versions(self, kind: str) -> dict[str, object]:
+        """See `Engine.versions`."""
+        with self._guard:
+            found = {id: stored.serial for (each, id), stored in self._documents.items() if each == kind}
+        return dict(sorted(found.items()))
+
     def ids(self, kind: str) -> list[str]:
         """See `Engine.ids`."""
         with self._guard:

@@ -41,10 +41,10 @@ class Directory:
 
     # -- What decisions depend on ----------------------------------------------------------------------------------
 
-    def profile(self, id: str) -> Profile:
-        """The profile of an agent. Cost: an lstat, and reading a small file if it changed."""
+    def profile(self, id: str, version: object = None) -> Profile:
+        """The profile of an agent. Cost: as `Documents.find`: an lstat, and reading a small file if it changed."""
         try:
-            document = self.agents.find(id)
+            document = self.agents.find(id, version)
         except CapsuleError:
             return Profile(id, dm="closed", discoverable="private")
         if document is None:
@@ -53,6 +53,10 @@ class Directory:
         if kept is None or kept[0] is not document:
             kept = self._profiles[id] = document, Profile.of(document)
         return kept[1]
+
+    def profiles(self) -> dict[str, Profile]:
+        """The profiles of all agents, by their sorted ids. Cost: one scan, and reading small files that changed."""
+        return {id: self.profile(id, version) for id, version in self.agents.versions().items()}
 
     def sight(self, project: str) -> frozenset[str]:
         """The projects whose channels and agents the agents of a project see, its own included.
@@ -84,16 +88,20 @@ class Directory:
             return _NOTHING
         if object is not None and object.type == "direct":
             ids |= object.present
-        profiles = {id: self.profile(id) for id in {subject, *ids}}
+        return self._state(subject, object, ids, {id: self.profile(id) for id in {subject, *ids}})
+
+    def _state(self, subject: str, object: Object | None, ids: Iterable[str], profiles: dict[str, Profile]) -> State:
         sight = self.sight(profiles[subject].project) if object is None or object.type == "channel" else frozenset()
         hidden = (id for id in ids if object is None and profiles[id].discoverable == "private")
         met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
         return State(profiles, sight, met)
 
     def found_by(self, subject: str | None) -> list[str]:
-        """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as `profile` for each."""
-        ids = self.agents.ids()
-        state = self.state(subject, None, ids)
+        """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as `profiles`."""
+        if subject is None:
+            return self.agents.ids()
+        ids = list(profiles := self.profiles())
+        state = self._state(subject, None, ids, {subject: self.profile(subject)} | profiles)
         return [id for id in ids if may(subject, "find", Object(id, "agent"), state).allowed]
 
     def known_to(self, agent: str | None) -> list[str]:
@@ -133,13 +141,13 @@ class Directory:
             NotFound: There is no such agent; it lists those that `by` finds.
             InvalidInput: Several are meant; it lists those that `by` finds.
 
-        Cost: as `profile`, for each agent.
+        Cost: as `profile`; for a name that is no such agent's id, as `profiles`.
         """
         name, at, project = text.partition("@")
         own = self.profile(by).project if by is not None else ""
-        if not at and own and self.profile(name).project == own:
+        if not at and (theirs := self.profile(name).project) and own in ("", theirs):
             return name
-        named = [found for id in self.agents.ids() if name in ((found := self.profile(id)).name, id)]
+        named = [found for id, found in self.profiles().items() if name in (found.name, id)]
         places: list[Iterable[str]] = [self._projects_named(project)] if at else []
         if own and not at:
             places = [[own], [GLOBAL], self.sight(own)]
@@ -203,9 +211,7 @@ class Directory:
         project = folder and self.project_at(folder)
         if not project or self.profile(text).project == project:
             return text
-        there = [
-            id for id in self.agents.ids() if (found := self.profile(id)).project == project and found.name == text
-        ]
+        there = [id for id, found in self.profiles().items() if (found.project, found.name) == (project, text)]
         if len(there) > 1:
             raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {', '.join(there)}")
         return there[0] if there else text

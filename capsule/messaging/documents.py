@@ -51,6 +51,11 @@ class Documents:
         other._listed = ids
         return other
 
+    def versions(self) -> dict[str, object]:
+        """The ids of all documents, sorted, each with its version for `find`. Cost: a scan, and an lstat for each."""
+        found = self._engine.versions(self.kind.name)
+        return {id: version for id, version in found.items() if id in self._last or self.kind.is_id(id)}
+
     def ids(self) -> list[str]:
         """The ids of all documents, sorted. Cost: one scan of a directory."""
         return self._engine.ids(self.kind.name)
@@ -80,9 +85,10 @@ class Documents:
             raise self.missing(id)
         return document
 
-    def find(self, id: str) -> Document | None:
-        """As `read`; None: there is no such document."""
-        version = self._engine.version(self.kind.name, id) if self.kind.is_id(id) else None
+    def find(self, id: str, version: object = None) -> Document | None:
+        """As `read`; None: there is no such document. With its version at hand it costs nothing if that was read."""
+        if version is None:
+            version = self._engine.version(self.kind.name, id) if self.kind.is_id(id) else None
         if version is None:
             return None
         last = self._last.get(id)

@@ -35,7 +35,20 @@ if TYPE_CHECKING:
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
 HANDED_ON = frozenset(
-    {"create", "edit", "delete", "version", "name", "tracker", "announce", "instances", "withdraw", "is_alive", "close"}
+    {
+        "create",
+        "edit",
+        "delete",
+        "version",
+        "versions",
+        "name",
+        "tracker",
+        "announce",
+        "instances",
+        "withdraw",
+        "is_alive",
+        "close",
+    }
 )
 #: The same, of an index.
 HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})

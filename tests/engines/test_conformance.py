@@ -193,6 +193,9 @@ def test_each_write_of_a_document_gives_it_another_version(engine: Engine) -> No
         versions.append(engine.version("agents", "anna"))
     assert len({*versions}) == 100
     assert engine.version("agents", "anna") is not None and engine.version("agents", "bob") is None
+    engine.edit("agents", "a", lambda data: b"{}")
+    assert list(engine.versions("agents")) == ["a", "anna"] and engine.versions("projects") == {}
+    assert engine.versions("agents")["anna"] not in versions[:-1]
 
 
 def test_edits_of_one_document_by_threads_lose_nothing(engine: Engine) -> None:

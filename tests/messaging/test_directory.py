@@ -23,10 +23,11 @@ def test_a_profile_is_what_the_document_says_now(each_store: Store) -> None:
     assert directory.profile("bob") == Profile("bob")
     write(each_store, "agents", "bob", name="Bob", dmPolicy="restricted", dm={"carl": {"permission": "block"}})
     assert directory.profile("bob") == Profile("bob", "Bob", "global", "restricted", entries={"carl": "block"})
-    assert directory.profile("bob") is directory.profile("bob")
+    assert directory.profile("bob") is directory.profile("bob") is directory.profiles()["bob"]
     for policy in ("closed", "opened", "restricted") * 10:
         write(each_store, "agents", "bob", dmPolicy=policy)
-        assert directory.profile("bob").dm == {"opened": "closed"}.get(policy, policy)
+        assert directory.profiles()["bob"].dm == {"opened": "closed"}.get(policy, policy)
+        assert directory.profile("bob") == directory.profiles()["bob"]
 
 
 def test_an_agent_whose_document_is_damaged_is_closed_and_hidden(each_store: Store) -> None:
