@@ -69,7 +69,7 @@ class Configuration:
                 planner.take_back(self.history())
             for file, id in agents:
                 planner.leave_defaults(file, id)
-        snapshot = {name: getattr(settings, name) for name in ("channels", "agents", "links")}
+        snapshot = {name: dict(getattr(settings, name)) for name in ("channels", "agents", "links")}
         snapshot["files"] = {file.path: file.fields for file in files}
         return Plan((*planner.actions,), snapshot, tuple(each for each in found if isinstance(each, Problem)))
 
