@@ -331,9 +331,10 @@ def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_
 def _inviting(subject: str, object: Object, state_of: StateOf) -> str:
     """Who may invite, of those that the subject finds."""
     there = (member for member in object.members if member.is_in and member.id != subject)
-    who = (member.id for member in there if member.id == object.made_by or object.has(member, "can_invite"))
+    who = [member.id for member in there if member.id == object.made_by or object.has(member, "can_invite")]
     found = (id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed)
-    return f"who may invite: {', '.join(islice(found, _MOST_NAMED)) or 'a member that you do not find, or a person'}"
+    hidden = "a member that you do not find" if who else "a person"
+    return f"who may invite: {', '.join(islice(found, _MOST_NAMED)) or hidden}"
 
 
 def _nothing(object: Object | None, others: Iterable[str]) -> State:
