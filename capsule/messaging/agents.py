@@ -316,15 +316,17 @@ class Agents:
             agent: In place of it, the agent that takes back what it says; None: the one that the store acts for.
             other: The agent that it allowed or blocked.
 
-        Raises NotFound, Refused, InvalidInput. Cost: moving a small file; for an entry, as `policy`.
+        Raises NotFound, InvalidInput, and Refused if an agent wants to forget one. Cost: moving a small file; for an
+        entry, as `policy`.
         """
         if other is not None:
             self._say(agent, other, None)
             return
         if id is None:
             raise InvalidInput("say which agent to forget, or of which other one")
-        notices.withdraw(self._store, self.documents.known(self._store._subject(id)))
-        self.documents.delete(self._store._subject(id))
+        ensure(may(self._store.agent, "delete", Object(id, "agent")), id)
+        notices.withdraw(self._store, self.documents.known(id))
+        self.documents.delete(id)
 
     def serve(self, agent: str | None = None) -> None:
         """Announce that this instance serves an agent: it is online until the store is closed or the process ends.

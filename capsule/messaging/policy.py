@@ -214,7 +214,7 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
     """
     if action == "link" and subject is not None:
         return Decision(False, f"only a person may link projects, not agent {subject}")
-    if object.type == "agent" and action in ("find", "manage"):
+    if object.type == "agent" and action in ("find", "manage", "delete"):
         return _about_agent(subject, action, object.id, state)
     if action == "create" and subject is not None and _takes_id(object):
         return Decision(False, f"the id {object.id} is kept for another conversation")
@@ -237,9 +237,11 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
 
 
 def _about_agent(subject: str | None, action: Action, id: str, state: State) -> Decision:
-    """Whether an agent is found, or its policies and entries are changed: by itself."""
+    """Whether an agent is found, its policies and entries are changed (by itself), or it is forgotten (by a person)."""
     if subject is None or (action == "manage" and subject == id):
         return _ALLOWED
+    if action == "delete":  # It could register again, and say that it belongs elsewhere.
+        return Decision(False, f"only a person may forget agent {id}")
     if action == "find" and finds(state.profile(subject), state.profile(id), state):
         return _ALLOWED
     is_hidden = action == "find"

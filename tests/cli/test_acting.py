@@ -50,6 +50,10 @@ OF_A_PERSON = [
     ["show", "team", "--at", "HEAD"],
     ["doctor"],
     ["purge", "--yes"],
+    ["validate"],
+    ["tokens", "list"],
+    ["tokens", "add", "anna"],
+    ["agents", "forget", "anna", "--yes"],
 ]
 #: Commands about all conversations.
 WITHOUT = [

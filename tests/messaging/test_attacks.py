@@ -128,3 +128,11 @@ def test_a_store_that_acts_for_an_agent_becomes_no_other(store: Store) -> None:
     assert (eve.beside().agent, eve.beside(agent="eve").agent) == ("eve", "eve")
     with pytest.raises(Refused):
         eve.beside(agent="anna")
+
+
+def test_an_agent_of_a_project_does_not_become_one_of_none(store: Store) -> None:
+    zed = store.agents.register("zed", "/home/api")
+    agents = store.beside(agent="zed").agents
+    with pytest.raises(Refused):
+        agents.forget("zed")
+    assert agents.register("zed").project == zed.project

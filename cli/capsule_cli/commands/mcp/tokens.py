@@ -34,8 +34,10 @@ def tokens_of(root: str) -> Tokens:
 
 
 def _tokens() -> Tokens:
-    from capsule import locate
+    from capsule import Refused, locate
 
+    if asked.as_ is not None:  # With a token one is any agent.
+        raise Refused(f"tokens are a person's, and not agent {asked.as_}'s", path="")
     return tokens_of(locate.find_store(asked.store))
 
 
