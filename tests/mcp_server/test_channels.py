@@ -149,6 +149,8 @@ async def test_notes_are_found_by_tags_and_words_and_by_those_that_are_allowed(s
         await done(anna, "notes", "write", text="the token rotates", tags=["ops"], session="s1")
         await done(anna, "notes", "write", text="the page is slow", tags=["web"])
         assert (await done(anna, "notes", "search", tags=["ops"]))["text"] == "the token rotates"
+        written = await anna.call_tool("notes", {"action": "write", "text": "three", "tags": ["a", "b c"]})
+        assert "tags: a; " in text(written)
         assert len(await done(anna, "notes", "search", tags=["ops", "web"], anyTag=True)) == 2
         assert await done(anna, "notes", "search", tags=["ops", "web"]) == []
         assert (await done(anna, "notes", "search", text="slow"))["text"] == "the page is slow"

@@ -268,7 +268,7 @@ def _fitting(mail: Iterable[Mail], forms: frozenset[str]) -> tuple[list[Message]
 
 def mentions(
     ctx: Context,
-    action: Literal["list", "done"],
+    action: Literal["list", "done"] = "list",
     message: Annotated[str, Field(description="For done: its id")] = "",
     state: Annotated[
         Literal["open", "unread", "read", "done", "all"], Field(description="For list. open: not done, read or unread")

@@ -188,7 +188,7 @@ def _seen(value: Any) -> Any:
             return visible(value)
         case dict():
             return {visible(key): _seen(part) for key, part in value.items()}
-        case list():
+        case list() | tuple():
             return [_seen(part) for part in value]
     return value
 
@@ -272,7 +272,7 @@ def _said(value: Any) -> str:
         case dict():
             said = (f"{word(name)}: {_said(part)}" for name, part in value.items() if part not in (None, "", False))
             return ", ".join(each for each in said if not each.endswith(": "))
-        case list():
+        case list() | tuple():
             return "; ".join(map(_said, value))
         case str():
             return word(value) if len(value) <= 40 else quoted(value, 300)
