@@ -45,13 +45,15 @@ def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
 
     Args:
         about: The metadata of the source.
-        id: The copy. Of a channel it is another channel, of a name of its own.
+        id: The copy. Of a channel it is another channel, of a name of its own; who made it lets nobody into a private
+            one, in which what was said by invitation stays with those who were invited.
     """
     fields = {name: about.get(name) for name in ("participants", "history")}
     if (channel := channel_in(about)) is None:
         return fields
     name = f"{channel.name[:_OF_EACH]}-{re.sub('[^a-z0-9]+', '-', id.lower())[:_OF_EACH].strip('-')}"
-    return fields | {"channel": channel._replace(name=name, is_default=False).as_json()}
+    access = "open" if channel.access == "open" else "private"
+    return fields | {"channel": channel._replace(name=name, access=access, is_default=False).as_json()}
 
 
 class Forks:

@@ -136,3 +136,14 @@ def test_an_agent_of_a_project_does_not_become_one_of_none(store: Store) -> None
     with pytest.raises(Refused):
         agents.forget("zed")
     assert agents.register("zed").project == zed.project
+
+
+@pytest.mark.parametrize("copy", [lambda store: store.forks.create(NEWS), lambda store: store.summaries.add(NEWS, "s")])
+def test_nobody_lets_others_into_a_copy_of_what_it_was_invited_to(store: Store, copy: Callable[[Store], Any]) -> None:
+    channel(store, NEWS, "anna", {"id": "eve", "joinedAt": EARLY, "invitedBy": "anna"}, access="members")
+    id = copy(store.beside(agent="eve")).id
+    invited = {"id": "carl", "joinedAt": NOW, "invitedBy": "eve"}
+    with pytest.raises(Refused):
+        edit(store, "eve", id, lambda document: document["metadata"]["participants"].append(invited))
+    assert store.channels.list(agent="carl")[0].id == NEWS
+    assert len(store.channels.list(agent="carl")) == 1
