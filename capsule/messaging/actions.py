@@ -125,6 +125,10 @@ def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, An
         return set()
     there, now = ([entry.get("id") for entry in each] for each in (old, new))
     kept = set(there) & set(now)
+    dated = {(entry.get("id"), entry.get("timestamp")) for entry in new if "updatedAt" in after}
+    dated -= {(entry.get("id"), entry.get("timestamp")) for entry in old}
+    if any(sortable(str(time)) > sortable(after["updatedAt"]) for _, time in dated):
+        return {"rewrite"}  # Who reads from a later time on would read from there.
     if [id for id in there if id in kept] != [id for id in now if id in kept]:
         return {"rewrite"}
     # The answers to a message that went name another parent, and say the same.

@@ -193,7 +193,8 @@ class Conversation:
         """
         if self._agent is not None:
             self.ensure_may("append")
-            if move or any("parent" in message for message in messages):
+            is_dated = not self._tries and any("timestamp" in message for message in messages)
+            if move or is_dated or any("parent" in message for message in messages):
                 self.ensure_may("rewrite")
             messages[:] = [signed(message, self._agent) for message in messages]
         if self._tries and (before := self._appended_before(messages)) is not None:

@@ -147,3 +147,23 @@ def test_nobody_lets_others_into_a_copy_of_what_it_was_invited_to(store: Store, 
         edit(store, "eve", id, lambda document: document["metadata"]["participants"].append(invited))
     assert store.channels.list(agent="carl")[0].id == NEWS
     assert len(store.channels.list(agent="carl")) == 1
+
+
+def _appends(store: Store) -> None:
+    store.beside(agent="eve").append("team", content="x", timestamp=NOW)
+
+
+def _edits(store: Store) -> None:
+    said = {"role": "user", "content": "x", "timestamp": NOW, "id": "new", "from": "eve"}
+    edit(store, "eve", "team", lambda document: document["history"].append(said))
+
+
+@pytest.mark.parametrize("write", [_appends, _edits])
+def test_no_message_is_of_a_later_time_and_shows_who_comes_back_what_was_said_meanwhile(
+    store: Store, write: Callable[[Store], None]
+) -> None:
+    make(store, "team", "anna", "eve")
+    with pytest.raises(Refused):
+        write(store)
+    make(store, "plan")
+    store.beside(agent="eve").append("plan", content="x", timestamp=NOW)
