@@ -7,11 +7,12 @@ end is acknowledged, no write that it let through is still under way.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
+from capsule.format.head import camel
 from capsule.messaging.policy import Object, ensure, in_scope, may
 
 if TYPE_CHECKING:
@@ -30,21 +31,24 @@ class Project:
         id: Its id.
         name: Its name, for people.
         path: The folder; None: unknown.
+        created_at: When its first agent was registered.
         last_active: The time when an agent of it was last registered, to a minute.
         links: By the id of another project: `direction` (`out`: the agents of this one see that one, `in`, `both`),
             `enabled`, `createdBy` and `createdAt`. A link counts while both projects have it.
+        metadata: What programs keep there.
     """
 
     id: str
     name: str
     path: str | None
+    created_at: str
     last_active: str
     links: Mapping[str, Mapping[str, Any]]
+    metadata: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
         """The project as `--json` prints it."""
-        about = {"id": self.id, "name": self.name, "path": self.path, "lastActive": self.last_active}
-        return about | {"links": dict(self.links)}
+        return {camel(name): value for name, value in asdict(self).items()}
 
 
 class Projects:
@@ -89,7 +93,13 @@ class Projects:
         if self._store.agent is not None:
             links = {other: links[other] for other in self._reached() if other in links}
         return Project(
-            id, document.get("name") or id, document.get("path"), document.get("lastActive") or "", dict(links)
+            id,
+            document.get("name") or id,
+            document.get("path"),
+            document.get("createdAt") or "",
+            document.get("lastActive") or "",
+            dict(links),
+            document.get("metadata") or {},
         )
 
     def link(self, a: str, b: str, *, direction: str = "both") -> Project:

@@ -85,6 +85,8 @@ def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_
         assert memory.agents.register("anna", folder).id == agent.id
         assert memory.agents.identity("anna", folder) == agent.id
     assert [project.path for project in memory.projects.list()] == ["/a", "/b"]
+    shown, there = memory.projects.get("a").as_json(), memory._directory.projects.read(memory.projects.get("a").id)
+    assert shown == {name: there.get(name, {}) for name in shown} and {"createdAt", "metadata"} <= shown.keys()
 
 
 def test_an_agent_without_a_project_gets_one_and_keeps_it(memory: Store) -> None:
