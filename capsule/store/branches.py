@@ -133,6 +133,8 @@ class Branches:
         """
         if message_id is None and not step:
             raise InvalidInput("give the message to switch to, or a step from the active one")
+        if message_id is not None and self._store.agent is not None:  # As in `Edits.message`.
+            message_id = self._store.find_message(id, message_id).id or message_id
         from capsule.format.tree.branches import target
 
         def act(conversation: Conversation) -> Switched:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from capsule import Refused, Store
+from capsule import NotFound, Refused, Store
 from capsule.format import codec
 from capsule.format.merge.clean_form import cleaned
 from capsule.store.reading import KIND
@@ -167,3 +167,12 @@ def test_no_message_is_of_a_later_time_and_shows_who_comes_back_what_was_said_me
         write(store)
     make(store, "plan")
     store.beside(agent="eve").append("plan", content="x", timestamp=NOW)
+
+
+@pytest.mark.parametrize("write", ["edit", "switch"])
+def test_a_change_names_no_message_that_the_agent_may_not_read(store: Store, write: str) -> None:
+    make(store, "team", "anna", {"id": "eve", "joinedAt": NOW})
+    eve = store.beside(agent="eve")
+    for which in ("@0", "team-first", "team-"):
+        with pytest.raises(NotFound):
+            eve.edits.message("team", which, "x") if write == "edit" else eve.branches.switch("team", which)
