@@ -9,7 +9,6 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.sample
 @pytest.mark.timeout(240)
 def test_the_demo_ends_with_as_many_messages_in_the_file_as_were_acknowledged(capsule: Any) -> None:
     process = capsule.start("demo")

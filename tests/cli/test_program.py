@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -291,6 +292,7 @@ OF_NEW_MESSAGES |= {"capsule.format.facts", "capsule.format.filters"}
 def test_starting_imports_nothing_heavy(capsule: Any, words: list[str]) -> None:
     capsule.new("A")
     capsule("agents", "register", "--as", "anna")
+    time.sleep(0.06)  # A file that is younger than 50 ms is read again by the next command.
     capsule("list")  # The index is built once, under a lock.
     script = (
         "import sys; from capsule_cli.app import main\n"

@@ -160,6 +160,7 @@ def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
     assert loaded & heavy == set()
 
 
+@pytest.mark.slow
 def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: Path) -> None:
     assert "nowhere" in agents("agents", "wake", "test", "--as", "bob", expect=1).stderr
     heard = tmp_path / "heard"

@@ -109,6 +109,7 @@ def test_watch_runs_a_command_for_each_change_and_survives_its_failure(capsule: 
     assert told[4] == told[5] and json.loads(told[4])["count"] == 1
 
 
+@pytest.mark.slow
 def test_a_change_too_long_for_the_environment_reaches_the_command_all_the_same(capsule: Any, tmp_path: Path) -> None:
     id = capsule.new("Plan", "--type", "group")
     log = tmp_path / "log"

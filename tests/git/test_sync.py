@@ -112,6 +112,7 @@ def closed_port() -> int:
         return one.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_a_remote_that_can_not_be_reached_is_no_error_and_gets_all_of_it_later(clones: Two, tmp_path: Path) -> None:
     anna, ben = clones
     remote, away, port = tmp_path / "remote.git", tmp_path / "unmounted.git", closed_port()
