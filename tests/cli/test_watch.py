@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def cursor_of(capsule: Any) -> str:
     return str(capsule("watch", "--print-cursor").line)
