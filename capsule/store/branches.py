@@ -133,8 +133,8 @@ class Branches:
         """
         if message_id is None and not step:
             raise InvalidInput("give the message to switch to, or a step from the active one")
-        if message_id is not None and self._store.agent is not None:  # As in `Edits.message`.
-            message_id = self._store.find_message(id, message_id).id or message_id
+        if message_id is not None:
+            message_id = self._store._named(id, message_id)
         from capsule.format.tree.branches import target
 
         def act(conversation: Conversation) -> Switched:
@@ -166,6 +166,8 @@ class Branches:
         """
         check_message({"role": "user", "content": content, **fields})
         from capsule.format.tree.branches import parent_id
+
+        message_id = self._store._named(id, message_id)
 
         def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
             place = find_message(history, message_id, id)
@@ -257,6 +259,7 @@ class Branches:
 
         Cost: reading and writing the whole file.
         """
+        message_id = self._store._named(id, message_id)
 
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
             place = find_message(history, message_id, id)

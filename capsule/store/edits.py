@@ -44,8 +44,7 @@ class Edits:
         Raises the errors of `append`. Cost: reading and writing the whole file.
         """
         check_message({"role": "user", "content": content})
-        if self._store.agent is not None:  # What it may not read is not named to it either.
-            message_id = self._store.find_message(id, message_id).id or message_id
+        message_id = self._store._named(id, message_id)
 
         def act(conversation: Conversation) -> dict[str, Any]:
             place = find_message(conversation.document()["history"], message_id, id)

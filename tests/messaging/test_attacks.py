@@ -169,10 +169,21 @@ def test_no_message_is_of_a_later_time_and_shows_who_comes_back_what_was_said_me
     store.beside(agent="eve").append("plan", content="x", timestamp=NOW)
 
 
-@pytest.mark.parametrize("write", ["edit", "switch"])
-def test_a_change_names_no_message_that_the_agent_may_not_read(store: Store, write: str) -> None:
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda eve, which: eve.edits.message("team", which, "x"),
+        lambda eve, which: eve.branches.switch("team", which),
+        lambda eve, which: eve.branches.revise("team", which, "x"),
+        lambda eve, which: eve.branches.remove("team", which),
+        lambda eve, which: eve.branches.remove("team", which, expected=["x"]),
+    ],
+)
+def test_a_change_names_no_message_that_the_agent_may_not_read(
+    store: Store, write: Callable[[Store, str], object]
+) -> None:
     make(store, "team", "anna", {"id": "eve", "joinedAt": NOW})
     eve = store.beside(agent="eve")
     for which in ("@0", "team-first", "team-"):
         with pytest.raises(NotFound):
-            eve.edits.message("team", which, "x") if write == "edit" else eve.branches.switch("team", which)
+            write(eve, which)
