@@ -91,7 +91,10 @@ class Directory:
         return self._state(subject, object, ids, {id: self.profile(id) for id in {subject, *ids}})
 
     def _state(self, subject: str, object: Object | None, ids: Iterable[str], profiles: dict[str, Profile]) -> State:
-        sight = self.sight(profiles[subject].project) if object is None or object.type == "channel" else frozenset()
+        project, channel = profiles[subject].project, object.channel if object is not None else None
+        reaches = channel is not None and (GLOBAL in (channel.scope, project) or channel.scope == project)
+        is_asked = object is None or (object.type == "channel" and not reaches)
+        sight = self.sight(project) if is_asked else frozenset()
         hidden = (id for id in ids if object is None and profiles[id].discoverable == "private")
         met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
         return State(profiles, sight, met)
