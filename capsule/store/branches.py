@@ -16,6 +16,7 @@ from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.appends import appended, check_key
+from capsule.store.edits import named
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
@@ -134,7 +135,7 @@ class Branches:
         if message_id is None and not step:
             raise InvalidInput("give the message to switch to, or a step from the active one")
         if message_id is not None:
-            message_id = self._store._named(id, message_id)
+            message_id = named(self._store, id, message_id)
         from capsule.format.tree.branches import target
 
         def act(conversation: Conversation) -> Switched:
@@ -167,7 +168,7 @@ class Branches:
         check_message({"role": "user", "content": content, **fields})
         from capsule.format.tree.branches import parent_id
 
-        message_id = self._store._named(id, message_id)
+        message_id = named(self._store, id, message_id)
 
         def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
             place = find_message(history, message_id, id)
@@ -259,7 +260,7 @@ class Branches:
 
         Cost: reading and writing the whole file.
         """
-        message_id = self._store._named(id, message_id)
+        message_id = named(self._store, id, message_id)
 
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
             place = find_message(history, message_id, id)

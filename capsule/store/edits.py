@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 Whose = Literal["own", "agent", "person"]
 
 
+def named(store: Store, id: str, message_id: str) -> str:
+    """How to name a message inside a write: an agent's words for it are taken from what it may read."""
+    return message_id if store.agent is None else store.find_message(id, message_id).id or message_id
+
+
 class Edits:
     """Changes of existing messages and files."""
 
@@ -44,7 +49,7 @@ class Edits:
         Raises the errors of `append`. Cost: reading and writing the whole file.
         """
         check_message({"role": "user", "content": content})
-        message_id = self._store._named(id, message_id)
+        message_id = named(self._store, id, message_id)
 
         def act(conversation: Conversation) -> dict[str, Any]:
             place = find_message(conversation.document()["history"], message_id, id)

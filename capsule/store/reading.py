@@ -284,10 +284,6 @@ class Reading:
         """
         return self.engine.ids(KIND)
 
-    def _named(self, id: str, message_id: str) -> str:
-        """How to name a message inside a write: an agent's words for it are taken from what it may read."""
-        return message_id if self.agent is None else self.find_message(id, message_id).id or message_id
-
     def find_message(self, id: str, message_id: str) -> Message:
         """Read one message. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
 
