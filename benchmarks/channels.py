@@ -22,7 +22,7 @@ from capsule.format.channels import Channel
 from capsule.format.members import Member
 from capsule.format.new import new_capsule
 from capsule.messaging import policy
-from capsule.messaging.cursors import cursor_at
+from capsule.messaging.mail.cursors import cursor_at
 
 __all__ = ["run"]
 

@@ -28,7 +28,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows
 from capsule import Store
 from capsule.format import codec
 from capsule.format.new import new_capsule
-from capsule.messaging.cursors import cursor_at
+from capsule.messaging.mail.cursors import cursor_at
 
 __all__ = ["run"]
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from capsule.format.models import Capsule, Message
     from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
     from capsule.locks.holder import HeldLock
-    from capsule.messaging.contacts import Agent, Contact
-    from capsule.messaging.mail import Heard, History, Inbox, InboxItem, Mail, Mention, Sent
-    from capsule.messaging.plans import Action, Plan
-    from capsule.messaging.projects import Project
+    from capsule.messaging.configuration.plans import Action, Plan
+    from capsule.messaging.mail.mail import Heard, History, Inbox, InboxItem, Mail, Mention, Sent
+    from capsule.messaging.people.contacts import Agent, Contact
+    from capsule.messaging.people.projects import Project
     from capsule.store.lists import Filter
     from capsule.store.locks import LockState
     from capsule.store.pages import Page
@@ -50,44 +50,44 @@ __version__ = "0.1.0"
 
 #: The module of each public name, imported on first use: the validation library alone takes 50 ms to import.
 _HOMES = {
-    "Action": "capsule.messaging.plans",
-    "Agent": "capsule.messaging.contacts",
+    "Action": "capsule.messaging.configuration.plans",
+    "Agent": "capsule.messaging.people.contacts",
     "Alternatives": "capsule.format.tree.branches",
     "Capsule": "capsule.format.models",
     "CapsuleError": "capsule.errors",
     "Change": "capsule.engines.changes",
     "Changes": "capsule.engines.changes",
-    "Contact": "capsule.messaging.contacts",
+    "Contact": "capsule.messaging.people.contacts",
     "Filter": "capsule.store.lists",
     "Found": "capsule.engines.index.search.hits",
     "GitFailed": "capsule.errors",
     "Head": "capsule.format.head",
-    "Heard": "capsule.messaging.mail",
+    "Heard": "capsule.messaging.mail.mail",
     "HeldLock": "capsule.locks.holder",
-    "History": "capsule.messaging.mail",
+    "History": "capsule.messaging.mail.mail",
     "Hit": "capsule.engines.index.search.hits",
-    "Inbox": "capsule.messaging.mail",
-    "InboxItem": "capsule.messaging.mail",
+    "Inbox": "capsule.messaging.mail.mail",
+    "InboxItem": "capsule.messaging.mail.mail",
     "InvalidDocument": "capsule.errors",
     "InvalidInput": "capsule.errors",
     "Listed": "capsule.engines.index.pages",
     "LockLost": "capsule.errors",
     "LockState": "capsule.store.locks",
     "Locked": "capsule.errors",
-    "Mail": "capsule.messaging.mail",
+    "Mail": "capsule.messaging.mail.mail",
     "Mark": "capsule.store.summaries",
-    "Mention": "capsule.messaging.mail",
+    "Mention": "capsule.messaging.mail.mail",
     "Message": "capsule.format.models",
     "NotFound": "capsule.errors",
     "Page": "capsule.store.pages",
-    "Plan": "capsule.messaging.plans",
+    "Plan": "capsule.messaging.configuration.plans",
     "Problem": "capsule.errors",
-    "Project": "capsule.messaging.projects",
+    "Project": "capsule.messaging.people.projects",
     "Refused": "capsule.errors",
     "Remedy": "capsule.errors",
     "Removal": "capsule.format.tree.branches",
     "Restored": "capsule.store.versions",
-    "Sent": "capsule.messaging.mail",
+    "Sent": "capsule.messaging.mail.mail",
     "Slot": "capsule.format.tree.branches",
     "Standing": "capsule.store.summaries",
     "Stats": "capsule.engines.index.stats",

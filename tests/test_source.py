@@ -31,7 +31,11 @@ RUNS_GIT = "capsule.git.program"
 #: The rooms above the engines: they reach documents through an engine, and never use files or processes themselves.
 ABOVE_ENGINES = ("capsule.store", "capsule.locks", "capsule.messaging", "capsule.watch", "capsule.maintenance")
 #: These reach other programs and the folders of projects, and no document.
-BEYOND_THE_STORE = ("capsule.messaging.doorbells", "capsule.messaging.frontmatter", "capsule.messaging.notices")
+BEYOND_THE_STORE = (
+    "capsule.messaging.doorbells",
+    "capsule.messaging.configuration.frontmatter",
+    "capsule.messaging.notices",
+)
 #: Modules that they never import, not even in functions.
 OF_THE_MACHINE = {"io", "mmap", "pathlib", "shutil", "sqlite3", "stat", "subprocess", "tempfile"}
 MOST_LINES = 400

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from capsule.mcp_server.stores import Stores
-    from capsule.messaging.delivery import Messages
-    from capsule.messaging.mail import Mail
+    from capsule.messaging.mail.delivery import Messages
+    from capsule.messaging.mail.mail import Mail
     from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
@@ -59,7 +59,7 @@ class Reader:
     def messages(self) -> Messages:
         """What the client listens with: its next call acknowledges what the last one gave."""
         if self._messages is None:
-            from capsule.messaging.delivery import Messages
+            from capsule.messaging.mail.delivery import Messages
 
             self._messages = Messages(self._store)
         return self._messages

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
-    from capsule.messaging.agents import Agents
     from capsule.messaging.channels import Channels
-    from capsule.messaging.configuration import Configuration
+    from capsule.messaging.configuration.configuration import Configuration
     from capsule.messaging.conversations import Groups
-    from capsule.messaging.delivery import Messages
-    from capsule.messaging.directory import Directory
+    from capsule.messaging.mail.delivery import Messages
     from capsule.messaging.notes import Notes
-    from capsule.messaging.projects import Projects
+    from capsule.messaging.people.agents import Agents
+    from capsule.messaging.people.directory import Directory
+    from capsule.messaging.people.projects import Projects
     from capsule.settings import Settings
     from capsule.store.attributes import Titles
     from capsule.store.branches import Branches
@@ -95,13 +95,13 @@ class Store(Writing):
     versions: Versions = offered("capsule.store.versions", "Versions")
     conflicts: Conflicts = offered("capsule.store.conflicts", "Conflicts")
     incoming: Incoming = offered("capsule.store.incoming", "Incoming")
-    agents: Agents = offered("capsule.messaging.agents", "Agents")
-    projects: Projects = offered("capsule.messaging.projects", "Projects")
+    agents: Agents = offered("capsule.messaging.people.agents", "Agents")
+    projects: Projects = offered("capsule.messaging.people.projects", "Projects")
     groups: Groups = offered("capsule.messaging.conversations", "Groups")
     channels: Channels = offered("capsule.messaging.channels", "Channels")
-    messages: Messages = offered("capsule.messaging.delivery", "Messages")
+    messages: Messages = offered("capsule.messaging.mail.delivery", "Messages")
     notes: Notes = offered("capsule.messaging.notes", "Notes")
-    configuration: Configuration = offered("capsule.messaging.configuration", "Configuration")
+    configuration: Configuration = offered("capsule.messaging.configuration.configuration", "Configuration")
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class Store(Writing):
 
     @cached_property
     def _directory(self) -> Directory:
-        from capsule.messaging.directory import Directory
+        from capsule.messaging.people.directory import Directory
 
         return Directory(self._whole) if self._main_store is None else self._main_store._directory
 

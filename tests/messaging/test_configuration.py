@@ -11,7 +11,7 @@ import pytest
 
 from capsule import NotFound, Refused, Store, settings
 from capsule.format.projects import project_id
-from capsule.messaging.plans import Plan, state_of
+from capsule.messaging.configuration.plans import Plan, state_of
 
 A, B = project_id("/a"), project_id("/b")
 
@@ -302,7 +302,7 @@ def test_an_apply_that_was_cut_short_can_be_rolled_back(store: Store, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("capsule.messaging.agents.Agents.policy", dies)
+        patch.setattr("capsule.messaging.people.agents.Agents.policy", dies)
         with pytest.raises(KeyboardInterrupt):
             config.apply(plan)
     store.agents.forget("bob")

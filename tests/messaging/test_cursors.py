@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.messaging.cursors import Ids, cursor_at, first_unread
+from capsule.messaging.mail.cursors import Ids, cursor_at, first_unread
 
 
 def ids_of(history: list[str]) -> Ids:

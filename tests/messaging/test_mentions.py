@@ -12,7 +12,7 @@ import pytest
 from capsule import InvalidInput, NotFound, Store
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
-from capsule.messaging.mentions import mentioned
+from capsule.messaging.mail.mentions import mentioned
 from tests.messaging.making import EARLY, LATE, channel, set_fields
 
 CHANNEL = "channel_global_api"

@@ -29,7 +29,7 @@ from capsule.messaging.conversations import direct_id
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capsule.messaging.mail import Mail
+    from capsule.messaging.mail.mail import Mail
     from capsule.store.store import Store
 
 #: Characters of the longest cursor: it names a message of each conversation that a hundred messages are in.

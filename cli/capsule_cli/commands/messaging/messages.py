@@ -20,7 +20,7 @@ from capsule_cli.shared.output import answer, in_terminal, listing, one_line, ou
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
-    from capsule.messaging.mail import Mail, Sent
+    from capsule.messaging.mail.mail import Mail, Sent
 
 commands = typer.Typer()
 group = typer.Typer(no_args_is_help=True)

@@ -17,13 +17,13 @@ from capsule import timestamps
 from capsule.engines.index.participation import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
-from capsule.messaging.cursors import cursor_at, first_unread, key_of, named_by, parts_in
 from capsule.messaging.doorbells import registry as doorbells
+from capsule.messaging.mail.cursors import cursor_at, first_unread, key_of, named_by, parts_in
 
 if TYPE_CHECKING:
-    from capsule.messaging.cursors import Part
-    from capsule.messaging.documents import Document
-    from capsule.messaging.mail import Mail
+    from capsule.messaging.mail.cursors import Part
+    from capsule.messaging.mail.mail import Mail
+    from capsule.messaging.people.documents import Document
     from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")

@@ -23,8 +23,8 @@ from capsule.format.channels import channel_id, check_channel_name
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.format.projects import GLOBAL, project_id
 from capsule.ids import folder_ids
-from capsule.messaging.frontmatter import AgentFile, agents_in
-from capsule.messaging.plans import Action, Key, Kind, Plan, state_of
+from capsule.messaging.configuration.frontmatter import AgentFile, agents_in
+from capsule.messaging.configuration.plans import Action, Key, Kind, Plan, state_of
 
 if TYPE_CHECKING:
     from capsule.store.store import Store

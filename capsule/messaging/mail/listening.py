@@ -12,13 +12,13 @@ from heapq import merge
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, NotFound, Refused
-from capsule.messaging.cursors import Part
-from capsule.messaging.unread import mail_at
+from capsule.messaging.mail.cursors import Part
+from capsule.messaging.mail.unread import mail_at
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
-    from capsule.messaging.mail import Mail
-    from capsule.messaging.unread import Seat, Unread
+    from capsule.messaging.mail.mail import Mail
+    from capsule.messaging.mail.unread import Seat, Unread
     from capsule.store.store import Store
 
 #: By conversation, the place of the first message that was not given.

@@ -17,7 +17,7 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.kinds import AGENT
 from capsule.format.projects import GLOBAL, project_id
 from capsule.messaging.conversations import direct_id
-from capsule.messaging.documents import AgentDocuments, Document, ProjectDocuments
+from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
 from capsule.messaging.policy import Object, Profile, State, may
 
 if TYPE_CHECKING:

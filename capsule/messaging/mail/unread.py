@@ -17,9 +17,9 @@ from capsule.engines.index.participation import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format import codec
 from capsule.messaging import policy
-from capsule.messaging.cursors import Part, first_unread, parts_in
-from capsule.messaging.mail import Inbox, InboxItem, Mail, Mention
-from capsule.messaging.mentions import Interest
+from capsule.messaging.mail.cursors import Part, first_unread, parts_in
+from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
+from capsule.messaging.mail.mentions import Interest
 from capsule.store.reading import KIND
 from capsule.timestamps import ms_of
 

@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.messaging.cursors import part_named
-from capsule.messaging.listening import Asked, Listener, Places
-from capsule.messaging.mail import Heard, History, Inbox, Mail, Mention
-from capsule.messaging.mentions import KINDS
-from capsule.messaging.receipts import Receipts, marks_in
-from capsule.messaging.sending import Sending
-from capsule.messaging.unread import Unread
+from capsule.messaging.mail.cursors import part_named
+from capsule.messaging.mail.listening import Asked, Listener, Places
+from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
+from capsule.messaging.mail.mentions import KINDS
+from capsule.messaging.mail.receipts import Receipts, marks_in
+from capsule.messaging.mail.sending import Sending
+from capsule.messaging.mail.unread import Unread
 
 if TYPE_CHECKING:
     from capsule.store.store import Store

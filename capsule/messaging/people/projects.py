@@ -16,7 +16,7 @@ from capsule.format.head import camel
 from capsule.messaging.policy import Object, ensure, in_scope, may
 
 if TYPE_CHECKING:
-    from capsule.messaging.documents import Document
+    from capsule.messaging.people.documents import Document
     from capsule.store.store import Store
 
 #: How a link is called at its other end.

@@ -21,10 +21,10 @@ from capsule.format.projects import GLOBAL, new_project, project_id
 from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.consent import DISCOVERABLE, DM_POLICIES, consent
-from capsule.messaging.contacts import Agent, Contact
-from capsule.messaging.documents import Document
+from capsule.messaging.people.contacts import Agent, Contact
+from capsule.messaging.people.documents import Document
+from capsule.messaging.people.presence import Presence
 from capsule.messaging.policy import Object, Profile, ensure, may
-from capsule.messaging.presence import Presence
 
 if TYPE_CHECKING:
     from capsule.store.store import Store

@@ -17,12 +17,12 @@ from capsule.format.canonical import order_message
 from capsule.format.message import check_message
 from capsule.messaging import notices, policy
 from capsule.messaging.conversations import direct_id, ensure_direct
-from capsule.messaging.cursors import first_unread, key_of, parts_of
-from capsule.messaging.documents import KIND_OF_HOMES
 from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.mail import Sent
-from capsule.messaging.mentions import EVERYBODY, KINDS, Interest, mentioned
-from capsule.messaging.unread import TYPES
+from capsule.messaging.mail.cursors import first_unread, key_of, parts_of
+from capsule.messaging.mail.mail import Sent
+from capsule.messaging.mail.mentions import EVERYBODY, KINDS, Interest, mentioned
+from capsule.messaging.mail.unread import TYPES
+from capsule.messaging.people.documents import KIND_OF_HOMES
 from capsule.store.appends import appended, keyed_message
 
 if TYPE_CHECKING:

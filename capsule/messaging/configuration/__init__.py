@@ -1,0 +1,1 @@
+"""What files declare, and what of it is done."""

@@ -1,0 +1,1 @@
+"""Messages: sent, heard, read."""

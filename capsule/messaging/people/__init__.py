@@ -1,0 +1,1 @@
+"""Who there is: agents and projects."""
