@@ -210,13 +210,13 @@ class FileStorage:
     def ids(self, kind: str) -> list[str]:
         """The ids of all documents of a kind, sorted. Costs listing a directory."""
         directory = self.layout.documents(kind)
-        if kind not in self._checked:
-            self._check(kind)
         with whole_files.naming(directory, "list"):
             try:
                 names = self.sys.listdir(directory)
             except FileNotFoundError:
                 return []
+        if kind not in self._checked:
+            self._check(kind)
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
     def scan(self, kind: str) -> Iterator[Scanned]:
