@@ -10,7 +10,6 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -51,7 +50,6 @@ def main() -> int:
     parent = asked.directory or environment.disk_directory()
     progress = tables.progress(quiet=not sys.stderr.isatty())
     reports: dict[str, Report] = {}
-    start = time.monotonic()
     modules = {name: import_module(f"benchmarks.{name}") for name in works}  # A missing name fails now.
     kept = _HERE.parent / "build" / "benchmarks" / ("quick" if asked.quick else "full")
     kept.mkdir(parents=True, exist_ok=True)
@@ -70,7 +68,7 @@ def main() -> int:
             shutil.rmtree(directory, ignore_errors=True)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
-    about = environment.record(parent, quick=asked.quick, seconds=time.monotonic() - start)
+    about = environment.record(parent, quick=asked.quick)
     if asked.json:
         sys.stdout.write(tables.as_json(about, reports))
     else:

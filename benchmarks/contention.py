@@ -202,7 +202,7 @@ def _bars(of_case: dict[str, Run]) -> list[Bar]:
             "at least 1.5x of sqlite3's (WAL, FULL)",
             f"{times(ratio)} ({ours.rate:,.0f} and {full.rate:,.0f} a second)",
             ratio >= 1.5,
-            "writers share their flushes, but each has to notice that the mutex is free, and what Python does takes "
+            "each writer has to notice that the mutex is free, and what Python does takes "
             "its time on as many cores as there are",
         ),
         Bar(
