@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +180,8 @@ class CapsuleServer(MCPServer[Any]):
         try:
             result = await super().call_tool(name, arguments, context)
             if context is not None and isinstance(result, CallToolResult):
-                self._tell_repeated(name, arguments, store_of(context), result)
+                with suppress(CapsuleError):  # A server that stops has no store any more, and remembers no call.
+                    self._tell_repeated(name, arguments, store_of(context), result)
             return result
         except ToolError as error:
             from capsule.mcp_server import errors
