@@ -69,7 +69,7 @@ def sees(engine: Engine, change: Change) -> bool:
 
 
 class AgentView:
-    """An engine as an agent sees it. See `Engine`; what is not here is as the engine has it.
+    """An engine as an agent sees it. See `Engine`; what is not here it has not, but for `HANDED_ON`.
 
     Args:
         agent: The agent.
@@ -221,7 +221,7 @@ class AgentView:
 
 
 class IndexView:
-    """The index as an agent sees it. See `Index`; what is not here is as the index has it."""
+    """The index as an agent sees it. See `Index`; what is not here it has not, but for `HANDED_ON_BY_THE_INDEX`."""
 
     def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self._agent = agent
