@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from mcp_types import Completion, CompletionArgument, PromptReference, ResourceTemplateReference
 
+from capsule.fence import visible
 from capsule.format import schema
 from capsule.mcp_server.resources import DIRECTORY
-from capsule.mcp_server.tools.fence import visible
 from capsule.store.lists import Filter
 
 if TYPE_CHECKING:

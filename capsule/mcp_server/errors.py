@@ -13,8 +13,8 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from pydantic import ValidationError
 
 from capsule.errors import Action, CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
+from capsule.fence import quoted, visible, word
 from capsule.locks.policy import holder_details
-from capsule.mcp_server.tools.fence import quoted, visible, word
 
 #: How much of an argument an error repeats, and how long it is at most, in characters.
 _ECHO, _LONGEST = 80, 2000

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
+from capsule.fence import quoted, word
 from capsule.format.references import one_of
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import pages
-from capsule.mcp_server.tools.fence import quoted, word
 from capsule.mcp_server.tools.reading import BUDGET, page_text
 from capsule.mcp_server.tools.results import about, conversation_of
 from capsule.store.lists import Filter

@@ -15,9 +15,9 @@ from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
 from capsule.errors import NotFound
+from capsule.fence import escaped, visible
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.fence import escaped, visible
 from capsule.store.lists import Filter
 
 if TYPE_CHECKING:

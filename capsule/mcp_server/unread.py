@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from capsule.errors import CapsuleError
-from capsule.mcp_server.tools.fence import word
+from capsule.fence import word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

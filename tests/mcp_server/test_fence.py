@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.mcp_server.tools.fence import Fence, escaped, quoted, visible, word
+from capsule.fence import Fence, escaped, quoted, visible, word
 from tests.mcp_server.talking import data, talking
 
 pytestmark = pytest.mark.anyio
@@ -103,7 +103,7 @@ async def test_the_name_of_a_file_that_is_no_capsule_is_quoted(store: Store, roo
 
 def test_a_mark_that_a_text_holds_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = iter(["aaaaaa", "bbbbbbbbbbbbbbbb"])
-    monkeypatch.setattr("capsule.mcp_server.tools.fence.secrets.token_hex", lambda n: next(marks))
+    monkeypatch.setattr("capsule.fence.secrets.token_hex", lambda n: next(marks))
     assert Fence(["it knows aaaaaa"]).mark == "bbbbbbbbbbbbbbbb"
 
 

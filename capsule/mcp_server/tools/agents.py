@@ -12,9 +12,9 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
+from capsule.fence import many, quoted, word
 from capsule.format.projects import GLOBAL
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.fence import many, quoted, word
 from capsule.mcp_server.tools.forms import forms_of
 from capsule.mcp_server.tools.messaging import Other
 from capsule.mcp_server.tools.results import MESSAGES, Answer, Rows, answer, fitting, rows

@@ -12,8 +12,8 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
+from capsule.fence import quoted, word
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.fence import quoted, word
 from capsule.mcp_server.tools.messaging import Agents
 from capsule.mcp_server.tools.results import Answer, Rows, answer, rows
 

@@ -16,9 +16,9 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.errors import InvalidInput
+from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import reader_of, store_of
 from capsule.mcp_server.tools.budget import within
-from capsule.mcp_server.tools.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.tools.forms import forms_of
 from capsule.mcp_server.tools.results import MESSAGES as _BUDGET
 from capsule.mcp_server.tools.results import Answer, Rows, answer, fitting, rows

@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
+from capsule.fence import visible, word
 from capsule.mcp_server.tools.budget import tokens, within
-from capsule.mcp_server.tools.fence import visible, word
 from capsule.mcp_server.tools.results import Message, Page, servers_of
 
 if TYPE_CHECKING:

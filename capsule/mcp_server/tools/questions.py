@@ -18,11 +18,11 @@ from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, ConfigDict, Field
 
 from capsule.errors import InvalidDocument, InvalidInput
+from capsule.fence import many, quoted, word
 from capsule.format.references import find_message
 from capsule.mcp_server.access import access_of
 from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.fence import many, quoted, word
 from capsule.store.edits import whose
 
 if TYPE_CHECKING:

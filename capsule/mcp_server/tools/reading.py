@@ -14,9 +14,9 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.errors import InvalidInput
+from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import pages
-from capsule.mcp_server.tools.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.tools.forms import forms_of
 from capsule.mcp_server.tools.results import (
     Changed,

@@ -1,8 +1,8 @@
 """What the tools answer: models of the structured content, and how one becomes a result.
 
 What must stay true: a tool answers the same as structured content and as text, and the client gets the one or the
-other (see `forms`); stored text is marked as such in the text, and nothing is hidden in either (see `fence`); what is
-absent is left out.
+other (see `forms`); stored text is marked as such in the text, and nothing is hidden in either (see `capsule.fence`);
+what is absent is left out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from capsule.fence import quoted, visible, word
 from capsule.mcp_server.errors import holder
 from capsule.mcp_server.tools.budget import tokens
-from capsule.mcp_server.tools.fence import quoted, visible, word
 from capsule.mcp_server.tools.forms import forms_of
 
 if TYPE_CHECKING:

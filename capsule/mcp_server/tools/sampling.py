@@ -21,9 +21,9 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
+from capsule.fence import Fence, quoted, visible, word
 from capsule.mcp_server.errors import Told
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.fence import Fence, quoted, visible, word
 from capsule.store.summaries import Mark
 
 if TYPE_CHECKING:

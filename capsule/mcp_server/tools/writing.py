@@ -14,10 +14,10 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.errors import InvalidInput
+from capsule.fence import visible, word
 from capsule.mcp_server.access import access_of, author, written_by
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import questions
-from capsule.mcp_server.tools.fence import visible, word
 from capsule.mcp_server.tools.questions import Edited, Standing, Yes, agreed
 from capsule.mcp_server.tools.reading import Id, Role
 from capsule.mcp_server.tools.results import (

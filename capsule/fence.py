@@ -11,8 +11,8 @@ variation selector behind a character that has variants, and a joiner within a w
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 import unicodedata
 from collections.abc import Iterable
 
@@ -103,9 +103,9 @@ class Fence:
 
     def __init__(self, texts: Iterable[str]) -> None:
         texts = list(texts)
-        mark = secrets.token_hex(3)
+        mark = os.urandom(3).hex()
         while any(mark in text for text in texts):
-            mark = secrets.token_hex(8)
+            mark = os.urandom(8).hex()
         self.mark = mark
 
     def around(self, texts: Iterable[tuple[str, str]]) -> str:
