@@ -102,8 +102,8 @@ async def test_the_name_of_a_file_that_is_no_capsule_is_quoted(store: Store, roo
 
 
 def test_a_mark_that_a_text_holds_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    marks = iter(["aaaaaa", "bbbbbbbbbbbbbbbb"])
-    monkeypatch.setattr("capsule.fence.secrets.token_hex", lambda n: next(marks))
+    marks = iter([b"\xaa" * 3, b"\xbb" * 8])
+    monkeypatch.setattr("capsule.fence.os.urandom", lambda n: next(marks))
     assert Fence(["it knows aaaaaa"]).mark == "bbbbbbbbbbbbbbbb"
 
 
