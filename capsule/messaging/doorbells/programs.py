@@ -6,7 +6,7 @@ starts programs and sends requests is loaded when it is used: a hook loads the d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Seconds that a doorbell may take.
@@ -34,14 +34,21 @@ def run(words: Sequence[str], text: str = "") -> bool:
     return True
 
 
-def post(url: str, body: dict[str, Any]) -> int:
-    """Send JSON to an http or https address; the status of the answer, 2xx. Raises OSError, as URLError is one."""
+def post(url: str, body: dict[str, Any] | bytes, headers: Mapping[str, str] | None = None) -> int:
+    """Send JSON to an http or https address; the status of the answer, 2xx. Raises OSError, as URLError is one.
+
+    Args:
+        url: The address.
+        body: The JSON, or the bytes that it is.
+        headers: More headers.
+    """
     from urllib.request import Request, urlopen
 
     import orjson
 
     if not url.startswith(("http://", "https://")):
         raise OSError(f"{url} is neither http nor https")
-    request = Request(url, orjson.dumps(body), {"content-type": "application/json"}, method="POST")
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    request = Request(url, data, {"content-type": "application/json", **(headers or {})}, method="POST")
     with urlopen(request, timeout=LIMIT_S) as answer:
         return int(answer.status)

@@ -20,7 +20,7 @@ SETTINGS_NAME = "capsule.toml"
 DERIVED_NAME = ".capsule"
 #: Kinds of this machine only, such as how to wake an agent here: in `.capsule/`, never committed. A file that the store
 #: did not write counts as missing: what it says may be run, and a repository can carry one.
-LOCAL = frozenset({"doorbells", "homes"})
+LOCAL = frozenset({"doorbells", "homes", "webhooks"})
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
 
 
