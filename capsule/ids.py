@@ -16,6 +16,8 @@ from capsule.errors import InvalidInput
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _MAX_BYTES = 128
+_FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f\ud800-\udfff]+")
+_MAX_FILE_NAME_BYTES = 200
 
 #: The namespaces of the deterministic ids. They are part of the format: changing one changes ids.
 _MESSAGES = uuid.UUID("5f0c9a52-7e0b-5b0e-9f0f-6a9f7c1d2e31")
@@ -40,6 +42,17 @@ def check_id(text: str) -> str:
         raise InvalidInput(
             f"{shown!r} is no id: an id starts with a letter or digit, continues with letters, digits and "
             f". _ @ -, and has at most {_MAX_BYTES} bytes"
+        )
+    return text
+
+
+def check_file_name(text: str) -> str:
+    """`text`, if a file in a folder of the store may be called so: a name and no path, of at most 200 bytes, which
+    begins with no dot. Raises InvalidInput."""
+    if _FILE_NAME.fullmatch(text) is None or len(text.encode("utf-8", "replace")) > _MAX_FILE_NAME_BYTES:
+        raise InvalidInput(
+            f"{text[:60]!r} is no name of a file: it has no slash and no control character, begins with no dot, "
+            f"and has at most {_MAX_FILE_NAME_BYTES} bytes"
         )
     return text
 

@@ -243,6 +243,46 @@ class Engine(Protocol):
     def tracker(self) -> Tracker | None:
         """A tracker that waits for changes of conversations; None: the system gives no notices."""
 
+    # -- Beside the documents --------------------------------------------------------------------------------------
+
+    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """Keep a file that is no document, durably; the same file again changes nothing.
+
+        Args:
+            kind: `inbox` or `outbox` of a session, or `attachments`, which belong to all.
+            id: The session; of an attachment its name.
+            name: The file's name in its folder.
+            data: What it holds.
+
+        Returns: its path, or its kind, id and name.
+
+        Raises:
+            Refused: A file of this name has another content, or the system did not permit it.
+            InvalidInput: This is no name of a file.
+        """
+
+    def file(self, kind: str, id: str, name: str) -> bytes:
+        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no regular file."""
+
+    def files(self, kind: str, id: str) -> list[str]:
+        """The names of these files of one session, sorted; of `attachments` all."""
+
+    def beat(self, kind: str, id: str) -> None:
+        """Note that whoever works for a document of a kind is at work now. It is not durable."""
+
+    def beaten(self, kind: str, id: str) -> str | None:
+        """The time of the last `beat`, by the clock of the store; None: there was none."""
+
+    def hold(self, name: str, timeout_s: float | None) -> AbstractContextManager[None]:
+        """A lock of this machine by its name, which one process and thread has; it goes with the process.
+
+        Args:
+            name: The lock's name, as an id.
+            timeout_s: How long to wait for it, in seconds; None: for ever.
+
+        Raises StoreBusy, which names the holder if that is known.
+        """
+
     # -- Trash -----------------------------------------------------------------------------------------------------
 
     def trash(self, kind: str) -> list[Trashed]:

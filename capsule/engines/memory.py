@@ -9,17 +9,18 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
+from capsule.engines.files.disk.layout import FOLDERS
 from capsule.engines.files.protocols import Interfered, Trashed
 from capsule.engines.interface import CONVERSATIONS, Document
 from capsule.engines.memory_source import MemorySource, MemoryTracker
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
 from capsule.errors import NotFound, Refused, Remedy, StoreBusy
 from capsule.format import codec
-from capsule.ids import check_id
+from capsule.ids import check_file_name, check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
@@ -42,6 +43,8 @@ class MemoryEngine:
         self._documents: dict[tuple[str, str], Stored] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._trash: dict[str, tuple[Trashed, str, bytes]] = {}
+        self._files: dict[tuple[str, str], bytes] = {}
+        self._beats: dict[tuple[str, str], str] = {}
         self._instances: dict[str, dict[str, Any]] = {}
         self._trackers: weakref.WeakSet[MemoryTracker] = weakref.WeakSet()
         self._serial = 0
@@ -51,17 +54,19 @@ class MemoryEngine:
 
     @contextmanager
     def _exclusive(self, kind: str, id: str) -> Iterator[Stored | None]:
+        with self._locked(kind, id, self._timeout_s, self.name(kind, id)):
+            yield self._documents.get((kind, id))
+
+    @contextmanager
+    def _locked(self, kind: str, id: str, timeout_s: float | None, name: str) -> Iterator[None]:
         check_id(id)
         with self._guard:
             lock = self._locks.setdefault((kind, id), threading.Lock())
-        if not lock.acquire(timeout=self._timeout_s):
-            raise StoreBusy(
-                f"{self.name(kind, id)} has been locked by a writer for more than {self._timeout_s:g} s; try again",
-                id=id,
-                holder=f"another thread of process {os.getpid()}",
-            )
+        if not lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            holder = f"another thread of process {os.getpid()}"
+            raise StoreBusy(f"{name} has been held by {holder} for more than {timeout_s:g} s", id=id, holder=holder)
         try:
-            yield self._documents.get((kind, id))
+            yield
         finally:
             lock.release()
 
@@ -201,6 +206,42 @@ class MemoryEngine:
         with self._guard:
             self._trackers.add(tracker)
         return tracker
+
+    # -- Beside the documents --------------------------------------------------------------------------------------
+
+    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """See `Engine.keep_file`."""
+        if self._files.setdefault(self._place(kind, id, name), data) != data:
+            raise Refused(f"{kind}/{id}/{name} is there already, with another content; choose another name", path="")
+        return f"{kind}/{id}/{name}"
+
+    def file(self, kind: str, id: str, name: str) -> bytes:
+        """See `Engine.file`."""
+        try:
+            return self._files[self._place(kind, id, name)]
+        except KeyError:
+            raise NotFound(f"there is no {kind}/{id}/{name}", id=name) from None
+
+    def files(self, kind: str, id: str) -> list[str]:
+        """See `Engine.files`."""
+        with self._guard:
+            return sorted(name for folder, name in self._files if folder == FOLDERS[kind].format(check_id(id)))
+
+    @staticmethod
+    def _place(kind: str, id: str, name: str) -> tuple[str, str]:
+        return FOLDERS[kind].format(check_id(id)), check_file_name(name)
+
+    def beat(self, kind: str, id: str) -> None:
+        """See `Engine.beat`."""
+        self._beats[kind, check_id(id)] = timestamps.now()
+
+    def beaten(self, kind: str, id: str) -> str | None:
+        """See `Engine.beaten`."""
+        return self._beats.get((kind, check_id(id)))
+
+    def hold(self, name: str, timeout_s: float | None) -> AbstractContextManager[None]:
+        """See `Engine.hold`."""
+        return self._locked("hold", name, timeout_s, name)
 
     # -- Trash and instances ---------------------------------------------------------------------------------------
 

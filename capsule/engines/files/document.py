@@ -304,7 +304,7 @@ class HeldDocument:
                 self._storage.clear_temporary(self._kind, self.id)
                 fd = written_new()
             except FileNotFoundError:
-                layout.ensure_directory(self.sys, layout.documents(self._kind))
+                layout.ensure(self.sys, layout.directory(self._kind, self.id))
                 fd = written_new()
         except OSError as error:
             raise self._refused(error, "write") from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from capsule.engines.files.beside import BesideDocuments
 from capsule.engines.files.disk.layout import LOCAL
 from capsule.engines.files.external_edits import STEP_NS, decoded, forget_texts, settle
 from capsule.engines.files.protocols import Interfered, Known, Signature, Tracker, Trashed
@@ -49,7 +50,7 @@ def files_of(engine: Engine, what: str = "this") -> FileStorage:
     raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
 
 
-class FilesEngine:
+class FilesEngine(BesideDocuments):
     """The documents of one store as files. See `Engine`. Several threads may use it.
 
     Args:

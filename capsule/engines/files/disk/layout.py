@@ -21,6 +21,10 @@ DERIVED_NAME = ".capsule"
 #: Kinds of this machine only, such as how to wake an agent here: in `.capsule/`, never committed. A file that the store
 #: did not write counts as missing: what it says may be run, and a repository can carry one.
 LOCAL = frozenset({"doorbells", "homes", "webhooks"})
+#: Kinds of which all documents with one id share a directory, and are called in it as their kind: the directory above.
+NESTED = {"inbound": "sessions", "outbound": "sessions"}
+#: Where the files of a kind lie that are no documents; `attachments` belong to all.
+FOLDERS = {"inbox": "sessions/{}/inbox", "outbox": "sessions/{}/outbox", "attachments": "attachments"}
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
 
 
@@ -44,18 +48,43 @@ class Layout(NamedTuple):
         return 0o777 if self.shared else 0o700
 
     def documents(self, kind: str) -> str:
-        return f"{self.root}/{DERIVED_NAME}/{kind}" if kind in LOCAL else f"{self.root}/{kind}"
+        """The directory that all documents of a kind lie in, or below."""
+        return f"{self.root}/{DERIVED_NAME}/{kind}" if kind in LOCAL else f"{self.root}/{NESTED.get(kind, kind)}"
+
+    def directory(self, kind: str, id: str) -> str:
+        """The directory that a document lies in."""
+        return f"{self.root}/{NESTED[kind]}/{id}" if kind in NESTED else self.documents(kind)
 
     def document(self, kind: str, id: str) -> str:
-        return f"{self.documents(kind)}/{check_id(id)}.json"
+        return f"{self.directory(kind, check_id(id))}/{kind if kind in NESTED else id}.json"
 
     def temporary(self, kind: str, id: str) -> str:
         """The name a new version is written under; whoever holds the document's mutex owns it."""
-        return f"{self.documents(kind)}/.{id}.tmp"
+        return f"{self.directory(kind, id)}/.{kind if kind in NESTED else id}.tmp"
+
+    def folder(self, kind: str, id: str) -> str:
+        """The directory of the files of a kind that are no documents."""
+        return f"{self.root}/{FOLDERS[kind].format(check_id(id))}"
 
     def derived(self, *parts: str) -> str:
         """A path in `.capsule/`, for a message; to reach what is there, ask a `Directory`."""
         return "/".join((self.root, DERIVED_NAME, *parts))
+
+    def check(self, sys: Syscalls, path: str) -> None:
+        """Raise Refused when a directory of the store, or one around it, is a symlink. One that is missing will do."""
+        for above in self._down_to(path):
+            refuse_symlink(sys, above)
+
+    def ensure(self, sys: Syscalls, path: str) -> None:
+        """Make a directory of the store, and those around it, durably. Raises as `check`."""
+        for above in self._down_to(path):
+            refuse_symlink(sys, above)
+            self.ensure_directory(sys, above)
+
+    def _down_to(self, path: str) -> list[str]:
+        """The directories from below the root to this one."""
+        names = path[len(self.root) + 1 :].split("/")
+        return ["/".join((self.root, *names[: n + 1])) for n in range(len(names))]
 
     def ensure_directory(self, sys: Syscalls, path: str) -> None:
         """Make a directory, if it is missing; durable on return, as is what it will hold when that is synced."""

@@ -72,12 +72,12 @@ class Mutexes:
         """Where a mutex file lies, for a message or a comparison."""
         return f"{self._directory.path}/{name}"
 
-    def acquire(self, name: str, timeout_s: float) -> Mutex:
+    def acquire(self, name: str, timeout_s: float | None) -> Mutex:
         """Take the mutex `name`; `release` gives it back.
 
         Args:
             name: File name of the mutex.
-            timeout_s: How long to wait for it, in seconds.
+            timeout_s: How long to wait for it, in seconds; None: for ever, in the kernel.
 
         Raises:
             StoreBusy: It could not be had in time; the message names the holder where the system knows it.
@@ -90,9 +90,9 @@ class Mutexes:
                 self._shrink()
             mutex.users += 1
         try:
-            deadline = time.monotonic() + timeout_s
-            if not mutex.guard.acquire(timeout=timeout_s):
-                raise self._busy(name, timeout_s, f"another thread of process {os.getpid()}")
+            deadline = time.monotonic() + (timeout_s or 0)
+            if not mutex.guard.acquire(timeout=-1 if timeout_s is None else timeout_s):
+                raise self._busy(name, timeout_s or 0, f"another thread of process {os.getpid()}")
             try:
                 self._lock(mutex, name, deadline, timeout_s)
             except BaseException:
@@ -154,12 +154,12 @@ class Mutexes:
             mutex.log.close()
             mutex.log = None
 
-    def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float) -> None:
+    def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float | None) -> None:
         yields, wait_s = _YIELDS, _FIRST_WAIT_S
         while True:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
-            if self._sys.try_lock(mutex.fd):
+            if self._sys.wait_lock(mutex.fd) if timeout_s is None else self._sys.try_lock(mutex.fd):
                 found = names_file(self._sys, f"{self._directory.path}/{name}", mutex.fd)
                 if found is not None:
                     mutex.size = found.st_size
@@ -167,6 +167,7 @@ class Mutexes:
                 self._sys.close(mutex.fd)
                 mutex.fd = -1
                 continue
+            assert timeout_s is not None
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise self._busy(name, timeout_s, _holder(self._sys.fstat(mutex.fd)))

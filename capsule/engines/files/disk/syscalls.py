@@ -189,6 +189,11 @@ class Syscalls:
             raise cause if isinstance(cause, OSError) else OSError(errno.ENOLCK, str(error)) from error
         return True
 
+    def wait_lock(self, fd: int) -> bool:
+        """Take the lock of an open file exclusively, as soon as it can be had; True."""
+        self._locker.lock(fd, self._locker.waiting)
+        return True
+
     def unlock(self, fd: int) -> None:
         """Give back the lock of an open file."""
         self._locker.unlock(fd)
@@ -236,6 +241,7 @@ class _Locker:
     def __init__(self) -> None:
         self.exclusive: int
         self.shared: int
+        self.waiting: int
         self.lock: Callable[..., None]
         self.unlock: Callable[[int], None]
         self.held: type[Exception]
@@ -247,10 +253,11 @@ class _Locker:
 
             flags = portalocker.LockFlags
             self.exclusive, self.shared = flags.EXCLUSIVE | flags.NON_BLOCKING, flags.SHARED | flags.NON_BLOCKING
+            self.waiting = flags.EXCLUSIVE
             self.lock, self.unlock = portalocker.lock, portalocker.unlock
             self.held, self.failure = portalocker.AlreadyLocked, portalocker.LockException
         else:
-            self.exclusive, self.shared = LOCK_EX | LOCK_NB, LOCK_SH | LOCK_NB
+            self.exclusive, self.shared, self.waiting = LOCK_EX | LOCK_NB, LOCK_SH | LOCK_NB, LOCK_EX
             self.lock, self.unlock = flock, lambda fd: flock(fd, LOCK_UN)
             self.held = self.failure = BlockingIOError
 

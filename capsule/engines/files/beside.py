@@ -1,0 +1,124 @@
+"""What a store of files keeps beside its documents: files of messages, heartbeats, and kernel locks by name.
+
+What must stay true: a file gets its name once it is durable, and never another content; no directory on the way to it
+is a symlink; and a lock goes with its process, however that dies.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from capsule import timestamps
+from capsule.engines.files.disk import whole_files
+from capsule.engines.files.disk.layout import Directory
+from capsule.engines.files.disk.trash import TRASH
+from capsule.engines.files.storage import FileStorage
+from capsule.errors import NotFound, Refused, StoreBusy
+from capsule.ids import check_file_name, check_id, new_id
+
+
+class BesideDocuments:
+    """The part of an engine of files that is about no document.
+
+    Attributes:
+        storage: The files.
+    """
+
+    storage: FileStorage
+
+    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """See `Engine.keep_file`. Costs writing and flushing it; or reading it, if it is there."""
+        layout, sys = self.storage.layout, self.storage.sys
+        folder = layout.folder(kind, id)
+        path = f"{folder}/{check_file_name(name)}"
+        with whole_files.naming(path, "write"):
+            there = self._content(folder, path)
+            if there is None:
+                layout.ensure(sys, folder)
+                # Among the halves of copies that are purged, as nobody looks for one here.
+                halves = Directory(layout, sys, TRASH)
+                halves.ensure()
+                half = halves.file(f".{kind}-{new_id()}.{os.getpid()}.tmp")
+                write = partial(whole_files.pwrite_all, sys, data=data, offset=0)
+                sys.close(whole_files.write_new(sys, half, layout.file_mode, write))
+                try:
+                    whole_files.name_also(sys, half, path)
+                except FileExistsError:
+                    there = self._content(folder, path)
+                finally:
+                    whole_files.drop_name(sys, half)
+            if there not in (None, data):
+                raise Refused(f"{path} is there already, with another content; choose another name", path=path)
+            whole_files.sync_directory(sys, folder)
+        return path
+
+    def file(self, kind: str, id: str, name: str) -> bytes:
+        """See `Engine.file`."""
+        folder = self.storage.layout.folder(kind, id)
+        path = f"{folder}/{check_file_name(name)}"
+        with whole_files.naming(path, "read"):
+            data = self._content(folder, path)
+        if data is None:
+            raise NotFound(f"there is no {path}", id=name)
+        return data
+
+    def _content(self, folder: str, path: str) -> bytes | None:
+        self.storage.layout.check(self.storage.sys, folder)
+        with suppress(FileNotFoundError):
+            fd, found = self.storage.open(path)
+            try:
+                return whole_files.pread_all(self.storage.sys, fd, found.st_size)
+            finally:
+                self.storage.sys.close(fd)
+        return None
+
+    def files(self, kind: str, id: str) -> list[str]:
+        """See `Engine.files`. Costs one scandir, and an lstat a file."""
+        folder, sys = self.storage.layout.folder(kind, id), self.storage.sys
+        with whole_files.naming(folder, "list"), suppress(FileNotFoundError):
+            self.storage.layout.check(sys, folder)
+            names = ((name, found) for name, found in sys.names(folder) if not name.startswith("."))
+            return sorted(name for name, found in names if stat.S_ISREG(found.st_mode))
+        return []
+
+    def beat(self, kind: str, id: str) -> None:
+        """See `Engine.beat`. Costs an open and a write, which nobody flushes."""
+        layout, sys = self.storage.layout, self.storage.sys
+        directory, path = self._heartbeat(kind, id)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with whole_files.naming(path, "write"):
+            layout.ensure(sys, directory)
+            fd = sys.open(path, flags, layout.file_mode)
+            try:
+                sys.pwrite(fd, b"\n", 0)
+            finally:
+                sys.close(fd)
+
+    def beaten(self, kind: str, id: str) -> str | None:
+        """See `Engine.beaten`. Costs an lstat."""
+        _, path = self._heartbeat(kind, id)
+        with whole_files.naming(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):
+            return timestamps.from_ms(self.storage.sys.lstat(path).st_mtime_ns // 1_000_000)
+        return None
+
+    def _heartbeat(self, kind: str, id: str) -> tuple[str, str]:
+        directory = f"{self.storage.layout.documents(kind)}/{check_id(id)}"
+        return directory, f"{directory}/heartbeat"
+
+    @contextmanager
+    def hold(self, name: str, timeout_s: float | None) -> Iterator[None]:
+        """See `Engine.hold`. Waiting without a limit costs no processor time."""
+        mutexes, of_name = self.storage.mutexes, f"hold-{check_id(name)}"
+        with whole_files.naming(mutexes.path(of_name), "lock"):
+            try:
+                held = mutexes.acquire(of_name, timeout_s)
+            except StoreBusy as busy:
+                raise StoreBusy(f"{name} is held by {busy.holder}", id=name, holder=busy.holder) from None
+        try:
+            yield
+        finally:
+            mutexes.release(held)
