@@ -27,6 +27,13 @@ DM_POLICIES = ("open", "restricted", "closed")
 DISCOVERABLE = ("public", "project", "private")
 PERMISSIONS = ("allow", "block")
 DIRECTIONS = ("both", "out", "in")
+ENGAGES = ("pattern", "mention", "mention-sticky")
+SENDERS = ("all", "known")
+IGNORED = ("drop", "accumulate")
+SESSIONS = ("shared", "per-thread", "agent-shared")
+STATUSES = ("active", "paused", "closed")
+WORKERS = ("idle", "running", "stopped")
+QUESTIONS = ("open", "answered", "cancelled", "expired")
 
 
 class Field(NamedTuple):
@@ -42,6 +49,7 @@ class Field(NamedTuple):
         null: Whether it may be null.
         choices: The values it may have; empty when any value of its kind will do.
         since: The version that brought it.
+        says: What it says, for the schema of a part that has no model of its own.
     """
 
     name: str
@@ -50,6 +58,11 @@ class Field(NamedTuple):
     null: bool = False
     choices: tuple[str, ...] = ()
     since: str = "2.0"
+    says: str = ""
+
+
+def _row(name: str, kind: Kind, says: str, choices: tuple[str, ...] = (), *, required: bool = False) -> Field:
+    return Field(name, kind, required, choices=choices, since="2.1", says=says)
 
 
 def _new(name: str, kind: Kind, *, null: bool = True, choices: tuple[str, ...] = ()) -> Field:
@@ -211,6 +224,59 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("enabled", "yes or no", null=False),
         _new("createdBy", "text"),
         _new("createdAt", "time"),
+    ),
+    "registry": (
+        *_RECORD,
+        _row("agents", "entries", "The agents that workers answer for, by their ids."),
+        _row("places", "entries", "Where messages come from, by channel and place."),
+        _row("wirings", "entries", "Which agent answers where, and when, by channel, place and agent."),
+        _row("sessions", "entries", "The sessions, by their ids."),
+        _row("questions", "entries", "Questions of agents to people, by their ids."),
+    ),
+    "registry.agents": (
+        _row("folder", "text", "The folder in which its workers run."),
+        _row("command", "texts", "The words of its workers' command; they count once they are approved on a machine."),
+        _row("provider", "text", "The program behind the command, as people know it."),
+        _row("settings", "object", "Its settings: idleS, limitS, maxHops, timeZone."),
+        _row("destinations", "object", "Where it may send by itself, by name: channel, place, thread and title."),
+    ),
+    "registry.places": (
+        _row("channel", "text", "The adapter that a message comes by.", required=True),
+        _row("place", "text", "Where it comes from there: a conversation, for example.", required=True),
+        _row("name", "text", "What people call the place."),
+        _row("isGroup", "yes or no", "Whether several people write there."),
+        _row("admin", "text", "Who looks after it."),
+    ),
+    "registry.wirings": (
+        _row("channel", "text", "The adapter.", required=True),
+        _row("place", "text", "The place.", required=True),
+        _row("agent", "text", "The agent that answers there.", required=True),
+        _row("engage", "text", "What wakes it: a text that fits the pattern, or a mention.", ENGAGES),
+        _row("pattern", "text", "The pattern, a regular expression; `.` fits every message."),
+        _row("senders", "text", "Whose messages wake it.", SENDERS),
+        _row("ignored", "text", "What becomes of messages that do not wake it.", IGNORED),
+        _row("session", "text", "What shares a session: the place, a thread of it, or all places.", SESSIONS),
+        _row("priority", "whole", "The wiring with the highest one comes first."),
+    ),
+    "registry.sessions": (
+        _row("agent", "text", "The agent.", required=True),
+        _row("channel", "text", "The adapter; empty: it serves all places of the agent."),
+        _row("place", "text", "The place."),
+        _row("thread", "text", "The thread; empty: it serves the whole place."),
+        _row("provider", "text", "The program behind its workers, as people know it."),
+        _row("status", "text", "Whether it takes messages.", STATUSES),
+        _row("worker", "text", "What its worker does.", WORKERS),
+        _row("lastActive", "text", "When it last did something; empty: never."),
+    ),
+    "registry.questions": (
+        _row("session", "text", "The session that asks.", required=True),
+        _row("message", "text", "The message that asks.", required=True),
+        _row("route", "object", "Where it is asked: channel, place and thread."),
+        _row("options", "objects", "What may be answered, each with a label and a value; none: any text."),
+        _row("expiresAt", "text", "Until when an answer counts; empty: without limit."),
+        _row("state", "text", "What has become of it.", QUESTIONS),
+        _row("closedAt", "text", "When it was answered, cancelled or expired."),
+        _row("answers", "objects", "The answers, the first one first: value, from, at."),
     ),
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.alias_generators import to_camel
 
 from capsule.format import fields
@@ -349,6 +349,40 @@ class Project(_Record):
     links: dict[str, Link] = Field(default_factory=dict, description="Its links, by the other project's id.")
 
 
+_TYPES: dict[str, Any] = {
+    "text": str,
+    "whole": int,
+    "yes or no": bool,
+    "texts": list[str],
+    "object": dict[str, Any],
+    "objects": list[dict[str, Any]],
+}
+
+
+def made_of(part: str, name: str, doc: str, base: type[_Part] = _Part) -> type[BaseModel]:
+    """The model of a part whose fields are told by the table of fields alone.
+
+    Args:
+        part: The part.
+        name: The model's name.
+        doc: What it is, for the schema.
+        base: A model with its first fields.
+    """
+    made: dict[str, Any] = {}
+    for row in fields.PARTS[part]:
+        if row.name in {info.alias for info in base.model_fields.values()}:
+            continue
+        inside = f"{part}.{row.name}"
+        kind = dict[str, made_of(inside, row.name.capitalize(), "")] if row.kind == "entries" else _TYPES[row.kind]  # type: ignore[misc]
+        more: dict[str, Any] = {"json_schema_extra": {"enum": list(row.choices)}} if row.choices else {}
+        more |= {} if row.required else {"default_factory": lambda: None}
+        made[row.name] = kind, Field(alias=row.name, description=row.says, **more)
+    return create_model(name, __base__=base, __doc__=doc or None, **made)
+
+
+Registry = made_of(
+    "registry", "Registry", "The agents, places, wirings, sessions and questions of `sessions/registry.json`.", _Record
+)
 _MESSAGES = TypeAdapter(list[Message])
 
 

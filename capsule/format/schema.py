@@ -14,13 +14,14 @@ from pydantic_core import CoreSchema
 
 from capsule.errors import NotFound
 from capsule.format.fields import PARTS
-from capsule.format.models import Agent, Capsule, NextOverrides, Project
+from capsule.format.models import Agent, Capsule, NextOverrides, Project, Registry
 
 _MODELS: dict[str, dict[str, type[BaseModel]]] = {
     "capsule": {"2.0": Capsule, "2.1": Capsule},
     "agent": {"2.1": Agent},
     "project": {"2.1": Project},
     "overrides": {"2.1": NextOverrides},
+    "registry": {"2.1": Registry},
 }
 _TITLES = {"overrides": "Overrides for the next conversation"}
 

@@ -30,6 +30,8 @@ MODELS: dict[str, type[BaseModel]] = {
     "agent.dm": models.Permission,
     "project": models.Project,
     "project.links": models.Link,
+    **{part: models.made_of(part, part, "") for part in PARTS if part.startswith("registry.")},
+    "registry": models.Registry,
 }
 FIELDS = [(part, field) for part, fields in PARTS.items() for field in fields]
 #: A value of every kind that JSON has; the text is a time, so that it will do for all texts.

@@ -40,9 +40,9 @@ def ignore_lines() -> list[str]:
     """The lines for its `.gitignore`: what is of this machine alone. `.capsule/` ignores itself.
 
     That is versions that are being written (`Layout.temporary`), what waits for the next new conversation, which the
-    first one in every clone would take, and the configurations that were applied here.
+    first one in every clone would take, the configurations that were applied here, and the sessions of its workers.
     """
-    return [*(f"{kind}/.*.tmp" for kind in KINDS), "/overrides/", "/applied/"]
+    return [*(f"{kind}/.*.tmp" for kind in KINDS), "/overrides/", "/applied/", "/sessions/"]
 
 
 def driver_config(program: Sequence[str]) -> dict[str, str]:

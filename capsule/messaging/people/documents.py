@@ -36,8 +36,8 @@ class Documents:
     """
 
     kind: ClassVar[Kind]
-    #: The field that says when the subject of the document last did something.
-    seen_field: ClassVar[str]
+    #: The field that says when the subject of the document last did something; empty: there is none.
+    seen_field: ClassVar[str] = ""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -127,9 +127,10 @@ class Documents:
             before = self.kind.read(data, path)
             after = {name: dict(value) if isinstance(value, dict) else value for name, value in before.items()}
             change(after)
-            if after == before and not _is_stale(before.get(self.seen_field), now):
+            if after == before and not (self.seen_field and _is_stale(before.get(self.seen_field), now)):
                 return None
-            return codec.encode(self.kind.ordered(after | {"updatedAt": now, self.seen_field: now}))
+            stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
+            return codec.encode(self.kind.ordered(after | stamps))
 
         again(lambda: self._engine.edit(self.kind.name, id, edit), path, id, _TRIES)
 

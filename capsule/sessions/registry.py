@@ -1,0 +1,341 @@
+"""The registry of the sessions: agents, places, wirings, sessions and questions, in `sessions/registry.json`.
+
+What must stay true: only the host's side writes it, under its mutex, and nothing that no longer parses or that breaks a
+rule is written; what a change does not name stays, fields that this program does not know too. A command that the
+registry names is run only if these very words were approved on this machine: a clone can bring a registry. What each
+field holds, `format.fields` says; what follows from it, `rules`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from capsule.engines.files.engine import again
+from capsule.errors import InvalidDocument, InvalidInput, NotFound
+from capsule.format import codec
+from capsule.format.agents import check_agent_id
+from capsule.format.filters import compiled
+from capsule.format.head import camel
+from capsule.format.kinds import Kind
+from capsule.format.new import CURRENT
+from capsule.ids import check_id, new_id
+from capsule.messaging.people.documents import Document, Documents
+from capsule.sessions.rules.schedules import zone
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
+
+#: The local kind of document that holds the words of an agent's command that were approved on this machine.
+KIND_OF_COMMANDS = "commands"
+REGISTRY = Kind("sessions", "registry", "registry", check_id)
+_ID = "registry"
+_TRIES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class AgentGroup:
+    """An agent that workers answer for. Its `name` is its id.
+
+    A destination has a name, and `channel`, `place`, and if need be `thread` and `title`.
+    """
+
+    section: ClassVar[str] = "agents"
+    keys: ClassVar[tuple[str, ...]] = ("name",)
+    name: str
+    folder: str = ""
+    command: tuple[str, ...] = ()
+    provider: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    destinations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagingGroup:
+    """A place that messages come from."""
+
+    section: ClassVar[str] = "places"
+    keys: ClassVar[tuple[str, ...]] = ("channel", "place")
+    channel: str
+    place: str
+    name: str = ""
+    is_group: bool = False
+    admin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """Which agent answers in a place, and when; see `rules.wirings`."""
+
+    section: ClassVar[str] = "wirings"
+    keys: ClassVar[tuple[str, ...]] = ("channel", "place", "agent")
+    channel: str
+    place: str
+    agent: str
+    engage: Literal["pattern", "mention", "mention-sticky"] = "mention"
+    pattern: str = ""
+    senders: Literal["all", "known"] = "all"
+    ignored: Literal["drop", "accumulate"] = "drop"
+    session: Literal["shared", "per-thread", "agent-shared"] = "shared"
+    priority: int = 0
+
+    @property
+    def id(self) -> str:
+        """Its key in the registry, by which messages name it."""
+        return key_of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """What the registry knows of a session; all else is in its files.
+
+    A paused one takes messages and runs nothing; a closed one takes none.
+    """
+
+    section: ClassVar[str] = "sessions"
+    keys: ClassVar[tuple[str, ...]] = ("id",)
+    id: str
+    agent: str
+    channel: str = ""
+    place: str = ""
+    thread: str = ""
+    provider: str = ""
+    status: Literal["active", "paused", "closed"] = "active"
+    worker: Literal["idle", "running", "stopped"] = "stopped"
+    last_active: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of an agent to people; see `rules.questions`."""
+
+    section: ClassVar[str] = "questions"
+    keys: ClassVar[tuple[str, ...]] = ("id",)
+    id: str
+    session: str
+    message: str
+    route: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[Mapping[str, str], ...] = ()
+    expires_at: str = ""
+    state: Literal["open", "answered", "cancelled", "expired"] = "open"
+    closed_at: str = ""
+    answers: tuple[Mapping[str, str], ...] = ()
+
+
+Item = AgentGroup | MessagingGroup | Wiring | SessionRow | Question
+_KINDS: tuple[Any, ...] = (AgentGroup, MessagingGroup, Wiring, SessionRow, Question)
+#: What a session serves: its agent, channel, place and thread; empty ones as in `SessionRow`.
+Serves = tuple[str, str, str, str]
+
+
+def key_of(item: Item) -> str:
+    """The key of an item in its part of the registry."""
+    return "/".join(str(getattr(item, name)) for name in item.keys)
+
+
+@dataclass(frozen=True)
+class State:
+    """The registry as it stands, by the keys of its items. It never changes: `put` and `without` make another one."""
+
+    agents: Mapping[str, AgentGroup] = field(default_factory=dict)
+    places: Mapping[str, MessagingGroup] = field(default_factory=dict)
+    wirings: Mapping[str, Wiring] = field(default_factory=dict)
+    sessions: Mapping[str, SessionRow] = field(default_factory=dict)
+    questions: Mapping[str, Question] = field(default_factory=dict)
+
+    def put(self, *items: Item) -> State:
+        """The registry with these items, in place of those with the same keys."""
+        return self._with(lambda part, item: {**part, key_of(item): item}, items)
+
+    def without(self, *items: Item) -> State:
+        """The registry without these items."""
+        return self._with(lambda part, item: {key: one for key, one in part.items() if key != key_of(item)}, items)
+
+    def _with(self, change: Callable[[Mapping[str, Item], Item], Mapping[str, Item]], items: Sequence[Item]) -> State:
+        parts = {item.section: getattr(self, item.section) for item in items}
+        for item in items:
+            parts[item.section] = change(parts[item.section], item)
+        return replace(self, **parts)
+
+    def place(self, channel: str, place: str) -> MessagingGroup | None:
+        """A place; None: it is not known."""
+        return self.places.get(f"{channel}/{place}")
+
+    @cached_property
+    def wired(self) -> Mapping[tuple[str, str], Sequence[Wiring]]:
+        """The wirings by channel and place, those with the highest priority first."""
+        found: dict[tuple[str, str], list[Wiring]] = defaultdict(list)
+        for wiring in sorted(self.wirings.values(), key=lambda one: (-one.priority, one.agent)):
+            found[wiring.channel, wiring.place].append(wiring)
+        return found
+
+    @cached_property
+    def serving(self) -> Mapping[Serves, SessionRow]:
+        """The sessions that take messages, by agent, channel, place and thread."""
+        rows = (row for row in self.sessions.values() if row.status != "closed")
+        return {(row.agent, row.channel, row.place, row.thread): row for row in rows}
+
+
+class _Document(Documents):
+    kind = REGISTRY
+
+
+class Registry:
+    """The registry of one store.
+
+    Args:
+        engine: The engine that keeps it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._documents = _Document(engine)
+        self._last: tuple[Document | None, State] = None, State()
+
+    def read(self) -> State:
+        """The registry as it stands; empty if there is none. Raises InvalidDocument.
+
+        Cost: an lstat, and reading a file if it changed.
+        """
+        document = self._documents.find(_ID)
+        if document is not self._last[0]:
+            self._last = document, _state(document or {})
+        return self._last[1]
+
+    def edit(self, change: Callable[[State], State]) -> State:
+        """Change the registry, and make it if there is none.
+
+        Args:
+            change: Makes the new state of the present one; it runs again if another program wrote it meanwhile.
+
+        Returns:
+            The new state.
+
+        Raises:
+            InvalidInput: A changed item breaks a rule: a pattern or a time zone that can't be read, an unknown word.
+            InvalidDocument: The file is damaged.
+
+        Cost: writing a file, unless nothing changes.
+        """
+        after = State()
+
+        def apply(document: Document) -> None:
+            nonlocal after
+            before = _state(document)
+            after = change(before)
+            changed: list[Item] = []
+            for section in (kind.section for kind in _KINDS):
+                old, new, raw = getattr(before, section), getattr(after, section), document.get(section) or {}
+                if new != old:
+                    changed += (item for key, item in new.items() if old.get(key) != item)
+                    document[section] = {key: _entry(item, raw.get(key, {})) for key, item in new.items()}
+            if after != before:
+                _check(changed, document)
+
+        def make(now: str) -> Document:
+            document = {"id": _ID, "version": CURRENT, "createdAt": now, "updatedAt": now}
+            apply(document)
+            return document
+
+        self._documents.edit(_ID, apply, make)
+        return after
+
+    def ensure_session(self, serves: Serves, now: str) -> SessionRow:
+        """The session that serves a place, made if there is none.
+
+        Args:
+            serves: Agent, channel, place and thread, as a decision of `rules.wirings` gives them.
+            now: The time, as the format writes times.
+
+        Raises NotFound if there is no such agent, and as `edit`. Cost: as `read`; a new one, as `edit`.
+        """
+        id = f"s_{new_id()}"
+
+        def change(state: State) -> State:
+            if serves in state.serving:
+                return state
+            return state.put(SessionRow(id, *serves, provider=_group(state, serves[0]).provider, last_active=now))
+
+        row = self.read().serving.get(serves)
+        return row or self.edit(change).serving[serves]
+
+    # -- Commands --------------------------------------------------------------------------------------------------
+
+    def approve(self, group: AgentGroup) -> None:
+        """Let the command of an agent run on this machine: these words, in this folder, and no others.
+
+        Args:
+            group: The agent as it was shown to the person who approves.
+
+        Cost: writing a small file.
+        """
+        path = self._engine.name(KIND_OF_COMMANDS, group.name)
+        data = codec.encode(_words(group))
+        again(lambda: self._engine.edit(KIND_OF_COMMANDS, group.name, lambda _: data), path, group.name, _TRIES)
+
+    def is_approved(self, group: AgentGroup) -> bool:
+        """Whether the command of an agent may run on this machine. Cost: reading a small file."""
+        try:
+            data = self._engine.read(KIND_OF_COMMANDS, group.name)
+        except NotFound:
+            return False
+        return codec.decode(data, self._engine.name(KIND_OF_COMMANDS, group.name)) == _words(group)
+
+
+def _words(group: AgentGroup) -> Document:
+    return {"command": list(group.command), "folder": group.folder}
+
+
+def _group(state: State, agent: str) -> AgentGroup:
+    if agent not in state.agents:
+        raise NotFound(f"no workers are set up for agent {agent[:80]!r}", id=agent)
+    return state.agents[agent]
+
+
+def _state(document: Mapping[str, Any]) -> State:
+    parts: dict[str, Any] = {kind.section: _items(kind, document.get(kind.section) or {}) for kind in _KINDS}
+    return State(**parts)
+
+
+@cache
+def _names(kind: Any) -> tuple[tuple[str, str], ...]:
+    """The attributes of an item, each with its key in the file; not those that are the item's only key."""
+    return tuple((one.name, camel(one.name)) for one in fields(kind) if (one.name,) != kind.keys)
+
+
+def _items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Item]:
+    found = {}
+    for key, entry in entries.items():
+        said = {name: entry[there] for name, there in _names(kind) if there in entry}
+        said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        item = kind(**said, **({kind.keys[0]: key} if len(kind.keys) == 1 else {}))
+        found[key_of(item)] = item
+    return found
+
+
+def _entry(item: Item, raw: Mapping[str, Any]) -> Document:
+    """An item as it stands in the file, with the fields of `raw` that this program does not know."""
+    kind: Any = type(item)
+    values = {there: getattr(item, name) for name, there in _names(kind)}
+    return {**raw, **{there: list(value) if isinstance(value, tuple) else value for there, value in values.items()}}
+
+
+def _check(items: Iterable[Item], document: Document) -> None:
+    """Raise InvalidInput unless these items of a changed document may be written."""
+    for item in items:
+        if isinstance(item, AgentGroup):
+            check_agent_id(item.name)
+            zone(str(item.settings.get("timeZone", "")))
+        elif isinstance(item, Wiring) and item.engage == "pattern":
+            compiled(item.pattern)
+        elif isinstance(item, SessionRow):
+            check_id(item.id)
+        if "/" in getattr(item, "channel", ""):
+            raise InvalidInput(f"{item!r}: the name of a channel has no /")
+    try:
+        REGISTRY.check(document, "the registry")
+    except InvalidDocument as error:
+        raise InvalidInput(error.message) from error
