@@ -1,0 +1,328 @@
+"""The events of a session's two files: a constructor for each, which checks what it is given.
+
+What must stay true: an event that a constructor made can be applied, and its times are as the format writes them. An
+event gets its time when it is written, and so does an id, but for messages, whose ids say what they are: the module
+knows no clock, and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+from uuid import UUID, uuid5
+
+from capsule.errors import InvalidInput
+from capsule.format.values import canonical_time
+
+Event = dict[str, Any]
+Kind = Literal["chat", "task", "webhook", "system"]
+Trigger = Literal["wake", "accumulate"]
+OutKind = Literal["chat", "edit", "reaction", "file", "question", "task", "system"]
+AckState = Literal["processing", "completed", "failed", "returned", "dropped"]
+Action = Literal["make", "update", "cancel", "pause", "resume"]
+CatchUp = Literal["all", "latest", "skip"]
+Outcome = Literal["wake", "accumulate", "ignored"]
+
+#: The namespace of the ids of replies. It is part of the format: changing it changes ids.
+_REPLIES = UUID("3d0b8b0e-7c55-5f4d-9a1b-64f2c8e7a911")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a message came from, or goes to: an adapter's name, a place there, and a thread in it (empty: none)."""
+
+    channel: str
+    place: str
+    thread: str = ""
+
+    @classmethod
+    def of(cls, value: Any) -> Route | None:
+        """The route in a value of a file; None: it has none."""
+        value = value if isinstance(value, Mapping) else {}
+        channel, place, thread = (value.get(name) for name in ("channel", "place", "thread"))
+        if not (isinstance(channel, str) and isinstance(place, str)):
+            return None
+        return cls(channel, place, thread if isinstance(thread, str) else "")
+
+    def written(self) -> dict[str, str]:
+        """The route as it stands in a file."""
+        return _given(channel=self.channel, place=self.place, thread=self.thread or None)
+
+
+def reply_id(session: str, message: str, number: int | str) -> str:
+    """The id of what is said in answer to a message: the same at every try.
+
+    Args:
+        session: The session's id; a message may be in several.
+        message: The message's id, of a batch the one that its claim names as `batch`.
+        number: 0: the answer itself; 1 and up: what the agent sends meanwhile, in order. A word: what the host says.
+    """
+    return str(uuid5(_REPLIES, f"{session}\0{message}\0{number}"))
+
+
+def incoming(
+    *,
+    id: str,
+    content: str,
+    kind: Kind = "chat",
+    trigger: Trigger = "wake",
+    sender: str | None = None,
+    route: Route | None = None,
+    timestamp: str | None = None,
+    on_wake: bool = False,
+    process_after: str | None = None,
+    hops: int = 0,
+    attachments: Sequence[Mapping[str, Any]] = (),
+    series: str | None = None,
+    recurrence: Mapping[str, Any] | None = None,
+    wiring: str | None = None,
+    question: str | None = None,
+    value: str | None = None,
+) -> Event:
+    """A message for the worker; `receive` numbers it.
+
+    Args:
+        id: Its id; a message with the same id is the same message.
+        content: The text.
+        kind: What it is; `system` is for the worker's tools, and is never part of a prompt.
+        trigger: Whether it wakes the worker, or waits until another message does.
+        sender: Who said it; None: the host.
+        route: Where it came from.
+        timestamp: When it was said; None: when it is written.
+        on_wake: Whether only a worker that has just started gets it.
+        process_after: From when on it is due; None: at once.
+        hops: Through how many agents it came, one answering the other.
+        attachments: What is attached.
+        series: The id of the series that it is an occurrence of.
+        recurrence: When the series recurs: `cron`, `timeZone`, `catchUp`.
+        wiring: The id of the wiring that brought it here.
+        question: The id of the question that it answers; `value` is the answer.
+
+    Raises InvalidInput: a time can't be read, or a word is unknown.
+    """
+    _known("kind", kind, Kind)
+    _known("trigger", trigger, Trigger)
+    return _event(
+        "message",
+        "user",
+        content,
+        id=_named("id", id),
+        timestamp=_time("timestamp", timestamp),
+        kind=kind,
+        trigger=trigger,
+        onWake=on_wake or None,
+        processAfter=_time("processAfter", process_after),
+        route=route and route.written(),
+        hops=hops or None,
+        attachments=[dict(one) for one in attachments] or None,
+        series=series,
+        recurrence=_recurrence(recurrence),
+        wiring=wiring,
+        question=question,
+        value=value,
+        **{"from": sender or None},
+    )
+
+
+def retry(*, messages: Mapping[str, tuple[int, str]], reason: str) -> Event:
+    """The host withdraws the claims of messages. Args: of each its tries and from when on it is due again; why."""
+    due = {id: {"tries": tries, "processAfter": _time("processAfter", at)} for id, (tries, at) in messages.items()}
+    return _event("retry", messages=due, reason=reason)
+
+
+def failed(*, messages: Iterable[str], reason: str) -> Event:
+    """The host gives messages up, and tells their senders why."""
+    return _event("failed", messages=list(messages), reason=reason)
+
+
+def cancelled(*, messages: Iterable[str]) -> Event:
+    """Messages in or out that somebody cancelled."""
+    return _event("cancelled", messages=list(messages))
+
+
+def paused(*, series: str | None = None) -> Event:
+    """A series pauses; None: the whole session."""
+    return _event("paused", series=series)
+
+
+def resumed(*, series: str | None = None) -> Event:
+    """A series goes on; None: the whole session, but for the series that are paused themselves."""
+    return _event("resumed", series=series)
+
+
+def changed(
+    *,
+    series: str,
+    prompt: str | None = None,
+    cron: str | None = None,
+    time_zone: str | None = None,
+    catch_up: CatchUp | None = None,
+    process_after: str | None = None,
+) -> Event:
+    """A series changes, with its live row. None: that stays. Raises InvalidInput: a time can't be read."""
+    after = _time("processAfter", process_after)
+    return _event(
+        "changed", series=series, prompt=prompt, cron=cron, timeZone=time_zone, catchUp=catch_up, processAfter=after
+    )
+
+
+def attempt(*, message: str, attempts: int, reason: str, next_at: str) -> Event:
+    """A delivery failed, and is tried again. Args: the message out, the attempts until now, why, when it is due."""
+    return _event("attempt", message=message, attempts=attempts, reason=reason, nextAt=_time("nextAt", next_at))
+
+
+def delivered(*, message: str, platform_id: str, next_at: str | None = None) -> Event:
+    """A message out arrived. Args: its id, its id there, when its next occurrence is due (None: there is none)."""
+    return _event("delivered", message=message, platformId=platform_id, nextAt=_time("nextAt", next_at))
+
+
+def undeliverable(*, message: str, reason: str, next_at: str | None = None) -> Event:
+    """The host gives a message out up. Args: its id, why, when its next occurrence is due (None: there is none)."""
+    return _event("undeliverable", message=message, reason=reason, nextAt=_time("nextAt", next_at))
+
+
+def destinations(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
+    """Whom the worker may write to: the whole map, by names. Raises InvalidInput: an entry has no channel or place."""
+    for name, entry in destinations.items():
+        if not name or Route.of(entry) is None:
+            raise InvalidInput(f"destinations.{name}: a destination has a name, a channel and a place")
+    return _event("destinations", destinations={name: dict(entry) for name, entry in destinations.items()})
+
+
+def routing(*, route: Route) -> Event:
+    """Where goes what the worker says to nobody by name."""
+    return _event("routing", route=route.written())
+
+
+def routed(*, message: str, agent: str, outcome: Outcome, reason: str, wiring: str | None = None) -> Event:
+    """Why a message came to a session or not, for people who ask; it changes nothing."""
+    _known("outcome", outcome, Outcome)
+    return _event("routed", message=message, agent=agent, outcome=outcome, reason=reason, wiring=wiring)
+
+
+def outgoing(
+    *,
+    id: str,
+    content: str = "",
+    kind: OutKind = "chat",
+    number: int | None = None,
+    in_reply_to: str | None = None,
+    to: str | None = None,
+    thread: str | None = None,
+    deliver_after: str | None = None,
+    recurrence: Mapping[str, Any] | None = None,
+    hops: int = 0,
+    target: str | None = None,
+    emoji: str | None = None,
+    attachments: Sequence[Mapping[str, Any]] = (),
+    question: str | None = None,
+    options: Sequence[Mapping[str, str]] = (),
+    expires_at: str | None = None,
+    task: Mapping[str, Any] | None = None,
+) -> Event:
+    """What the worker says; `send` numbers it.
+
+    Args:
+        id: Its id, of `reply_id`.
+        content: The text.
+        kind: What it is: an `edit` or a `reaction` of a `target`, a `question` with `options`, a `task` for the host.
+        number: Its number among the replies to a message.
+        in_reply_to: The message that it answers.
+        to: The name of a destination; None: where the answered message came from, else the default route.
+        thread: The thread that it belongs to; None: that of its route.
+        deliver_after: From when on it is due; None: at once.
+        recurrence: When it recurs: `cron`, `timeZone`.
+        hops: Through how many agents it came.
+        target: The message that it changes or reacts to.
+        emoji: The reaction.
+        attachments: The files that go with it: `name` and `path`.
+        question: The question's id.
+        options: What it may be answered with: `label` and `value`.
+        expires_at: Until when it may be answered.
+        task: What the host is to do with a series: `action` make, update, cancel, pause or resume; `series`, its id;
+            and of `prompt`, `cron`, `timeZone`, `catchUp`, `processAfter` what it is to be.
+
+    Raises InvalidInput: a time can't be read, or a word is unknown.
+    """
+    _known("kind", kind, OutKind)
+    task = dict(task or {})
+    if task:
+        _known("action", task.get("action", ""), Action)
+        task["processAfter"] = _time("processAfter", task.get("processAfter"))
+    return _event(
+        "message",
+        "assistant",
+        content,
+        id=_named("id", id),
+        kind=kind,
+        number=number,
+        inReplyTo=in_reply_to,
+        to=to,
+        thread=thread,
+        deliverAfter=_time("deliverAfter", deliver_after),
+        recurrence=_recurrence(recurrence),
+        hops=hops or None,
+        target=target,
+        emoji=emoji,
+        attachments=[dict(one) for one in attachments] or None,
+        question=question,
+        options=[dict(one) for one in options] or None,
+        expiresAt=_time("expiresAt", expires_at),
+        **task,
+    )
+
+
+def ack(
+    *, state: AckState, messages: Mapping[str, int], instance: str, batch: str | None = None, error: str | None = None
+) -> Event:
+    """What became of messages. Args: the state, each one's tries, the worker, the batch's name, what failed."""
+    _known("state", state, AckState)
+    return _event("ack", state=state, messages=dict(messages), instance=instance, batch=batch, error=error)
+
+
+def tool(*, name: str | None = None, limit_s: float | None = None) -> Event:
+    """The tool that the agent uses now, and after how many seconds it ends at the latest; no name: none."""
+    return _event("tool", tool=name, limitS=limit_s)
+
+
+def state(*, key: str, value: Any = None, provider: str = "") -> Event:
+    """What a provider's worker keeps under a key; None: nothing any more."""
+    return _event("state", key=_named("key", key), value=value, provider=provider)
+
+
+def cleared(*, provider: str = "") -> Event:
+    """A provider's worker keeps nothing any more."""
+    return _event("cleared", provider=provider)
+
+
+def _event(event: str, role: str = "system", content: str = "", **fields: Any) -> Event:
+    return {"role": role, "content": content, "event": event, **_given(**fields)}
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _known(name: str, word: str, words: Any) -> None:
+    if word not in get_args(words):
+        raise InvalidInput(f"{name}: must be one of {', '.join(get_args(words))}, is {word!r}")
+
+
+def _named(name: str, text: str) -> str:
+    if not text:
+        raise InvalidInput(f"{name}: is empty")
+    return text
+
+
+def _time(name: str, text: str | None) -> str | None:
+    time = None if text is None else canonical_time(text)
+    if time is None and text is not None:
+        raise InvalidInput(f"{name}: must be a time like 2026-11-22T13:30:00.000Z (ISO 8601), is {text!r}")
+    return time
+
+
+def _recurrence(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value.get("cron"), str):
+        raise InvalidInput("recurrence: needs a cron expression")
+    return None if value is None else dict(value)

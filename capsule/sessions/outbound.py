@@ -1,0 +1,192 @@
+"""The fold of a session's outbound file: what the worker said, and what it did with the messages it got.
+
+What must stay true: as for `Inbound`. What is final stays final, whatever comes later. No file, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.sessions.events import Event
+from capsule.sessions.inbound import KEPT, apply, windowed
+
+if TYPE_CHECKING:
+    from capsule.sessions.inbound import Inbound
+
+
+@dataclass(frozen=True, slots=True)
+class OutMessage:
+    """What the worker said.
+
+    Attributes:
+        event: It as it stands in the file.
+        seq: Its place in the order of both files.
+        in_reply_to: The message that it answers; empty: none.
+        due: From when on it is due; empty: at once.
+        target: The message that it changes or reacts to; empty: none.
+    """
+
+    event: Event = field(repr=False)
+    id: str
+    seq: int
+    kind: str
+    in_reply_to: str
+    due: str
+    target: str
+
+    @classmethod
+    def of(cls, event: Event) -> OutMessage:
+        """The message of an event. Raises KeyError or TypeError if it is none."""
+        get = event.get
+        after = get("deliverAfter")
+        due = timestamps.sortable(after) if after else ""
+        id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))
+        return cls(event, id, seq, kind, str(get("inReplyTo", "")), due, str(get("target", "")))
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The last word of a worker about a message.
+
+    Attributes:
+        state: What it says, as in the event.
+        tries: The tries of the message at that time.
+        instance: The worker.
+        at: When it said so.
+        batch: The message that names the batch in which it was claimed.
+        error: What failed; empty: nothing, or it is unknown.
+    """
+
+    state: str
+    tries: int
+    instance: str
+    at: str
+    batch: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The tool that the agent uses now. Attributes: its name, and its limit in seconds (0: none)."""
+
+    name: str
+    limit_s: float = 0
+
+
+@dataclass
+class Outbound:
+    """What the events of an outbound file say.
+
+    Attributes:
+        session: The session's id.
+        messages: The messages of the file, by id, oldest first.
+        said: Of each of the last messages that a compaction took out, the message that it answered.
+        open: The ids of messages that may not be delivered.
+        acks: The last one for each message that the worker got.
+        claims: Those of them that are not `completed`.
+        tool: The tool that the agent uses now.
+        state: What the worker keeps, by provider and key.
+        highest: The highest number of a message.
+        others: Events without a meaning for the fold.
+    """
+
+    session: str = ""
+    messages: dict[str, OutMessage] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
+    open: dict[str, None] = field(default_factory=dict)
+    acks: dict[str, Ack] = field(default_factory=dict)
+    claims: dict[str, Ack] = field(default_factory=dict)
+    tool: Tool | None = None
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    highest: int = 0
+    others: list[Event] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set, repr=False)
+
+    def apply(self, event: Event) -> None:
+        """Take an event in. Cost: some microseconds."""
+        apply(self, event, _APPLY)
+
+    def undelivered(self, inbound: Inbound) -> Iterator[OutMessage]:
+        """The messages that are neither delivered nor given up, oldest first. Forgets the others."""
+        for id in list(self.open):
+            if id in inbound.delivered or id in inbound.undeliverable or inbound.ended.get(id) == "cancelled":
+                self.open.pop(id, None)
+            else:
+                yield self.messages[id]
+
+    def compacted(self, inbound: Inbound, now: str) -> list[Event]:
+        """The events that a compacted file has. Cost: proportional to the file.
+
+        Args:
+            inbound: The fold of the other file, read after this one: an ack leaves if its message left there.
+            now: The time.
+        """
+        kept = {message.id: message for message in self.undelivered(inbound)}
+        said = self.said | {id: message.in_reply_to for id, message in self.messages.items() if id not in kept}
+        live = [id for id, answered in said.items() if answered in inbound.messages]
+        snapshot = {
+            "role": "system",
+            "content": "",
+            "event": "compacted",
+            "timestamp": now,
+            "seq": self.highest,
+            "said": windowed(said, live),
+            "acks": {
+                id: [ack.state, ack.tries, ack.instance, ack.at, ack.batch, ack.error]
+                for id, ack in self.acks.items()
+                if id in inbound.messages
+            },
+            "tool": [self.tool.name, self.tool.limit_s] if self.tool else None,
+            "state": self.state,
+        }
+        return [snapshot, *(message.event for message in kept.values()), *self.others[-KEPT:]]
+
+    def _take_message(self, event: Event) -> None:
+        message = OutMessage.of(event)
+        if message.id not in self.messages and message.id not in self.said:
+            self.messages[message.id] = message
+            self.open[message.id] = None
+            self.highest = max(self.highest, message.seq)
+
+    def _put(self, id: str, ack: Ack) -> None:
+        before = self.acks.get(id)
+        if before is None or before.state not in ("completed", "failed"):
+            self.acks[id] = self.claims[id] = ack
+            if ack.state == "completed":
+                del self.claims[id]
+
+    def _take_ack(self, event: Event) -> None:
+        state, instance, at = event["state"], event.get("instance", ""), event.get("timestamp", "")
+        batch, error = event.get("batch", ""), event.get("error", "")
+        for id, tries in event["messages"].items():
+            before = self.acks.get(id)
+            self._put(id, Ack(state, int(tries), instance, at, batch or (before.batch if before else id), error))
+
+    def _take_tool(self, event: Event) -> None:
+        name = event.get("tool")
+        self.tool = Tool(name, float(event.get("limitS") or 0)) if name else None
+
+    def _take_state(self, event: Event) -> None:
+        kept = self.state.setdefault(event.get("provider", ""), {})
+        if event.get("value") is None:
+            kept.pop(event["key"], None)
+        else:
+            kept[event["key"]] = event["value"]
+
+    def _take_cleared(self, event: Event) -> None:
+        self.state.pop(event.get("provider", ""), None)
+
+    def _take_compacted(self, event: Event) -> None:
+        self.highest = max(self.highest, int(event["seq"]))
+        self.said.update(event["said"])
+        for id, ack in event["acks"].items():
+            self._put(id, Ack(*ack))
+        self.tool = Tool(*event["tool"]) if event.get("tool") else None
+        self.state = {provider: dict(kept) for provider, kept in event["state"].items()}
+
+
+_TAKES = ("message", "ack", "tool", "state", "cleared", "compacted")
+_APPLY = {name: getattr(Outbound, f"_take_{name}") for name in _TAKES}

@@ -1,0 +1,144 @@
+"""The rules of messages out: how they are numbered and said once, where they go, when they are delivered again.
+
+What must stay true: nothing goes where the map of destinations does not lead, but for an answer, which goes where its
+message came from; and the map counts as it is at the delivery. No file, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from capsule import timestamps
+from capsule.errors import Refused
+from capsule.sessions.events import (
+    Event,
+    Route,
+    attempt,
+    delivered,
+    incoming,
+    outgoing,
+    reply_id,
+    undeliverable,
+)
+from capsule.sessions.inbound import Attempts, Inbound
+from capsule.sessions.outbound import Outbound, OutMessage
+from capsule.sessions.rules.messages import next_seq, receive
+
+#: How often a delivery is tried, and the seconds before the second time; before the third twice as many.
+ATTEMPTS = 3
+FIRST_WAIT_S = 5
+
+
+def send(inbound: Inbound, outbound: Outbound, messages: Iterable[Event]) -> list[Event]:
+    """Number messages of the worker, without those that it said before.
+
+    Raises Refused: one goes to a name that is not in the map.
+    """
+    highest, new = max(inbound.highest, outbound.highest), dict[str, Event]()
+    for message in messages:
+        id, to = message["id"], message.get("to")
+        if to is not None and to not in inbound.destinations:
+            raise _unknown(inbound, to)
+        if id not in outbound.messages and id not in outbound.said and id not in new:
+            highest = next_seq(highest, "worker")
+            new[id] = message | {"seq": highest}
+    return list(new.values())
+
+
+def due_out(inbound: Inbound, outbound: Outbound, now: str) -> list[OutMessage]:
+    """What is to be delivered now, in the order of both files: messages of the worker, and notices of the host."""
+    due = [message for message, at in _deliveries(inbound, outbound) if at <= now]
+    return sorted(due, key=lambda message: message.seq)
+
+
+def next_delivery(inbound: Inbound, outbound: Outbound, now: str) -> str | None:
+    """When something is to be delivered: `now`, or later; None: nothing is left."""
+    return min((max(at, now) for _, at in _deliveries(inbound, outbound)), default=None)
+
+
+def _deliveries(inbound: Inbound, outbound: Outbound) -> Iterable[tuple[OutMessage, str]]:
+    """What is not delivered, with the time from which on it is due. A change waits for the message that it changes."""
+    for notice, (id, reason) in inbound.notices.items():
+        about = inbound.messages[id]
+        said = outgoing(
+            id=notice, kind="system", content=f"This message was not answered: {reason}.", in_reply_to=id,
+            hops=about.event.get("hops", 0) + 1,
+        )  # fmt: skip
+        yield replace(OutMessage.of(said), seq=about.seq), inbound.attempts.get(notice, Attempts()).next_at
+    for message in outbound.undelivered(inbound):
+        if message.target not in outbound.open or inbound.attempts.get(message.target, Attempts()).round:
+            yield message, inbound.attempts.get(message.id, Attempts(next_at=message.due)).next_at
+
+
+def delivery_id(inbound: Inbound, message: OutMessage) -> str:
+    """The id under which a message is delivered once: its own, or that of its occurrence."""
+    done = inbound.attempts.get(message.id, Attempts()).round
+    return reply_id(inbound.session, message.id, f"occurrence {done}") if done else message.id
+
+
+def route_of(inbound: Inbound, message: OutMessage) -> Route:
+    """Where a message goes: to its destination, else where the message that it answers came from, else by default.
+
+    Raises Refused: nowhere, or to a name that is not in the map.
+    """
+    to, answered = message.event.get("to"), inbound.messages.get(message.in_reply_to)
+    if to is not None:
+        route = Route.of(inbound.destinations.get(to))
+        if route is None:
+            raise _unknown(inbound, to)
+    else:
+        route = answered.route if answered and answered.route else inbound.route
+    if route is None:
+        raise Refused(f"message {message.id} answers nobody, and session {inbound.session} has no default route")
+    return replace(route, thread=message.event.get("thread") or route.thread)
+
+
+def _unknown(inbound: Inbound, to: str) -> Refused:
+    names = ", ".join(sorted(inbound.destinations)) or "no one"
+    return Refused(f"{to!r} is no destination of session {inbound.session}; it may write to {names}")
+
+
+def after_attempt(
+    inbound: Inbound,
+    outbound: Outbound,
+    message: OutMessage,
+    now: str,
+    *,
+    platform_id: str = "",
+    error: str = "",
+    is_final: bool = False,
+    next_at: str | None = None,
+) -> list[Event]:
+    """What the host notes after it tried to deliver a message.
+
+    Args:
+        inbound: The host's file.
+        outbound: The worker's file.
+        message: The message.
+        now: The time.
+        platform_id: The id that it got.
+        error: Why it did not arrive; empty: it did.
+        is_final: Whether it can't ever arrive, however often it is tried.
+        next_at: When the next occurrence of a recurring message is due; None: there is none.
+    """
+    if not error:
+        return [delivered(message=message.id, platform_id=platform_id, next_at=next_at)]
+    tried = inbound.attempts.get(message.id, Attempts()).count + 1
+    if tried < ATTEMPTS and not is_final:
+        wait_ms = FIRST_WAIT_S * 1000 * 2 ** (tried - 1)
+        again = timestamps.from_ms(timestamps.ms_of(now) + wait_ms)
+        return [attempt(message=message.id, attempts=tried, reason=error, next_at=again)]
+    gave_up = undeliverable(message=message.id, reason=error, next_at=next_at)
+    if message.id in inbound.notices:  # The host's own, of which the worker knows nothing.
+        return [gave_up]
+    text = f"Your message {delivery_id(inbound, message)} was not delivered: {error}"
+    id = reply_id(inbound.session, delivery_id(inbound, message), "undeliverable")
+    notice = incoming(id=id, content=text, trigger="accumulate", route=_back(inbound, message))
+    return [gave_up, *receive(inbound, outbound, [notice])]
+
+
+def _back(inbound: Inbound, message: OutMessage) -> Route | None:
+    """The route with whose next message the worker learns of this one: that of the message that it answered."""
+    answered = inbound.messages.get(message.in_reply_to)
+    return answered.route if answered else inbound.route

@@ -1,0 +1,190 @@
+"""The rules of messages in: how they are numbered, taken once, picked, claimed, given back, tried again.
+
+What must stay true: a message is never finished twice, nor answered and picked again, whoever dies when. A worker ends
+only claims of its own; the host withdraws only those of a worker that is dead, or gave them back. No file, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Literal
+
+from capsule import timestamps
+from capsule.errors import InvalidInput
+from capsule.sessions.events import AckState, Event, ack, failed, retry
+from capsule.sessions.inbound import FINAL as FINAL
+from capsule.sessions.inbound import Inbound, InMessage, digest
+from capsule.sessions.inbound import Status as Status
+from capsule.sessions.inbound import status as status
+from capsule.sessions.outbound import Outbound
+
+#: How often a message is tried again, and the seconds before the first time; before each further time twice as many.
+RETRIES = 5
+FIRST_RETRY_S = 5
+#: After how many seconds without a heartbeat a worker is dead, and one that has not shown life since it claimed.
+SILENT_S = 30 * 60
+STUCK_S = 60
+
+
+def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
+    """The number of the next message of a side: above the highest it sees, the host's even, the worker's odd."""
+    parity = 0 if side == "host" else 1
+    return highest_seen + 1 + (highest_seen + 1 + parity) % 2
+
+
+def receive(inbound: Inbound, outbound: Outbound, messages: Iterable[Event]) -> list[Event]:
+    """Number messages for the worker, without those that are there.
+
+    Raises InvalidInput: one has the id of another one with another content (field `id`).
+    """
+    highest, new = max(inbound.highest, outbound.highest), dict[str, Event]()
+    for message in messages:
+        id = message["id"]
+        there = inbound.messages[id].event if id in inbound.messages else new.get(id)
+        known = digest(there) if there else inbound.left.get(id)
+        if known is None:
+            highest = next_seq(highest, "host")
+            new[id] = message | {"seq": highest}
+        elif known != digest(message):
+            raise InvalidInput(f"message {id} is in session {inbound.session} with another content", id=id)
+    return list(new.values())
+
+
+def pick(inbound: Inbound, outbound: Outbound, now: str, *, first: bool, limit: int = 10) -> list[InMessage]:
+    """The messages that a worker does next, oldest first; none if it has nothing to do.
+
+    They are of one route, that of the oldest message that wakes, with those that accumulated before it. What was
+    claimed together before comes together again, and alone, so that a second try gives its replies the same ids.
+
+    Args:
+        inbound: The host's file.
+        outbound: The worker's file.
+        now: The time.
+        first: Whether the worker has just started: it gets what is for the start only.
+        limit: The most messages.
+    """
+    groups, chosen, oldest = defaultdict[Hashable, list[InMessage]](list), None, 0
+    for message in _pending(inbound, outbound, first=first):
+        if message.due > now:
+            continue
+        claimed = outbound.acks.get(message.id)
+        key: Hashable = claimed.batch if claimed else message.route
+        groups[key].append(message)
+        if chosen is None and message.wakes:
+            chosen, oldest = groups[key], len(groups[key]) - 1
+        if chosen is not None and len(chosen) >= max(oldest + 1, limit):
+            break
+    start = max(0, oldest + 1 - limit)
+    return chosen[start : start + limit] if chosen else []
+
+
+def next_due(inbound: Inbound, outbound: Outbound, now: str, *, first: bool = True) -> str | None:
+    """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for `pick`."""
+    soonest = None
+    for message in _pending(inbound, outbound, first=first):
+        if message.wakes and message.due <= now:
+            return now
+        if message.wakes and (soonest is None or message.due < soonest):
+            soonest = message.due
+    return soonest
+
+
+def _pending(inbound: Inbound, outbound: Outbound, *, first: bool) -> Iterable[InMessage]:
+    if "" in inbound.paused:
+        return
+    for message in inbound.unfinished(outbound):
+        is_held = message.kind == "system" or message.series in inbound.paused
+        is_for_later = not first and message.event.get("onWake") is True
+        if not (is_held or is_for_later) and status(inbound, outbound, message.id) == "pending":
+            yield message
+
+
+def claim(outbound: Outbound, picked: Sequence[InMessage], instance: str) -> list[Event]:
+    """Claim what was picked, for the worker `instance`. The event's `batch` is what `reply_id` takes for this batch."""
+    if not picked:
+        return []
+    before = outbound.acks.get(picked[0].id)
+    tries = {message.id: message.tries for message in picked}
+    return [ack(state="processing", messages=tries, instance=instance, batch=before.batch if before else picked[0].id)]
+
+
+def finish(
+    inbound: Inbound, outbound: Outbound, ids: Iterable[str], *, instance: str, state: AckState, error: str = ""
+) -> list[Event]:
+    """End the claims of the worker `instance` on messages.
+
+    Returns:
+        An event for those that it still holds. Nothing if it holds none: then it must not answer them either.
+    """
+    held = {id: outbound.claims[id].tries for id in ids if _holder(inbound, outbound, id) == instance}
+    return [ack(state=state, messages=held, instance=instance, error=error or None)] if held else []
+
+
+def drop(outbound: Outbound, instance: str) -> list[Event]:
+    """Withdraw the claims that the session's former workers left, for the worker `instance` that has just started."""
+    left = {id: claim.tries for id, claim in outbound.claims.items() if claim.state == "processing"}
+    return [ack(state="dropped", messages=left, instance=instance)] if left else []
+
+
+def _holder(inbound: Inbound, outbound: Outbound, id: str) -> str:
+    """The worker that a message is claimed by; empty: none."""
+    claimed = outbound.claims.get(id)
+    holds = claimed is not None and id in inbound.messages and status(inbound, outbound, id) == "processing"
+    return claimed.instance if claimed is not None and holds else ""
+
+
+def release(inbound: Inbound, outbound: Outbound, now: str, *, is_alive: Callable[[str], bool]) -> list[Event]:
+    """Try again, or give up, what workers gave back or died over; note what they failed.
+
+    The `failed` events are also the notices to the senders: `due_out` gives them.
+
+    Args:
+        inbound: The host's file.
+        outbound: The worker's file.
+        now: The time.
+        is_alive: Whether a worker is alive, by its instance.
+    """
+    due = defaultdict[str, dict[str, tuple[int, str]]](dict)
+    given_up = defaultdict[str, list[str]](list)
+    for id, claimed in outbound.claims.items():
+        message = inbound.messages.get(id)
+        if message is None or id in inbound.ended:
+            continue
+        state, reason = status(inbound, outbound, id), claimed.error or "the worker ended without an answer"
+        if state == "failed" or (message.tries >= RETRIES and _is_over(state, claimed.instance, is_alive)):
+            given_up[reason].append(id)
+        elif _is_over(state, claimed.instance, is_alive):
+            wait_ms = FIRST_RETRY_S * 1000 * 2**message.tries
+            due[reason][id] = (message.tries + 1, timestamps.from_ms(timestamps.ms_of(now) + wait_ms))
+    again = [retry(messages=messages, reason=reason) for reason, messages in due.items()]
+    return again + [failed(messages=messages, reason=reason) for reason, messages in given_up.items()]
+
+
+def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool]) -> bool:
+    return state == "released" or (state == "processing" and not is_alive(instance))
+
+
+def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: float = 0) -> str:
+    """Why a worker counts as dead although its process lives; empty: it does not.
+
+    Args:
+        now: The time.
+        heartbeat: When it last showed life; None: not yet, which alone is no fault.
+        claimed_at: When it claimed what it holds. A time that can't be read is passed over.
+        limit_s: The limit that the tool it uses declares, in seconds; it counts if it is longer than the usual one.
+    """
+    at, beat = timestamps.ms_of(now), timestamps.ms_of(heartbeat or "")
+    silent_ms, stuck_ms = max(SILENT_S, limit_s) * 1000, max(STUCK_S, limit_s) * 1000
+    if beat and at - beat > silent_ms:
+        return f"no heartbeat for {(at - beat) // 1000} seconds"
+    for claimed in filter(None, map(timestamps.ms_of, claimed_at)):
+        if at - claimed > stuck_ms and beat <= claimed:
+            return f"no heartbeat since it claimed a message {(at - claimed) // 1000} seconds ago"
+    return ""
+
+
+def fault(inbound: Inbound, outbound: Outbound, now: str, *, instance: str, heartbeat: str | None) -> str:
+    """Why the worker `instance` of a session counts as dead, by `stale`; empty: it does not. It is to be killed."""
+    held = (claim.at for id, claim in outbound.claims.items() if _holder(inbound, outbound, id) == instance)
+    return stale(now, heartbeat, held, outbound.tool.limit_s if outbound.tool else 0)

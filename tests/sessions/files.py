@@ -1,0 +1,64 @@
+"""The two files of a session in memory, with what writes to them gives events: ids and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from capsule import timestamps
+from capsule.sessions.events import Event
+from capsule.sessions.inbound import Inbound
+from capsule.sessions.outbound import Outbound
+
+T = TypeVar("T", Inbound, Outbound)
+START = "2026-11-22T13:30:00.000Z"
+
+
+def later(seconds: float, than: str = START) -> str:
+    return timestamps.from_ms(timestamps.ms_of(than) + round(seconds * 1000))
+
+
+@dataclass
+class Files:
+    now: str = START
+    inbound: Inbound = field(default_factory=lambda: Inbound("s1"))
+    outbound: Outbound = field(default_factory=lambda: Outbound("s1"))
+    in_events: list[Event] = field(default_factory=list)
+    out_events: list[Event] = field(default_factory=list)
+    count: int = 0
+
+    def stamped(self, events: Iterable[Event]) -> list[Event]:
+        stamped = []
+        for event in events:
+            self.count += 1
+            stamped.append({"id": f"e{self.count}", "timestamp": self.now} | event)
+        return stamped
+
+    def tell(self, *events: Event) -> None:
+        """The host writes."""
+        for event in self.stamped(events):
+            self.in_events.append(event)
+            self.inbound.apply(event)
+
+    def say(self, *events: Event) -> None:
+        """The worker writes."""
+        for event in self.stamped(events):
+            self.out_events.append(event)
+            self.outbound.apply(event)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now = later(seconds, self.now)
+
+    def compact(self) -> None:
+        """Both files are compacted, and read again."""
+        self.in_events = self.stamped(self.inbound.compacted(self.outbound, self.now))
+        self.inbound = fold(Inbound("s1"), self.in_events)
+        self.out_events = self.stamped(self.outbound.compacted(self.inbound, self.now))
+        self.outbound = fold(Outbound("s1"), self.out_events)
+
+
+def fold(empty: T, events: Iterable[Event]) -> T:
+    for event in events:
+        empty.apply(event)
+    return empty
