@@ -24,6 +24,7 @@ _MESSAGES = uuid.UUID("5f0c9a52-7e0b-5b0e-9f0f-6a9f7c1d2e31")
 _INSTANCES = uuid.UUID("0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92")
 _KEYS = uuid.UUID("c2a7e1d4-94b6-5c3f-a1f8-27d05e6b9c40")
 _VERSIONS = uuid.UUID("8d1f6b37-2c4e-5a90-b7e3-90c5d1a4f682")
+_SOURCES = uuid.UUID("e4b80c1d-6f2a-5d47-9a3e-71c05b8f2d96")
 
 
 def is_id(text: str) -> bool:
@@ -181,6 +182,21 @@ def keyed_conversation_id(made_by: str, source: str, key: str) -> str:
         key: The key.
     """
     return str(uuid.uuid5(_KEYS, "\0".join((f"{made_by}:{source}", key))))  # No id of a conversation has a colon.
+
+
+def imported_conversation_id(format: str, source: str) -> str:
+    """The id of the conversation that has this id in another program: the same in every store.
+
+    Args:
+        format: The name of the format.
+        source: The id that the conversation has there.
+    """
+    return str(uuid.uuid5(_SOURCES, "\0".join((format, source))))
+
+
+def imported_message_id(conversation: str, source: str) -> str:
+    """The id of the message of a conversation that has this id in another program: the same in every store."""
+    return str(uuid.uuid5(_SOURCES, "\0".join((conversation, source, ""))))  # No other name has two of them.
 
 
 def named_instance_id(user: str, host: str, name: str) -> str:

@@ -1,0 +1,327 @@
+"""A draft as a capsule, and a capsule as a draft.
+
+`metadata.imported` remembers where a conversation and each of its messages come from: `format` and `id` there, and
+`digest`, the digest of what was taken. A message whose digest is another one by now was changed here.
+
+What must stay true: ids are made of the source's ids alone, and message ids of their conversation too, so that every
+store makes the same ones. `document_of(draft_of(x)) == x`, apart from `version`. What can't be accepted is told and
+left out. Pure: the clock comes as an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b, sha256
+from typing import Any
+
+import orjson
+
+from capsule.errors import InvalidInput
+from capsule.format import new
+from capsule.format.canonical import in_order, order_message
+from capsule.format.fields import MODES, TYPES, names
+from capsule.format.message import check_message
+from capsule.format.text.titles import check_title, title_by_rule, title_from
+from capsule.format.tree.tree import Tree
+from capsule.ids import imported_conversation_id, imported_message_id, is_id
+from capsule.transfer.branches import ordered
+from capsule.transfer.interface import Draft, Fields, Source, moment
+
+Document = dict[str, Any]
+Tell = Callable[[str], None]
+#: Stores the bytes of an attachment; its SHA-256 in hexadecimal, and its size.
+Keep = Callable[[bytes | Source], tuple[str, int]]
+#: The bytes of a stored attachment; None: it is not there.
+Load = Callable[[str], bytes | None]
+IMPORTED, SOURCE = "imported", "source"
+#: The references of a message to others.
+_LINKS = ("replyTo", "thread")
+#: The conversations that a head names.
+_RELATED = ("sourceConversationId", "forkedFrom")
+_OF_THE_STORE = {"lock", "conflicts", "currentWanted", "currentNode", "titleSetBy", "titleSetAt", IMPORTED}
+
+
+def digest_of(value: Any) -> str:
+    """A short digest of JSON."""
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+    return blake2b(orjson.dumps(value, option=options, default=repr), digest_size=8).hexdigest()
+
+
+def digest_of_message(entry: Fields) -> str:
+    """The digest of what a message says, and not of its place."""
+    said = {name: value for name, value in entry.items() if name not in ("id", "parent", "editedAt")}
+    if "metadata" in said:
+        metadata = {name: value for name, value in said["metadata"].items() if name != IMPORTED}
+        said["metadata"] = metadata
+    if not said.get("metadata"):
+        said.pop("metadata", None)
+    return digest_of(said)
+
+
+def digest_of_head(document: Document) -> str:
+    """The digest of what a source says of a conversation besides its messages."""
+    metadata = {name: value for name, value in document["metadata"].items() if name not in _OF_THE_STORE}
+    return digest_of([document["title"], metadata, document["context"]])
+
+
+def source_id(draft: Draft) -> str:
+    """The id of a draft in its source; of one without, the digest of what was said."""
+    if draft.id:
+        return draft.id
+    said = [[entry.get(name) for name in ("role", "content", "toolCalls")] for entry in draft.history]
+    return "sha256:" + sha256(orjson.dumps(said, default=repr)).hexdigest()
+
+
+def conversation_id(format: str, draft: Draft, nth: int = 0) -> str:
+    """The id of the conversation that a draft becomes.
+
+    Args:
+        format: The name of the format.
+        draft: The draft.
+        nth: How many drafts without an id that say the same came before it in the same file.
+    """
+    if draft.is_own and is_id(draft.id):
+        return draft.id
+    return imported_conversation_id(format, source_id(draft) + (f"#{nth}" if nth else ""))
+
+
+def document_of(draft: Draft, format: str, stamp: str, tell: Tell, keep: Keep, nth: int = 0) -> Document:
+    """The capsule that a draft becomes.
+
+    Args:
+        draft: The draft.
+        format: The name of its format.
+        stamp: The time now, for what has no time.
+        tell: Takes what is odd or left out.
+        keep: Stores attachments.
+        nth: As `conversation_id` takes it.
+
+    Raises:
+        InvalidInput: Nothing of it is a conversation.
+    """
+    id, is_own = conversation_id(format, draft, nth), draft.is_own
+    entries = ordered([_checked(entry, tell, keep) for entry in draft.history], tell)
+    if not entries and not (is_own or draft.head.get("title")):
+        raise InvalidInput("it has no messages")
+    ids = {}
+    for entry in entries:
+        given = entry["id"]
+        ids[given] = given if is_own and given[0] != "#" else imported_message_id(id, given)
+    history: list[Fields] = []
+    before: str | None = None
+    for entry in entries:
+        given, parent = entry.pop("id"), entry.pop("parent")
+        if not is_own:
+            about = {"digest": digest_of_message(entry)}
+            about = about if given[0] == "#" else {"id": given} | about
+            entry["metadata"] = {**entry.get("metadata", {}), IMPORTED: about}
+        else:
+            entry = _with_source_back(entry)
+        entry["id"] = ids[given]
+        if parent is not None and ids[parent] != before:
+            entry["parent"] = ids[parent]
+        elif parent is None and before is not None:
+            entry["parent"] = None
+        entry |= {name: ids.get(entry[name], entry[name]) for name in _LINKS if name in entry}
+        history.append(order_message(entry))
+        before = entry["id"]
+    return _with_head(draft, format, stamp, id, ids, history)
+
+
+def _checked(entry: Fields, tell: Tell, keep: Keep) -> Fields:
+    """A message that can be accepted; of one that can't, its id and its parent."""
+    links: Fields = {name: entry[name] for name in ("id", "parent") if name in entry}
+    if "role" not in entry:
+        return links
+    said = {name: value for name, value in entry.items() if name not in links}
+    for name in ("timestamp", "editedAt"):
+        if said.get(name) is not None and (time := moment(said[name])) != said[name]:
+            said |= {name: time}
+            if time is None:
+                tell(f"a {name} that is no time is left out")
+    try:
+        if "attachments" in said:
+            said["attachments"] = [_stored(attached, keep) for attached in said["attachments"]]
+        checked = check_message(said)
+        orjson.dumps(checked)
+        return checked | links
+    except (InvalidInput, TypeError) as error:
+        tell(f"a message can't be accepted: {error}"[:300])
+        return links
+
+
+def _stored(attached: Fields, keep: Keep) -> Fields:
+    if "data" not in attached:
+        return attached
+    digest, size = keep(attached["data"])
+    rest = {name: value for name, value in attached.items() if name != "data"}
+    return rest | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
+
+
+def _with_head(draft: Draft, format: str, stamp: str, id: str, ids: dict[str, str], history: list[Fields]) -> Document:
+    head, metadata = draft.head, dict(draft.metadata)
+    times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
+    created = moment(head.get("createdAt")) or min(times, default=stamp)
+    updated = max(moment(head.get("updatedAt")) or max(times, default=created), created)
+    title = title_from(str(head.get("title") or ""))[:200] or title_by_rule(history)
+    with suppress(InvalidInput, KeyError):
+        title = check_title(str(head["title"]))
+    current = metadata.pop("currentNode", None)
+    current = ids.get(str(current)) if current is not None else None
+    if history and current == history[-1]["id"]:
+        current = None
+    if not draft.is_own:
+        known = {*names("metadata"), SOURCE}
+        metadata = {name: value for name, value in metadata.items() if name in known and name not in _OF_THE_STORE}
+        for name in _RELATED:
+            if isinstance(metadata.get(name), str):
+                metadata[name] = imported_conversation_id(format, metadata[name])
+    else:
+        metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
+    mode, kind, tags = metadata.pop("mode", "api"), metadata.pop("type", "chat"), metadata.pop("tags", [])
+    document = new.new_capsule(
+        id,
+        title,
+        created,
+        mode if mode in MODES else "api",
+        kind if kind in TYPES else "chat",
+        list(dict.fromkeys(tag for tag in tags if isinstance(tag, str) and tag)),
+        metadata.pop("titleSetBy", "auto"),
+        None,
+        history,
+        context=_context(head.get("context")),
+        is_summary=metadata.pop("isSummary", False) is True,
+        source_conversation_id=metadata.pop("sourceConversationId", None),
+        metadata=metadata | {"lock": None, "currentNode": current},
+    )
+    document["updatedAt"] = updated
+    if draft.is_own:
+        return in_order(document | {name: value for name, value in head.items() if name not in names("")})
+    about: Fields = {"format": format, "id": source_id(draft), "digest": digest_of_head(document)}
+    about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
+    document["metadata"][IMPORTED] = about
+    return document
+
+
+def _object(value: Any) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _context(given: Any) -> Fields | None:
+    if not isinstance(given, dict) or not isinstance(given.get("fullContext"), str):
+        return None
+    empty = new.empty_context()
+    about = _object(given.get("metadata"))
+    return {**empty, **given, "metadata": {**empty["metadata"], **about}}
+
+
+def _with_source_back(fields: Fields) -> Fields:
+    """What `_with_source_aside` was given."""
+    metadata = fields.get("metadata", {})
+    about = metadata.get(IMPORTED)
+    if not isinstance(about, dict) or SOURCE not in about:
+        return fields
+    rest = {name: value for name, value in about.items() if name != SOURCE}
+    return fields | {"metadata": {**metadata, IMPORTED: rest, SOURCE: about[SOURCE]}}
+
+
+def _with_source_aside(fields: Fields) -> Fields:
+    """The fields of a conversation of another format: what its source had besides is none of this format's."""
+    metadata = fields.get("metadata", {})
+    if SOURCE not in metadata:
+        return fields
+    rest = {name: value for name, value in metadata.items() if name != SOURCE}
+    about = _object(rest.get(IMPORTED))
+    return fields | {"metadata": {**rest, IMPORTED: {**about, SOURCE: metadata[SOURCE]}}}
+
+
+def is_edited(entry: Fields) -> bool:
+    """Whether a message was changed or made here since the last import."""
+    about = entry.get("metadata", {}).get(IMPORTED)
+    return not isinstance(about, dict) or about.get("digest") != digest_of_message(entry)
+
+
+def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
+    """The draft of a capsule, as a format writes it: under the ids of its source, if that was of the same format.
+
+    Args:
+        document: The capsule.
+        format: The name of the format that is written.
+        load: Gives the bytes of attachments, which then have `data`; None: they stay as they are.
+    """
+    history, tree = document["history"], Tree(document["history"])
+    about = document["metadata"].get(IMPORTED)
+    about = about if isinstance(about, dict) and about.get("format") == format else {}
+    edited = {entry["id"] for entry in history if is_edited(entry)}
+    is_own = not about or (str(about.get("id")).startswith("sha256:") and bool(edited))
+    current = document["metadata"].get("currentNode")
+    if current is None and history:
+        current = history[-1]["id"]
+    metadata = _without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
+    head = {name: value for name, value in document.items() if name not in ("history", "metadata", "version")}
+    if head.get("context") == new.empty_context():
+        del head["context"]
+    if is_own:
+        head["metadata"] = _with_source_aside({"metadata": metadata})["metadata"]
+        origins: dict[str, str | None] = {entry["id"]: entry["id"] for entry in history}
+    else:
+        head |= {"metadata": {name: value for name, value in metadata.items() if name not in (IMPORTED, "titleSetBy")}}
+        head["id"] = about.get("id")
+        if str(head["id"]).startswith("sha256:"):
+            del head["id"]
+        for name in {"title", "createdAt", "updatedAt"} - {*about.get("given", ())}:
+            if name != "title" or metadata.get("titleSetBy") == "auto":
+                del head[name]
+        origins = {entry["id"]: _origin(entry) for entry in history}
+    if not history or origins[history[-1]["id"]] is None:
+        head["metadata"].pop("currentNode")
+    elif current in origins:
+        head["metadata"]["currentNode"] = origins[current]
+    if not head["metadata"]:
+        del head["metadata"]
+    entries = []
+    for place, entry in enumerate(history):
+        above = tree.parents[place]
+        link = {} if origins[entry["id"]] is None else {"id": origins[entry["id"]]}
+        if link or above != place - 1:
+            link["parent"] = None if above < 0 else origins[history[above]["id"]] or f"#{above}"
+        said = {name: value for name, value in entry.items() if name not in ("id", "parent")}
+        said = _with_source_aside(said) if is_own else _without_imported(said)
+        if load is not None and "attachments" in said:
+            said["attachments"] = [_loaded(attached, load) for attached in said["attachments"]]
+        entries.append(said | link)
+    return Draft(
+        head,
+        entries,
+        is_own=is_own,
+        edited=frozenset(id for id, origin in origins.items() if id in edited for id in (origin or id,)),
+        is_edited=not is_own and about.get("digest") != digest_of_head(document),
+    )
+
+
+def _origin(entry: Fields) -> str | None:
+    """The id of a message in its source; that of a message from here is its own, and one may have had none."""
+    about = entry.get("metadata", {}).get(IMPORTED)
+    return about.get("id") if isinstance(about, dict) else entry["id"]
+
+
+def _without_imported(fields: Fields) -> Fields:
+    metadata = {name: value for name, value in fields.get("metadata", {}).items() if name != IMPORTED}
+    rest = {name: value for name, value in fields.items() if name != "metadata"}
+    return rest | {"metadata": metadata} if metadata else rest
+
+
+def _without_defaults(fields: Fields, defaults: Fields) -> Fields:
+    return {
+        name: value
+        for name, value in fields.items()
+        if (name != "lock" and defaults.get(name, value) != value) or name not in defaults
+    }
+
+
+def _loaded(attached: Fields, load: Load) -> Fields:
+    data = load(attached["sha256"]) if isinstance(attached.get("sha256"), str) else None
+    if data is None:
+        return attached
+    return {name: value for name, value in attached.items() if name not in ("sha256", "size", "path")} | {"data": data}

@@ -1,0 +1,280 @@
+"""The interface of a format: what it reads, what it yields, what it writes.
+
+What must stay true: a format is pure. It opens no file, asks no clock and no environment, and knows no store. It yields
+drafts, which have our fields under the ids of the source; the core makes ids and order of them, and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from capsule import timestamps
+from capsule.errors import InvalidInput
+from capsule.transfer.pairs import OWN, Fields, Pair
+from capsule.transfer.values import MOST, Record, Shape, first_values, records, shape_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+#: How much of a file tells its format, in bytes.
+HEAD = 1 << 17
+
+
+class Source(Protocol):
+    """One file of what is imported, wherever it is: on disk, in a zip, in memory.
+
+    Attributes:
+        name: Its path as people are told it; in a zip after the path of the zip.
+        size: Its size in bytes.
+        tables: The tables of a SQLite database; empty: it is none.
+    """
+
+    name: str
+    size: int
+
+    @property
+    def tables(self) -> frozenset[str]: ...
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content in pieces, from the beginning."""
+
+    def near(self, path: str) -> Iterator[Source]:
+        """The files of the same folder, zip or disk that match a pattern, sorted; none that leads out of it.
+
+        Args:
+            path: Relative to this file's folder, POSIX, with `*`; `..` stands only at its beginning.
+        """
+
+    def database(self) -> AbstractContextManager[sqlite3.Connection]:
+        """The file as a SQLite database, read-only, also while another program writes it."""
+
+    def tell(self, what: str, line: int | None = None) -> None:
+        """Report something damaged, that is read around: what it is, and the line in this file (from 1)."""
+
+    @property
+    def head(self) -> bytes:
+        """The first 128 KiB."""
+
+
+def shape(source: Source) -> Shape:
+    """What a file consists of: one JSON `array`, `lines` of JSON, one `object`; empty: something else."""
+    return shape_of(source.head)
+
+
+def first(source: Source) -> list[dict[str, Any]]:
+    """The first JSON objects of a file (of the array, of the lines, or the one), 50 at most; the last may be cut."""
+    return first_values(source.head)
+
+
+def read_records(source: Source) -> Iterator[Record]:
+    """The JSON objects of a file (of the array, of the lines, or the one), each with its line. Damage is told."""
+    return records(source.chunks(), source.head, source.tell)
+
+
+#: What reading a record raises that is not what its format says.
+ODD = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError, OverflowError)
+
+
+def read_each(source: Source, make: Callable[[dict[str, Any], int], Draft | None]) -> Iterator[Draft]:
+    """The drafts of a file of which each JSON object is a conversation.
+
+    Args:
+        source: The file.
+        make: Makes the draft of an object and its line; None: it is no conversation. If it raises, the object is told
+            and passed over.
+    """
+    for line, record in read_records(source):
+        try:
+            draft = make(record, line)
+        except ODD as error:
+            source.tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
+            continue
+        if draft is not None:
+            yield draft
+
+
+def read_bytes(source: Source, most: int = MOST) -> bytes:
+    """The whole content. Raises InvalidInput if it is larger than `most` bytes."""
+    data = bytearray()
+    for chunk in source.chunks():
+        data += chunk
+        if len(data) > most:
+            raise InvalidInput(f"{source.name} has more than {most >> 20} MB")
+    return bytes(data)
+
+
+def read_text(source: Source) -> str:
+    """The whole content as text; what is no UTF-8 is replaced and told. Raises InvalidInput if it is too large."""
+    data = read_bytes(source)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        source.tell("not UTF-8", data.count(b"\n", 0, error.start) + 1)
+        return data.decode("utf-8", "replace")
+
+
+@dataclass(slots=True)
+class Draft:
+    """A conversation in our fields, under the ids of its source.
+
+    Attributes:
+        head: `id` (of the source; absent: it has none), `title`, `createdAt`, `updatedAt`, `metadata` and `context`,
+            as in a capsule; all may be absent. `currentNode` is an id of the source. `sourceConversationId` and
+            `forkedFrom` are ids of conversations of the same source.
+        history: The messages, as in a capsule. `id` and `parent` are ids of the source, any texts. Without `id`, the
+            place counts; without `parent`, a message answers the one before it; None: it is a root. One without `role`
+            is no message: those that answer it answer its parent. An attachment may have `data`, its bytes or a
+            `Source`.
+        line: The line of the file at which it begins.
+        is_own: Whether its ids are those of a capsule: it was exported from one.
+        edited: For a writer: the ids of messages that were changed here since they were imported.
+        is_edited: For a writer: whether the head was changed here since it was imported.
+    """
+
+    head: Fields
+    history: list[Fields]
+    line: int | None = None
+    is_own: bool = False
+    edited: frozenset[str] = field(default_factory=frozenset)
+    is_edited: bool = False
+
+    @property
+    def id(self) -> str:
+        """The id of the source; empty: it has none."""
+        return str(self.head.get("id") or "")
+
+    @property
+    def metadata(self) -> Fields:
+        """The metadata of the head."""
+        found: Fields = self.head.get("metadata", {})
+        return found
+
+
+def taken(head: Pair, record: Fields, message: Pair, messages: list[Fields], line: int | None = None) -> Draft:
+    """The draft of a record that has messages of their own, by a pair for the head and one for a message.
+
+    Args:
+        head: The pair for the head.
+        record: The record without its messages.
+        message: The pair for a message.
+        messages: The records of messages.
+        line: The line of the file at which it begins.
+    """
+    is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
+    return Draft(head.taken(record), [message.taken(one) for one in messages], line, is_own)
+
+
+def given(head: Pair, message: Pair, draft: Draft) -> tuple[Fields, list[Fields]]:
+    """The record of a draft without its messages, and the records of those: what `taken` reads."""
+    record = head.given(draft.head, is_edited=draft.is_edited)
+    if draft.is_own:
+        record = record | {OWN: record.get(OWN, {}) | {"id": draft.id}}
+    return record, [message.given(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        name: Its name in options: small letters, digits and `-`.
+        title: Its name for people.
+        recognizes: Whether a file is in this format, by its content alone. It looks at the head only.
+        read: The conversations of a file, in its order.
+        write: One conversation in this format, or None: it is only read.
+        extension: That of a written file, with the dot.
+        joined: How several conversations go into one file: as a JSON array, one after the other, or not at all.
+        is_part: Whether a file belongs to another one of this format, which reads it.
+        file_name: The path of a written file, POSIX; None: the id with the extension.
+        embeds_files: Whether `write` takes the bytes of attachments, as `data`.
+        is_portable: Whether what is written comes back whole when it is read.
+        places: Where its program keeps its files, as patterns that begin with `~/`.
+    """
+
+    name: str
+    title: str
+    recognizes: Callable[[Source], bool]
+    read: Callable[[Source], Iterator[Draft]] | None
+    write: Callable[[Draft], bytes] | None = None
+    extension: str = ".json"
+    joined: str = ""
+    is_part: Callable[[Source], bool] = lambda source: False
+    file_name: Callable[[Draft], str] | None = None
+    embeds_files: bool = False
+    is_portable: bool = True
+    places: tuple[str, ...] = ()
+
+
+def moment(value: Any) -> str | None:
+    """A time as the format of capsules writes it, of ISO 8601 or of seconds, milli-, micro- or nanoseconds since 1970.
+
+    None: `value` is no time.
+    """
+    try:
+        if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
+            return timestamps.canonical(value)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            return None
+        number = float(value)
+        while abs(number) >= 1e11:
+            number /= 1000
+        return timestamps.from_ms(round(number * 1000))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def seconds(time: str | None) -> float | None:
+    """A time of a capsule as seconds since 1970."""
+    return timestamps.ms_of(time) / 1000 if time else None
+
+
+def milliseconds(time: str | None) -> int | None:
+    """A time of a capsule as milliseconds since 1970."""
+    return timestamps.ms_of(time) if time else None
+
+
+def text_of(value: Any) -> str:
+    """A value as a text: itself if it is one, empty for None, else its JSON."""
+    import orjson
+
+    if isinstance(value, str):
+        return value
+    return "" if value is None else orjson.dumps(value).decode()
+
+
+def json_of(value: Any) -> Any:
+    """The value that a text holds as JSON; the text itself if it holds none."""
+    import orjson
+
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except ValueError:
+        return value
+
+
+__all__ = [
+    "ODD",
+    "Draft",
+    "Fields",
+    "Format",
+    "Pair",
+    "Source",
+    "first",
+    "given",
+    "json_of",
+    "milliseconds",
+    "moment",
+    "read_bytes",
+    "read_each",
+    "read_records",
+    "read_text",
+    "seconds",
+    "shape",
+    "taken",
+    "text_of",
+]

@@ -1,0 +1,301 @@
+"""The files of an import: on disk, in a zip, in memory. The one module here that opens files to read them.
+
+What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
+no file takes more memory than a chunk. What is refused is told by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from tempfile import NamedTemporaryFile, TemporaryDirectory
+from typing import IO, BinaryIO
+from urllib.parse import quote
+
+from capsule.errors import NotFound
+from capsule.transfer.interface import HEAD
+
+_CHUNK = 1 << 20
+#: Problems of one import that are told in full; the others are counted.
+_MOST_PROBLEMS = 1_000
+#: How deep zips may lie in zips, and how large such a zip may be, in bytes.
+_DEEPEST, _LARGEST_INNER = 3, 1 << 28
+#: A zip, or a file in it, may not unpack to more than this many times its size, if it is larger than this.
+_MOST_TIMES, _HARMLESS = 200, 1 << 24
+_MOST_MEMBERS = 200_000
+#: The largest database that is copied out of a zip, in bytes.
+_LARGEST_DATABASE = 1 << 31
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something in a source that was damaged, and read around: where, and what."""
+
+    path: str
+    line: int | None
+    what: str
+
+
+@dataclass(slots=True)
+class Problems:
+    """The damage that an import found.
+
+    Attributes:
+        found: The first of it.
+        count: All of it.
+    """
+
+    found: list[Damage] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, path: str, what: str, line: int | None = None) -> None:
+        """Note a damage."""
+        self.count += 1
+        if self.count <= _MOST_PROBLEMS:
+            self.found.append(Damage(path, line, what))
+
+
+@dataclass
+class File:
+    """A file that is read in chunks; a `Source`.
+
+    Attributes:
+        name, size: As a `Source` has them.
+        opened: Opens the content.
+        problems: Takes what is damaged.
+        path: The file on disk; None: it is elsewhere.
+        found: Finds the files that match a pattern, relative to the folder of this one.
+    """
+
+    name: str
+    size: int
+    opened: Callable[[], IO[bytes]]
+    problems: Problems
+    path: Path | None = None
+    found: Callable[[str], Iterator[File]] = lambda path: iter(())
+
+    def tell(self, what: str, line: int | None = None) -> None:
+        """As `Source.tell`."""
+        self.problems.add(self.name, what, line)
+
+    def near(self, path: str) -> Iterator[File]:
+        """As `Source.near`."""
+        if ".." in PurePosixPath(path.lstrip("./")).parts or path.startswith("/") or "\0" in path:
+            return iter(())
+        return self.found(path)
+
+    def chunks(self) -> Iterator[bytes]:
+        """As `Source.chunks`; what the system refuses to read is told, and ends the file."""
+        try:
+            with self.opened() as file:
+                while chunk := file.read(_CHUNK):
+                    yield chunk
+        except _DAMAGED as error:
+            self.tell(f"can't be read to its end: {error}")
+
+    @cached_property
+    def head(self) -> bytes:
+        """As `Source.head`."""
+        try:
+            with self.opened() as file:
+                return file.read(HEAD)
+        except _DAMAGED as error:
+            self.tell(f"can't be read: {error}")
+            return b""
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """As `Source.tables`."""
+        if not self.head.startswith(b"SQLite format 3\0"):
+            return frozenset()
+        try:
+            with self.database() as database:
+                return frozenset(name for (name,) in database.execute("SELECT name FROM sqlite_master"))
+        except sqlite3.Error as error:
+            self.tell(f"the database can't be read: {error}")
+            return frozenset()
+
+    @contextmanager
+    def database(self) -> Iterator[sqlite3.Connection]:
+        """As `Source.database`. Raises sqlite3.Error."""
+        if self.path is not None:
+            with closing(_connected(self.path)) as database:
+                yield database
+            return
+        with TemporaryDirectory(prefix="capsule-import-") as folder:
+            copy = Path(folder, "database")
+            with copy.open("wb") as out:
+                for chunk in self.chunks():
+                    out.write(chunk)
+                    if out.tell() > _LARGEST_DATABASE:
+                        raise sqlite3.DatabaseError("it is too large to be copied out of the archive")
+            with closing(_connected(copy)) as database:
+                yield database
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """A database for reading only. One with a log that is not there is read as it is: opening it would make the log."""
+    with path.open("rb") as file:
+        has_log = file.read(20)[18:] == b"\x02\x02"
+    alone = "&immutable=1" if has_log and not Path(f"{path}-wal").exists() else ""
+    database = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro{alone}", uri=True, timeout=5)
+    database.text_factory = lambda data: data.decode("utf-8", "replace")
+    database.execute("PRAGMA trusted_schema = OFF")
+    return database
+
+
+def in_memory(
+    name: str, data: bytes, others: Mapping[str, bytes] | None = None, problems: Problems | None = None
+) -> File:
+    """A file in memory, for tests and for what is no file.
+
+    Args:
+        name: Its path, POSIX.
+        data: The content.
+        others: The files beside it, by paths that begin where `name` does.
+        problems: Takes what is damaged.
+    """
+    from io import BytesIO
+
+    files = {name: data, **(others or {})}
+    problems = Problems() if problems is None else problems
+
+    def made(name: str) -> File:
+        return File(
+            name, len(files[name]), lambda: BytesIO(files[name]), problems, found=lambda path: found(name, path)
+        )
+
+    def found(name: str, path: str) -> Iterator[File]:
+        return (made(other) for other in _matching(sorted(files), name, path))
+
+    return made(name)
+
+
+def _matching(names: list[str], name: str, path: str) -> Iterator[str]:
+    """The names that match a pattern relative to the folder of a name."""
+    pattern = os.path.normpath(f"{os.path.dirname(name)}/{path}" if "/" in name else path)
+    depth = pattern.count("/")
+    return (other for other in names if other.count("/") == depth and fnmatchcase(other, pattern))
+
+
+def files_of(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]:
+    """The files at a path: the file, those of a folder and its folders, those of a zip.
+
+    Raises NotFound if there is nothing. Cost: listing the folder.
+    """
+    given = Path(path)
+    if not given.exists():
+        raise NotFound(f"there is nothing at {given}", path=str(given))
+    if not given.is_dir():
+        yield from _opened(on_disk(given, problems))
+        return
+    top = given.resolve()
+    for folder, folders, names in os.walk(given):
+        folders.sort()
+        for name in sorted(names):
+            file = Path(folder, name)
+            if file.is_symlink() and not file.resolve().is_relative_to(top):
+                problems.add(str(file), "refused: the link leads out of the folder")
+            elif file.is_file():
+                yield from _opened(on_disk(file, problems))
+
+
+def on_disk(path: Path, problems: Problems) -> File:
+    """A file on disk."""
+
+    def found(pattern: str) -> Iterator[File]:
+        ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
+        top = Path(os.path.normpath(path.parent / ups))
+        for other in sorted(top.glob(pattern[len(ups) :])):
+            if other.is_file() and other.resolve().is_relative_to(top.resolve()):
+                yield on_disk(other, problems)
+
+    return File(str(path), path.stat().st_size, lambda: path.open("rb"), problems, path, found)
+
+
+@contextmanager
+def spooled(stream: BinaryIO, problems: Problems) -> Iterator[Iterator[File]]:
+    """The files of a stream that can be read once: it is copied to a temporary file first."""
+    with NamedTemporaryFile(prefix="capsule-import-") as copy:
+        while chunk := stream.read(_CHUNK):
+            copy.write(chunk)
+        copy.flush()
+        path = Path(copy.name)
+        yield _opened(File("-", path.stat().st_size, lambda: path.open("rb"), problems, path))
+
+
+def _opened(file: File, depth: int = 1) -> Iterator[File]:
+    """The file; of a zip, the files in it."""
+    if not file.head.startswith(_ZIP):
+        yield file
+    elif depth > _DEEPEST:
+        file.tell(f"refused: a zip inside {_DEEPEST} others")
+    else:
+        try:
+            with file.opened() as data, zipfile.ZipFile(data) as archive:
+                yield from _members(file, archive, depth)
+        except _DAMAGED as error:
+            file.tell(f"the zip can't be read: {error}")
+
+
+def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]:
+    infos: dict[str, zipfile.ZipInfo] = {}
+    every = archive.infolist()
+    if len(every) > _MOST_MEMBERS or _is_bomb(sum(info.file_size for info in every), file.size):
+        file.tell("refused: it unpacks to far more than its size")
+        return
+    for info in every:
+        name = f"{file.name}/{info.filename}"
+        if info.is_dir():
+            continue
+        if info.filename.startswith(("/", "\\")) or re.search(r"(^|[/\\])\.\.([/\\]|$)|^[A-Za-z]:|\0", info.filename):
+            file.problems.add(name, "refused: the path leads out of the zip")
+        elif stat.S_ISLNK(info.external_attr >> 16):
+            file.problems.add(name, "refused: it is a link")
+        elif info.flag_bits & 1:
+            file.problems.add(name, "refused: it is encrypted")
+        elif _is_bomb(info.file_size, info.compress_size):
+            file.problems.add(name, "refused: it unpacks to far more than its size")
+        else:
+            infos[info.filename] = info
+    names = sorted(infos)
+
+    def made(name: str) -> File:
+        return File(
+            f"{file.name}/{name}",
+            infos[name].file_size,
+            lambda: archive.open(infos[name]),
+            file.problems,
+            found=lambda path: (made(other) for other in _matching(names, name, path)),
+        )
+
+    for name in names:
+        member = made(name)
+        if not member.head.startswith(_ZIP):
+            yield member
+        elif member.size > _LARGEST_INNER:
+            member.tell(f"refused: a zip in a zip with more than {_LARGEST_INNER >> 20} MB")
+        else:
+            with NamedTemporaryFile(prefix="capsule-import-") as copy:
+                for chunk in member.chunks():
+                    copy.write(chunk)
+                copy.flush()
+                inner = on_disk(Path(copy.name), file.problems)
+                inner.name = member.name
+                yield from _opened(inner, depth + 1)
+
+
+def _is_bomb(size: int, packed: int) -> bool:
+    return size > _HARMLESS and size > _MOST_TIMES * max(packed, 1)

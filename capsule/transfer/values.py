@@ -1,0 +1,287 @@
+"""JSON out of a stream: the elements of one large array, the lines of a log, or one object, each with its line.
+
+What must stay true: no more than one value and one chunk is in memory. What is damaged is told by line and read
+around, and nothing here raises for it. Pure: it takes chunks of bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
+
+import orjson
+
+#: The largest value (a line, an element, a file with one object) that is read, in bytes.
+MOST = 64 << 20
+Shape = Literal["array", "lines", "object", ""]
+Record = tuple[int, dict[str, Any]]
+#: Takes what is wrong, and the line.
+Tell = Callable[[str, int | None], None]
+
+_decoder = json.JSONDecoder(strict=False)
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]', re.DOTALL)
+_GAP = re.compile(r"[\s,\0\ufeff]*")
+_LONE = re.compile(r"[\ud800-\udfff]")
+_ENDS = {"{": "}", "[": "]"}
+
+
+def completed(text: str) -> Any:
+    """The value of which `text` is the beginning: what is complete in it. None: nothing is."""
+    ends: list[str] = []
+    cut, closing = 0, ""
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        if sign in _ENDS:
+            ends.append(_ENDS[sign])
+            cut = token.end()
+        elif sign in "}]":
+            if not ends or ends.pop() != sign:
+                break
+            cut = token.end()
+        elif sign == ",":
+            cut = token.start()
+        elif sign == '"':
+            break
+        else:
+            continue
+        closing = "".join(reversed(ends))
+        if not ends:
+            break
+    try:
+        return _loaded(text[:cut] + closing)
+    except (ValueError, RecursionError):
+        return None
+
+
+def shape_of(head: bytes) -> Shape:
+    """What the file that begins so consists of; empty: not of JSON."""
+    text = head.decode("utf-8", "replace").lstrip("\ufeff\0 \t\r\n")
+    if text[:1] == "[":
+        return "array"
+    first, newline, _ = text.partition("\n")
+    if re.search(r"^\{", text, re.MULTILINE) is None:
+        return ""
+    if not newline or "\n{" in text or not text.startswith("{"):
+        return "lines"
+    try:
+        return "lines" if isinstance(_loaded(first), dict) else ""
+    except (ValueError, RecursionError):
+        return "object"
+
+
+def first_values(head: bytes, most: int = 50) -> list[dict[str, Any]]:
+    """The first objects of a file that begins so; the last one may be cut."""
+    shape, text = shape_of(head), head.decode("utf-8", "replace").lstrip("\ufeff\0 \t\r\n")
+    if shape == "object":
+        found = [completed(text)]
+    elif shape == "array":
+        found = completed(text)
+    else:
+        found = [completed(line) for line in text.split("\n", most)[:most] if line.lstrip()[:1] == "{"]
+    return [value for value in found if isinstance(value, dict)][:most] if isinstance(found, list) else []
+
+
+def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
+    """The objects of a file, each with the line at which it begins.
+
+    Args:
+        chunks: The whole file.
+        head: Its beginning.
+        tell: Takes each damage.
+    """
+    shape = shape_of(head)
+    if shape == "array":
+        return _elements(_texts(chunks, tell), tell)
+    return _lines(chunks, tell) if shape == "lines" else _object(chunks, tell)
+
+
+def _loaded(text: str) -> Any:
+    value = _decoder.decode(text)
+    return _clean(value) if "\\u" in text else value
+
+
+def _clean(value: Any) -> Any:
+    """The value without halves of characters, which no file can hold."""
+    if isinstance(value, str):
+        return _LONE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value
+
+
+def _too_large(tell: Tell, line: int) -> None:
+    tell(f"a value of more than {MOST >> 20} MB is refused", line)
+
+
+def _object(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if len(data) > MOST:
+            return _too_large(tell, 1)
+    text = "".join(_texts([bytes(data)], tell)).lstrip("\ufeff\0 \t\r\n").rstrip("\0 \t\r\n")
+    try:
+        value = _loaded(text)
+    except (ValueError, RecursionError) as error:
+        tell(_reason(error), getattr(error, "lineno", None))
+        value = completed(text[: getattr(error, "pos", 0) or len(text)] if "Unterm" not in str(error) else text)
+    if isinstance(value, dict):
+        yield 1, value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    return f"no valid JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else f"no valid JSON: {error}"
+
+
+def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
+    """The text of chunks. What is no UTF-8 is replaced and told."""
+    rest, line = b"", 1
+    for chunk in chunks:
+        data = rest + chunk
+        try:
+            text, rest = data.decode(), b""
+        except UnicodeDecodeError as error:
+            at = error.start if error.end == len(data) and len(data) - error.start < 4 else len(data)
+            rest = data[at:]
+            try:
+                text = data[:at].decode()
+            except UnicodeDecodeError as wrong:
+                tell("not UTF-8", line + data.count(b"\n", 0, wrong.start))
+                text = data[:at].decode("utf-8", "replace")
+        line += text.count("\n")
+        yield text
+    if rest:
+        tell("not UTF-8", line)
+
+
+def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers from 1, without their ends. One that is too large is told and skipped."""
+    rest, line, is_skipped = b"", 1, False
+    for chunk in chunks:
+        *whole, last = chunk.split(b"\n")
+        for part in whole:
+            if not is_skipped:
+                yield line, rest + part
+            rest, line, is_skipped = b"", line + 1, False
+        rest += last
+        if is_skipped or len(rest) > MOST:
+            if not is_skipped:
+                _too_large(tell, line)
+            rest, is_skipped = b"", True
+    if rest:
+        yield line, rest
+
+
+def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
+    for line, data in split_lines(chunks, tell):
+        try:
+            value = orjson.loads(data)
+        except ValueError:
+            if data.strip(b"\0 \t\r\xef\xbb\xbf"):
+                yield from ((line, value) for value in _mended(line, data, tell))
+            elif b"\0" in data:
+                tell("a line of NULs", line)
+            continue
+        if isinstance(value, dict):
+            yield line, value
+        else:
+            tell("no JSON object", line)
+
+
+def _mended(line: int, data: bytes, tell: Tell) -> Iterator[dict[str, Any]]:
+    """The objects that can be read of a line that is no valid JSON. What is lost is told, or all that was odd."""
+    text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r")
+    at, found, reason = 0, [], ""
+    while (at := text.find("{", at)) >= 0:
+        try:
+            value, at = _decoder.raw_decode(text, at)
+            found.append(_clean(value))
+        except (ValueError, RecursionError) as error:
+            reason = reason or _reason(error)
+            after = re.compile(r'\{"').search(text, at + 1)  # A record that another one was written over.
+            if after is None:
+                break
+            at = after.start()
+    if line == 1 and not found and len(text) > 2 and (value := completed(text)):
+        found = [value]
+    tell(reason or ("several records in one line" if len(found) > 1 else "characters that JSON does not have"), line)
+    yield from found
+
+
+def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
+    buffer, at, line, counted, is_open = "", 0, 1, 0, True
+    keys: set[str] = set()
+    buffer = next(texts, "")
+    at = buffer.find("[") + 1
+    while True:
+        at = _GAP.match(buffer, at).end()  # type: ignore[union-attr]  # It matches anywhere.
+        ended = at < len(buffer) and buffer[at] == "]"
+        if ended or (at >= len(buffer) and not is_open):
+            break
+        error: Exception | None = None
+        if at < len(buffer):
+            try:
+                value, end = _decoder.raw_decode(buffer, at)
+            except (ValueError, RecursionError) as wrong:
+                error = wrong
+        if at >= len(buffer) or (is_open and _may_be_cut(error, buffer) and len(buffer) - at <= MOST):
+            line, counted = line + buffer.count("\n", counted, at), 0
+            more, wanted = [buffer[at:]], max(len(buffer) - at, 1)
+            while wanted > 0 and (text := next(texts, None)) is not None:
+                more.append(text)
+                wanted -= len(text)
+            is_open = wanted <= 0
+            buffer, at = "".join(more), 0
+            continue
+        line, counted = line + buffer.count("\n", counted, at), at
+        if error is None:
+            at = end
+            if isinstance(value, dict):
+                keys = keys or set(value)
+                yield line, _clean(value) if buffer.find("\\ud", counted, end) >= 0 else value
+            else:
+                tell("no JSON object", line)
+            continue
+        if len(buffer) - at > MOST:
+            _too_large(tell, line)
+        else:
+            place = getattr(error, "pos", at)
+            tell(_reason(error), line + buffer.count("\n", at, place))
+            value = completed(buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)])
+            if isinstance(value, dict) and value:
+                keys = keys or set(value)
+                yield line, value
+        buffer, at, line, is_open = _next_element(buffer, at, line, keys, texts)
+        counted = at
+    if not ended:
+        tell("the end is missing", line + buffer.count("\n", counted))
+
+
+def _may_be_cut(error: Exception | None, buffer: str) -> bool:
+    """Whether a value may only lack what comes after the buffer."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.msg.startswith("Unterminated") or error.pos >= len(buffer) - 12
+
+
+def _next_element(buffer: str, at: int, line: int, keys: set[str], texts: Iterator[str]) -> tuple[str, int, int, bool]:
+    """The place after a damaged element at which the next one begins: one with the same first key."""
+    start = re.compile(rf'(\{{\s*"(?:{"|".join(map(re.escape, keys))})")' if keys else r"\n(\{)")
+    begin = at + 1
+    while True:
+        for found in start.finditer(buffer, begin):
+            value = completed(buffer[found.start(1) : found.start(1) + 65536])
+            if isinstance(value, dict) and (2 * len(keys & set(value)) >= len(keys) or not keys):
+                return buffer, found.start(1), line + buffer.count("\n", at, found.start(1)), True
+        keep = max(begin, len(buffer) - 65536)  # An element that begins here may show more of itself.
+        text = next(texts, None)
+        if text is None:
+            return buffer, len(buffer), line + buffer.count("\n", at), False
+        line += buffer.count("\n", at, keep)
+        buffer, at, begin = buffer[keep:] + text, 0, 0

@@ -1,0 +1,72 @@
+"""What the tests of formats share: the examples, and files read and written without a store."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from capsule.transfer.conversion import document_of, draft_of, source_id
+from capsule.transfer.interface import Format, Source, read_bytes
+from capsule.transfer.reading import drafts_of, format_of
+from capsule.transfer.registry import formats
+from capsule.transfer.sources import File, Problems, files_of, in_memory
+
+DATA = Path(__file__).parent / "data"
+STAMP = "2026-01-02T10:00:00.000Z"
+#: The examples: of each format, what lies in its folder.
+EXAMPLES = [
+    (format, path)
+    for format in formats()
+    if (DATA / format).is_dir()
+    for path in sorted((DATA / format).iterdir())
+    if not path.name.startswith(("damaged", "."))
+]
+
+
+class Shelf:
+    """Attachments in memory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def keep(self, data: bytes | Source) -> tuple[str, int]:
+        content = data if isinstance(data, bytes) else read_bytes(data)
+        digest = sha256(content).hexdigest()
+        self.files[digest] = content
+        return digest, len(content)
+
+
+def documents(files: list[File], shelf: Shelf | None = None, only: Format | None = None) -> list[dict[str, Any]]:
+    """The capsules in files, in their order."""
+    shelf = shelf or Shelf()
+    made: list[dict[str, Any]] = []
+    for file in files:
+        format = format_of(file, only)
+        seen: list[str] = []
+        for draft in drafts_of(file, format) if format else ():
+            nth = seen.count(source_id(draft)) if not draft.id else 0
+            seen.append(source_id(draft))
+            tell = lambda what, draft=draft, file=file: file.tell(what, draft.line)  # noqa: E731
+            made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, nth))
+    return made
+
+
+def read(path: Path, shelf: Shelf | None = None) -> tuple[list[dict[str, Any]], Problems]:
+    """The capsules at a path, and what was wrong there."""
+    problems = Problems()
+    return documents(list(files_of(path, problems)), shelf), problems
+
+
+def read_data(
+    data: bytes, shelf: Shelf | None = None, only: Format | None = None
+) -> tuple[list[dict[str, Any]], Problems]:
+    """The capsules in a file under a name that says nothing, and what was wrong there."""
+    problems = Problems()
+    return documents([in_memory("x", data, problems=problems)], shelf, only), problems
+
+
+def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None = None) -> list[bytes]:
+    """Each capsule as a file of a format."""
+    load = (shelf or Shelf()).files.get if format.embeds_files else None
+    return [format.write(draft_of(document, format.name, load)) for document in documents]

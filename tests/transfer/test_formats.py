@@ -1,0 +1,96 @@
+"""Every format keeps the promises of the interface, on its examples in data/{format}/.
+
+A new format needs a module and examples, and no test here. An example whose name begins with `damaged` is read, and
+must report something.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from capsule.errors import CapsuleError
+from capsule.format import codec, validation
+from capsule.transfer.registry import formats
+from tests.transfer.exchange import DATA, EXAMPLES, Shelf, read, read_data, written
+
+FILES = [(format, path) for format, path in EXAMPLES if path.is_file()]
+BOTH = [(format, path) for format, path in EXAMPLES if formats()[format].write is not None]
+
+
+def named(cases: list[tuple[str, Path]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("format", "path"), cases, ids=[f"{name}-{path.name}" for name, path in cases])
+
+
+@named(EXAMPLES)
+def test_an_example_is_read_without_a_problem_as_valid_capsules(format: str, path: Path) -> None:
+    documents, problems = read(path)
+
+    assert not problems.found
+    assert documents
+    for document in documents:
+        assert document["metadata"].get("imported", {}).get("format", format) == format
+        data = codec.encode(document)
+        validation.check(document, data, "x")
+        assert not validation.problems_of(data, "x")
+    assert len({document["id"] for document in documents}) == len(documents)
+
+
+@named(FILES)
+def test_the_content_tells_the_format(format: str, path: Path) -> None:
+    documents, _ = read(path)
+    alone, _ = read_data(path.read_bytes())
+
+    assert [document["id"] for document in alone] == [document["id"] for document in documents]
+
+
+@named(BOTH)
+def test_what_was_read_is_written_and_read_as_the_same(format: str, path: Path) -> None:
+    shelf = Shelf()
+    documents, _ = read(path, shelf)
+
+    seen = set()
+    for document, data in zip(documents, written(documents, formats()[format], shelf), strict=True):
+        again, problems = read_data(data, Shelf())
+        assert not problems.found
+        origin = document["metadata"].get("imported", document)["id"]
+        # Alone in a file, the second of two conversations that say the same is the first.
+        assert again == [document] or origin in seen
+        seen.add(origin)
+
+
+@pytest.mark.parametrize("name", [name for name, format in formats().items() if format.write and format.is_portable])
+@named(EXAMPLES)
+def test_a_capsule_from_elsewhere_comes_back_whole(format: str, path: Path, name: str) -> None:
+    if format == name or formats()[name].read is None:
+        pytest.skip("a format of the same name, or one that is only written")
+    shelf = Shelf()
+    documents, _ = read(path, shelf)
+
+    for document, data in zip(documents, written(documents, formats()[name], shelf), strict=True):
+        again, problems = read_data(data, shelf, formats()[name])
+        assert not problems.found
+        assert again == [document]
+
+
+@named(FILES)
+def test_a_file_that_is_cut_or_torn_is_read_around(format: str, path: Path) -> None:
+    data = path.read_bytes()
+    step = max(len(data) // 150, 1)
+    for at in range(0, len(data), step):
+        for damaged in (data[:at], data[:at] + b"\0\0\xff{" + data[at + 3 :]):
+            try:
+                documents, _ = read_data(damaged, only=formats()[format])
+            except CapsuleError:
+                continue
+            for document in documents:
+                validation.check(document, codec.encode(document), "x")
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*/damaged*")), ids=str)
+def test_damage_is_reported(path: Path) -> None:
+    _, problems = read(path)
+
+    assert problems.found
+    assert all(problem.what for problem in problems.found)
