@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from capsule.messaging.people.agents import Agents
     from capsule.messaging.people.directory import Directory
     from capsule.messaging.people.projects import Projects
+    from capsule.sessions.sessions import Sessions
     from capsule.settings import Settings
     from capsule.store.attributes import Titles
     from capsule.store.branches import Branches
@@ -81,6 +82,7 @@ class Store(Writing):
         messages: Messages between agents.
         notes: What an agent writes for itself.
         configuration: What files declare of channels, agents and links.
+        sessions: Workers that messages wake; for the owner only.
     """
 
     locks: Locks = offered("capsule.store.locks", "Locks")
@@ -102,6 +104,7 @@ class Store(Writing):
     messages: Messages = offered("capsule.messaging.mail.delivery", "Messages")
     notes: Notes = offered("capsule.messaging.notes", "Notes")
     configuration: Configuration = offered("capsule.messaging.configuration.configuration", "Configuration")
+    sessions: Sessions = offered("capsule.sessions.sessions", "Sessions")
 
     def __init__(
         self,
@@ -183,8 +186,7 @@ class Store(Writing):
         """
         root = locate.find_store(path)
         settings = locate.load_settings(root)
-        storage = FileStorage(root, **settings.of_storage)
-        engine = FilesEngine(storage)
+        engine = FilesEngine(FileStorage(root, **settings.of_storage))
         return cls(
             root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent, folder=folder
         )

@@ -26,8 +26,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("show", "show (cat)", "Print a conversation."),
         ("conversations", "list (ls)", "List the conversations, the latest first."),
         ("search", "search", "Find messages and titles by their words."),
-        ("watch", "tail", "Print the last messages, and follow with -f."),
-        ("watch", "watch, events", "Report changes as they happen, or those before."),
+        ("watch", "tail, watch, events", "Follow a conversation, or all that changes."),
         ("edit", "edit", "Change a conversation or message in your editor."),
     ),
     "Order and remove": (
@@ -49,6 +48,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("messaging.agents", "agents, projects, group", "See who is there, and meet in groups."),
         ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
         ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
+        ("sessions.session", "session", "Let messages wake programs that answer them."),
         ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
     ),
     "Work together": (
@@ -103,6 +103,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
     "projects": dict.fromkeys(("list", "show", "link", "unlink"), "messaging.projects"),
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
+    "session": dict.fromkeys(("list", "agent", "wire", "unwire", "webhook"), "sessions.session"),
     "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),
 }
 

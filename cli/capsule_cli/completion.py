@@ -80,3 +80,9 @@ def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
     """The ids in the trash that begin with `incomplete`."""
     items = _of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])
     return [(item.id, f"deleted {item.deleted_at}") for item in items if item.id.startswith(incomplete)]
+
+
+def complete_session(incomplete: str) -> list[tuple[str, str]]:
+    """The ids of the sessions that begin with `incomplete`, with their agents and places."""
+    rows = _of_store(lambda store: list(store.sessions.list()))
+    return [(row.id, f"{row.agent} {row.place}".strip()) for row in rows if row.id.startswith(incomplete)]

@@ -1,0 +1,1 @@
+"""The commands of sessions: workers that messages wake, and the host between them and the world."""

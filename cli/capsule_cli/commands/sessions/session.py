@@ -1,0 +1,149 @@
+"""`session`: who answers where, what the sessions do, and why a message was answered or not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from capsule_cli.completion import complete_agent
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import argument, flag, option, refuse
+from capsule_cli.shared.output import answer, listing, one_line
+
+if TYPE_CHECKING:
+    from capsule.sessions.registry import Item
+
+group = typer.Typer(no_args_is_help=True)
+commands = typer.Typer()
+
+Agent = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agent, by its id.")]
+Place = Annotated[
+    str, typer.Argument(metavar="PLACE", help="A conversation, or CHANNEL:PLACE, as webhook:ci for the webhook ci.")
+]
+
+
+@group.callback()
+def _session() -> None:
+    """Let messages wake programs that answer them, and see what becomes of each message."""
+
+
+@commands.command("list")
+def list_(
+    agent: str | None = option("--agent AGENT", "Only those of this agent.", autocompletion=complete_agent),
+) -> None:
+    """List the sessions, the last active first."""
+    with store_of() as store:
+        found = store.sessions.list(agent)
+    rows = [(one.id, one.agent, one.status, one.worker, one.last_active, _place(one)) for one in found]
+    columns = ("id", "agent", "status", "worker", "seen", "place")
+    listing(_told(*found), columns, rows, "there is no session yet; a message makes one", last="place")
+
+
+@commands.command("agent")
+def agent(
+    name: str | None = argument("AGENT", "The agent. Without: all of them.", autocompletion=complete_agent),
+    command: list[str] | None = argument(
+        "COMMAND", "The command that answers, after --: prompt on its standard input, answer on its standard output."
+    ),
+    folder: str | None = option("--folder DIR", "Run the command in this folder."),
+    provider: str | None = option("--provider NAME", "Name the program behind the command, as claude."),
+    time_zone: str | None = option("--time-zone ZONE", "Read schedules in this time zone, as Europe/Berlin."),
+    idle: float | None = option("--idle SECONDS", "End a worker that had nothing to do for so long."),
+    limit: float | None = option("--limit SECONDS", "Let the command take at most so long."),
+    max_hops: int | None = option("--max-hops N", "Answer no message that came through more agents than this."),
+    approve: bool = flag("--approve", "Let the command that is noted here run on this machine."),
+) -> None:
+    """Say by which command an agent answers, or print it. What another machine noted runs once it is approved here."""
+    refuse(name is None and (command or approve), "say which agent", "AGENT")
+    settings = {"timeZone": time_zone, "idleS": idle, "limitS": limit, "maxHops": max_hops}
+    given = {key: value for key, value in settings.items() if value is not None}
+    with store_of() as store:
+        sessions = store.sessions
+        if name is None:
+            found = list(sessions.state().agents.values())
+        elif command or given or folder is not None or provider is not None:
+            found = [sessions.set_agent(name, command, folder=folder, provider=provider, settings=given)]
+        else:
+            found = [sessions.agent(name)]
+        if approve:
+            sessions.approve(found[0])
+        told = [one | {"approved": sessions.is_approved(each)} for one, each in zip(_told(*found), found, strict=True)]
+    rows = [
+        (one["name"], " ".join(one["command"]), "" if one["approved"] else "not approved", one["folder"])
+        for one in told
+    ]
+    listing(
+        told,
+        ("name", "command", "state", "folder"),
+        rows,
+        "no agent has a command; see: capsule session agent --help",
+        last="command",
+    )
+
+
+@commands.command("wire")
+def wire(
+    place: str | None = argument("PLACE", "A conversation, or CHANNEL:PLACE. Without: all wirings are listed."),
+    agent: str | None = argument("AGENT", "The agent that answers there.", autocompletion=complete_agent),
+    engage: Literal["pattern", "mention", "mention-sticky"] = option(
+        "--engage",
+        "Wake it by texts with a pattern, by mentions, or by all that follows a mention in a thread.",
+        "mention",
+    ),
+    pattern: str | None = option("--pattern REGEX", "Wake it by texts in which this is found; . is any text."),
+    senders: Literal["all", "known"] = option("--senders", "Whose messages wake it.", "all"),
+    ignored: Literal["drop", "accumulate"] = option("--ignored", "What becomes of the others.", "drop"),
+    session: Literal["shared", "per-thread", "agent-shared"] = option(
+        "--session", "Let the place have one session, each of its threads, or all places of the agent.", "shared"
+    ),
+    priority: int = option("--priority N", "The highest comes first.", 0),
+) -> None:
+    """Let an agent answer in a place. A direct with it needs no wiring, nor does a mention of it elsewhere."""
+    refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
+    with store_of() as store:
+        if place is None or agent is None:
+            found = list(store.sessions.state().wirings.values())
+        else:
+            words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": session, "priority": priority}
+            words |= {"engage": "pattern", "pattern": pattern} if pattern is not None else {"engage": engage}
+            found = [store.sessions.wire(place, agent, **words)]
+    rows = [(_place(one), one.agent, one.engage, one.pattern, one.senders, one.ignored, one.session) for one in found]
+    columns = ("place", "agent", "engage", "pattern", "senders", "ignored", "session")
+    listing(_told(*found), columns, rows, "nothing is wired", last="pattern")
+
+
+@commands.command("unwire")
+def unwire(place: Place, agent: Agent) -> None:
+    """Let an agent answer in a place no more than it would without a wiring."""
+    with store_of() as store:
+        store.sessions.unwire(place, agent)
+    answer({"place": place, "agent": agent, "wired": False}, f"{one_line(place)}: {one_line(agent)} is not wired")
+
+
+@commands.command("webhook")
+def webhook(
+    name: str = argument("NAME", "Its name: messages come to /hooks/NAME.", ...),
+    url: str = option("--url URL", "Send what is said there to this address.", ""),
+    remove: bool = flag("--remove", "Remove it, with its secret."),
+) -> None:
+    """Make a webhook on this machine and print its secret, with which both sides sign (Standard Webhooks)."""
+    with store_of() as store:
+        if remove:
+            store.sessions.webhooks.remove(name)
+            answer({"name": name, "removed": True}, f"{name}: removed")
+        else:
+            hook = store.sessions.webhooks.keep(name, url)
+            answer(asdict(hook), hook.secret)
+
+
+def _told(*items: Item) -> list[dict[str, Any]]:
+    from capsule.format.head import camel
+
+    return [{camel(name): value for name, value in asdict(item).items()} for item in items]
+
+
+def _place(one: Any) -> str:
+    place = one.place if one.channel in ("", "conversations") else f"{one.channel}:{one.place}"
+    return f"{place} {getattr(one, 'thread', '')}".strip()
