@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from capsule.engines.files.protocols import Tracker, Trashed
+from capsule.engines.files.protocols import News, Notices, Tracker, Trashed
+from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
@@ -19,12 +20,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Document = dict[str, Any]
-#: The kind of document that has entries.
 CONVERSATIONS = "conversations"
+#: The two documents of a session, which have its id.
+INBOUND, OUTBOUND = "inbound", "outbound"
+#: The kinds of documents that have entries.
+WITH_ENTRIES = (CONVERSATIONS, INBOUND, OUTBOUND)
 #: Each document is a file with a path.
 PATHS = "paths"
 #: Other programs may change documents: there is a quarantine, and the doctor can examine the store.
 OUTSIDE_EDITS = "outside_edits"
+
+
+def missing(kind: str, id: str) -> NotFound:
+    """The error that there is no document of this kind with this id."""
+    if kind == CONVERSATIONS:
+        return NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
+    return NotFound(f"no session {id}" if kind in WITH_ENTRIES else f"there is no {kind}/{id}.json", id=id)
 
 
 class Transaction(Protocol):
@@ -75,6 +86,13 @@ class Transaction(Protocol):
 
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
+
+    @property
+    def place(self) -> Any:
+        """How far its entries have come, for `Engine.follow`."""
+
+    def follow(self, since: Any = None) -> News:
+        """As `Engine.follow`, of the document as it is here."""
 
     def has(self, id: str) -> bool:
         """Whether an entry has this id. Cost: reading back to it."""
@@ -214,6 +232,18 @@ class Engine(Protocol):
     def document(self, kind: str, id: str) -> Document:
         """The document, current and in canonical order. Raises `NotFound`, `InvalidDocument`."""
 
+    def follow(self, kind: str, id: str, since: Any = None) -> News:
+        """The entries that were appended to a document since an earlier look.
+
+        Args:
+            kind: A kind with entries.
+            id: Its id.
+            since: The `place` of what an earlier call gave; None: this is the first look.
+
+        Raises `NotFound`, `InvalidDocument`. Cost: a look if nothing changed; else reading what was appended, or all
+        if it was changed in another way.
+        """
+
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         """The result of `parse` on the stored bytes of a conversation.
 
@@ -244,6 +274,12 @@ class Engine(Protocol):
         """A tracker that waits for changes of conversations; None: the system gives no notices."""
 
     # -- Beside the documents --------------------------------------------------------------------------------------
+
+    def notices(self) -> Notices | None:
+        """What tells which documents of any kind a store wrote from now on; None: the system gives no notices.
+
+        Of a write by another program nothing is told before a store has taken it in.
+        """
 
     def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
         """Keep a file that is no document, durably; the same file again changes nothing.

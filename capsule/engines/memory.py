@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
 from capsule.engines.files.disk.layout import FOLDERS
-from capsule.engines.files.protocols import Interfered, Trashed
-from capsule.engines.interface import CONVERSATIONS, Document
+from capsule.engines.files.protocols import Interfered, News, Notices, Trashed
+from capsule.engines.interface import CONVERSATIONS, Document, missing
 from capsule.engines.memory_source import MemorySource, MemoryTracker
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
-from capsule.errors import NotFound, Refused, Remedy, StoreBusy
+from capsule.errors import NotFound, Refused, StoreBusy
 from capsule.format import codec
 from capsule.ids import check_file_name, check_id
 
@@ -47,6 +47,7 @@ class MemoryEngine:
         self._beats: dict[tuple[str, str], str] = {}
         self._instances: dict[str, dict[str, Any]] = {}
         self._trackers: weakref.WeakSet[MemoryTracker] = weakref.WeakSet()
+        self._of_all: weakref.WeakSet[MemoryTracker] = weakref.WeakSet()
         self._serial = 0
         self._index: Index | None = None
 
@@ -75,8 +76,8 @@ class MemoryEngine:
         """See `Engine.transaction`."""
         with self._exclusive(kind, id) as stored:
             if stored is None:
-                raise NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
-            yield MemoryTransaction(self, id, stored)
+                raise missing(kind, id)
+            yield MemoryTransaction(self, kind, id, stored)
 
     def put(
         self,
@@ -101,6 +102,8 @@ class MemoryEngine:
         if kind == CONVERSATIONS:
             for tracker in list(self._trackers):
                 tracker.touch(id)
+        for tracker in list(self._of_all):
+            tracker.touch(f"{kind}-{id}")
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
         """See `Engine.create`."""
@@ -163,7 +166,7 @@ class MemoryEngine:
     def _stored(self, kind: str, id: str) -> Stored:
         stored = self._documents.get((kind, check_id(id)))
         if stored is None:
-            raise NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
+            raise missing(kind, id)
         return stored
 
     def read(self, kind: str, id: str) -> bytes:
@@ -173,6 +176,10 @@ class MemoryEngine:
     def document(self, kind: str, id: str) -> Document:
         """See `Engine.document`."""
         return self._stored(kind, id).document
+
+    def follow(self, kind: str, id: str, since: tuple[int, str, int] | None = None) -> News:
+        """See `Engine.follow`."""
+        return self._stored(kind, id).follow(since)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         """See `Engine.parsed`."""
@@ -202,12 +209,19 @@ class MemoryEngine:
 
     def tracker(self) -> MemoryTracker:
         """See `Engine.tracker`."""
+        return self._added(self._trackers)
+
+    def _added(self, trackers: weakref.WeakSet[MemoryTracker]) -> MemoryTracker:
         tracker = MemoryTracker()
         with self._guard:
-            self._trackers.add(tracker)
+            trackers.add(tracker)
         return tracker
 
     # -- Beside the documents --------------------------------------------------------------------------------------
+
+    def notices(self) -> Notices:
+        """See `Engine.notices`."""
+        return Notices(self._added(self._of_all))
 
     def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
         """See `Engine.keep_file`."""

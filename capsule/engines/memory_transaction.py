@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.protocols import Known, Signature, Trashed
+from capsule.engines.files.protocols import Known, News, Signature, Trashed
 from capsule.engines.files.transaction import head_in
-from capsule.engines.interface import CONVERSATIONS, Document
+from capsule.engines.interface import Document
 from capsule.engines.memory_source import BOOT
 from capsule.format import canonical, codec, validation
 from capsule.format.head import ParsedHead
@@ -37,6 +37,16 @@ class Stored:
         return self._data
 
     @property
+    def place(self) -> tuple[int, str, int]:
+        """How far its entries have come."""
+        return self.serial, self.tag, len(self.document["history"])
+
+    def follow(self, since: tuple[int, str, int] | None) -> News:
+        """The entries since a `place`; see `Engine.follow`."""
+        goes_on = since is not None and since[1] == self.tag
+        return News(self.place, self.document["history"][since[2] if since and goes_on else 0 :], not goes_on)
+
+    @property
     def known(self) -> Known:
         # The serial number stands for the file's time: it orders changes within one millisecond.
         signature = Signature(1, len(self.data), self.serial, 1)
@@ -44,11 +54,12 @@ class Stored:
 
 
 class MemoryTransaction:
-    """The exclusive right to a conversation of a `MemoryEngine`. See `Transaction`."""
+    """The exclusive right to a document of a `MemoryEngine`. See `Transaction`."""
 
-    def __init__(self, engine: MemoryEngine, id: str, stored: Stored) -> None:
+    def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: Stored) -> None:
         self.id = id
-        self.name = engine.name(CONVERSATIONS, id)
+        self.name = engine.name(kind, id)
+        self._kind = kind
         self._engine = engine
         self._now = stored
         self.head = ParsedHead(stored.tag, head_in(stored.document))
@@ -82,6 +93,15 @@ class MemoryTransaction:
     def document(self) -> Document:
         """See `Transaction.document`."""
         return self._now.document
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """See `Transaction.place`."""
+        return self._now.place
+
+    def follow(self, since: tuple[int, str, int] | None = None) -> News:
+        """See `Transaction.follow`."""
+        return self._now.follow(since)
 
     def has(self, id: str) -> bool:
         """See `Transaction.has`."""
@@ -143,7 +163,7 @@ class MemoryTransaction:
     ) -> None:
         tag = "" if new_tag else self.tag
         self._now = self._engine.put(
-            CONVERSATIONS, self.id, document, data, tag=tag, time=time or self.time, ends_active=ends_active
+            self._kind, self.id, document, data, tag=tag, time=time or self.time, ends_active=ends_active
         )
         if new_tag:
             self.head = ParsedHead(self._now.tag, head_in(document))
@@ -162,4 +182,4 @@ class MemoryTransaction:
 
     def delete(self) -> Trashed:
         """See `Transaction.delete`."""
-        return self._engine.remove(CONVERSATIONS, self.id)
+        return self._engine.remove(self._kind, self.id)

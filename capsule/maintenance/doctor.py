@@ -16,6 +16,7 @@ from capsule.engines.files.external_edits import decoded, mendable, settle
 from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import Leftover
+from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.head import Head
@@ -85,13 +86,17 @@ def examine(
     for problem in store.settings.unknown:
         what = f"{problem.where} {problem.what}"
         yield Finding("", problem.path, problem.line, problem.column, "settings", what)
-    scanned = sorted(files_of(store.engine).scan(KIND), key=lambda found: found.id)
-    claimed: dict[str, list[str]] = {}
-    for done, found in enumerate(scanned):
-        if (copy := copy_in(store, found)) is not None:
+    scanned = [
+        (kind, found)
+        for kind in WITH_ENTRIES
+        for found in sorted(files_of(store.engine).scan(kind), key=lambda found: found.id)
+    ]
+    claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
+    for done, (kind, found) in enumerate(scanned):
+        if kind == KIND and (copy := copy_in(store, found)) is not None:
             yield _copy(store, copy, found, repair, ancestor)
         else:
-            examination = _Examination(store, found, claimed, repair)
+            examination = _Examination(store, kind, found, claimed[kind], repair)
             yield from examination.findings()
             yield from examination.lock()
             yield from examination.source()
@@ -103,14 +108,14 @@ def examine(
                 yield _copy(store, copy, found, repair, ancestor)
             else:
                 yield from _record(store, found, kind)
-    for id, paths in claimed.items():
+    for id, paths in (item for ids in claimed.values() for item in ids.items()):
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
             yield Finding(id, path, 0, 0, "twice", what)
     for problem in waiting_problems(store.engine):
         what = f"{problem.where}: {problem.what}" if problem.where else problem.what
         yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
-    for kind in KINDS:
+    for kind in {*KINDS, *WITH_ENTRIES}:
         for leftover in files_of(store.engine).leftovers(kind):
             if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
                 yield _leftover(store, kind, leftover, repair)
@@ -119,8 +124,9 @@ def examine(
 class _Examination:
     """The examination of one file."""
 
-    def __init__(self, store: Store, found: Scanned, claimed: dict[str, list[str]], repair: bool) -> None:
+    def __init__(self, store: Store, kind: str, found: Scanned, claimed: dict[str, list[str]], repair: bool) -> None:
         self._store = store
+        self._kind = kind
         self._found = found
         self._claimed = claimed
         self._repair = repair
@@ -142,11 +148,12 @@ class _Examination:
             what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
             return [self._finding("name", what)]
         try:
-            got = files_of(self._store.engine).read(KIND, found.id)
-            if got is None or (not self._wrong(got[0], None) and files_of(self._store.engine).known(KIND, found.id)):
+            storage = files_of(self._store.engine)
+            got = storage.read(self._kind, found.id)
+            if got is None or (not self._wrong(got[0], None) and storage.known(self._kind, found.id)):
                 return []
             # Something is wrong, or a writer is at work: only the mutex can distinguish the two.
-            with files_of(self._store.engine).mutex(KIND, found.id) as held:
+            with storage.mutex(self._kind, found.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
             return [self._of("damaged", problem) for problem in error.problems]
@@ -272,14 +279,14 @@ class _Examination:
         document = decoded(got[0], held.path, None)
         id = document["id"]
         storage = files_of(self._store.engine)
-        if not is_id(id) or storage.exists(KIND, id):
+        if not is_id(id) or storage.exists(self._kind, id):
             return ""
         as_written, _ = migrations.current(document, held.path)
         written = codec.encode(as_written)
-        with storage.mutex(KIND, id) as target:
+        with storage.mutex(self._kind, id) as target:
             target.replace(None, written, anatomy.survey(written), [])
         held.delete()
-        return f"is {storage.path(KIND, id)} now; the misnamed file is in the trash"
+        return f"is {storage.path(self._kind, id)} now; the misnamed file is in the trash"
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format import codec, migrations
 from capsule.messaging import policy
 from capsule.store.change import REMOVED
+from capsule.store.kinds import OfKinds
 from capsule.timestamps import from_ms, parse, sortable
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class AgentView:
 
     def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self.agent = agent
-        self._engine = engine
+        self._engine = cast("Engine", OfKinds(agent, engine))
         self._state_of = state_of
         self.index = IndexView(agent, engine, state_of)
 

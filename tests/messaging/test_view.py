@@ -240,6 +240,25 @@ def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
             ask()
 
 
+@pytest.mark.parametrize("kind", ["inbound", "outbound", "sessions", "commands", "webhooks"])
+def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -> None:
+    eve = store.beside(agent="eve").engine
+    for ask in (
+        lambda: eve.read(kind, "s_1"),
+        lambda: eve.document(kind, "s_1"),
+        lambda: eve.ids(kind),
+        lambda: eve.versions(kind),
+        lambda: eve.edit(kind, "s_1", lambda data: b"{}"),
+        lambda: eve.create(kind, {"id": "s_1"}),
+        lambda: eve.delete(kind, "s_1"),
+        lambda: eve.transaction(kind, "s_1").__enter__(),
+        lambda: eve.restore(kind, "s_1", "token"),
+    ):
+        with pytest.raises((Refused, NotFound)):
+            ask()
+    assert eve.trash(kind) == []
+
+
 def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless(store: Store) -> None:
     for whole, view, harmless in ((Engine, AgentView, HANDED_ON), (Index, IndexView, HANDED_ON_BY_THE_INDEX)):
         asked = {name for name in dir(whole) if not name.startswith("_")}
@@ -255,5 +274,5 @@ def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless
 
 
 #: What an agent can't ask an engine, and the index, at all.
-CLOSED_OF_ENGINE = {"keep_file", "file", "files", "beat", "beaten", "hold"}
+CLOSED_OF_ENGINE = {"keep_file", "file", "files", "beat", "beaten", "hold", "follow", "notices"}
 CLOSED = {"query", "message_ids", "place_of", "conversation_of", "said_after", "behind"}

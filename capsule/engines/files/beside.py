@@ -16,6 +16,7 @@ from capsule import timestamps
 from capsule.engines.files.disk import whole_files
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.trash import TRASH
+from capsule.engines.files.protocols import Notices
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import NotFound, Refused, StoreBusy
 from capsule.ids import check_file_name, check_id, new_id
@@ -29,6 +30,11 @@ class BesideDocuments:
     """
 
     storage: FileStorage
+
+    def notices(self) -> Notices | None:
+        """See `Engine.notices`. Costs one watch of the system, for all documents."""
+        tracker = self.storage.notices()
+        return None if tracker is None else Notices(tracker)
 
     def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
         """See `Engine.keep_file`. Costs writing and flushing it; or reading it, if it is there."""

@@ -39,7 +39,7 @@ class HeldDocument:
     def __init__(self, storage: FileStorage, kind: str, id: str, timeout_s: float) -> None:
         self.id = id
         self.path = storage.layout.document(kind, id)
-        self._kind = kind
+        self.kind = kind
         self._storage = storage
         self.sys = storage.sys
         self._timeout_s = timeout_s
@@ -47,7 +47,7 @@ class HeldDocument:
         self._device = -1
 
     def __enter__(self) -> Self:
-        mutexes, name = self._storage.mutexes, f"{self._kind}-{self.id}"
+        mutexes, name = self._storage.mutexes, f"{self.kind}-{self.id}"
         try:
             self._mutex = mutexes.acquire(name, self._timeout_s)
         except OSError as error:
@@ -281,7 +281,7 @@ class HeldDocument:
         """
         before = self.note.known()
         if expected is None:
-            if self._storage.exists(self._kind, self.id):
+            if self._storage.exists(self.kind, self.id):
                 raise Interfered
             before, records = None, []
             with whole_files.naming(self.path, "drop the log of"):
@@ -294,17 +294,17 @@ class HeldDocument:
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""
         layout = self._storage.layout
-        temporary = layout.temporary(self._kind, self.id)
+        temporary = layout.temporary(self.kind, self.id)
         like = None if expected is None else self.path
         written_new = partial(whole_files.write_new, self.sys, temporary, layout.file_mode, write, like=like)
         try:
             try:
                 fd = written_new()
             except FileExistsError:
-                self._storage.clear_temporary(self._kind, self.id)
+                self._storage.clear_temporary(self.kind, self.id)
                 fd = written_new()
             except FileNotFoundError:
-                layout.ensure(self.sys, layout.directory(self._kind, self.id))
+                layout.ensure(self.sys, layout.directory(self.kind, self.id))
                 fd = written_new()
         except OSError as error:
             raise self._refused(error, "write") from error
@@ -346,13 +346,13 @@ class HeldDocument:
     def quarantine(self, data: bytes, reason: str) -> str:
         """Keep bytes in the quarantine; the path."""
         with whole_files.naming(self.path, "keep a copy of"):
-            return self._storage.keeping.store(data, QUARANTINE, self._kind, self.id, reason)
+            return self._storage.keeping.store(data, QUARANTINE, self.kind, self.id, reason)
 
     def delete(self) -> Trashed:
         """Move the document to the trash."""
         with whole_files.naming(self.path, "delete"):
             whole_files.ensure_regular(self.sys, self.path)
-            path = self._storage.keeping.move(self.path, TRASH, self._kind, self.id)
+            path = self._storage.keeping.move(self.path, TRASH, self.kind, self.id)
         trashed = self._storage.keeping.trashed_as(os.path.basename(path))
         with suppress(OSError):  # Without this record the log is dropped when the document is restored.
             self.note.remark([deleted_record(trashed.token)])
@@ -381,7 +381,7 @@ class HeldDocument:
         """Move the document back from the trash. Raises `Refused` when its place is taken."""
         with whole_files.naming(self.path, "restore"):
             try:
-                if self._storage.exists(self._kind, self.id):
+                if self._storage.exists(self.kind, self.id):
                     raise FileExistsError
                 if self.note.records()[-1:] != [[deleted_record(token)]]:
                     self.note.drop_log()  # It is of another document that had this id.

@@ -18,11 +18,11 @@ import orjson
 from capsule.engines.files.beside import BesideDocuments
 from capsule.engines.files.disk.layout import LOCAL
 from capsule.engines.files.external_edits import STEP_NS, decoded, forget_texts, settle
-from capsule.engines.files.protocols import Interfered, Known, Signature, Tracker, Trashed
+from capsule.engines.files.protocols import Interfered, Known, News, Place, Signature, Tracker, Trashed
 from capsule.engines.files.storage import FileStorage
-from capsule.engines.files.transaction import Caches, FileTransaction
-from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, Document, Engine
-from capsule.errors import InvalidDocument, NotFound, Refused, Remedy, StorageFailed, StoreBusy
+from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
+from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, WITH_ENTRIES, Document, Engine, missing
+from capsule.errors import InvalidDocument, Refused, StorageFailed, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.head import Head
 from capsule.ids import check_id
@@ -104,7 +104,7 @@ class FilesEngine(BesideDocuments):
         """See `Engine.delete`."""
         with self.storage.mutex(kind, id) as held:
             if not self.storage.exists(kind, id):
-                raise NotFound(f"there is no {self.name(kind, id)}", id=id)
+                raise missing(kind, id)
             return held.delete()
 
     def exists(self, kind: str, id: str) -> bool:
@@ -131,50 +131,61 @@ class FilesEngine(BesideDocuments):
 
     def read(self, kind: str, id: str) -> bytes:
         """See `Engine.read`. Costs reading and checking the file."""
-        if kind != CONVERSATIONS:
+        if kind not in WITH_ENTRIES:
             got = self.storage.read(kind, id)
             if got is not None and not self._is_ours(kind, id, got[1]):
                 with self.storage.mutex(kind, id) as held:  # Perhaps a write was under way.
                     got = held.read()
                     got = got if got and self._is_ours(kind, id, got[1]) else None
             if got is None:
-                raise NotFound(f"there is no {self.name(kind, id)}", id=id)
+                raise missing(kind, id)
             return got[0]
 
         def parse(data: bytes, is_canonical: bool) -> bytes:
             decoded(data, self.name(kind, id), id)
             return data
 
-        return self.parsed(id, parse)
+        return self._parsed(kind, id, parse)
 
     def document(self, kind: str, id: str) -> Document:
         """See `Engine.document`. Costs reading and parsing the file."""
         name = self.name(kind, id)
-        if kind != CONVERSATIONS:
+        if kind not in WITH_ENTRIES:
             return codec.decode(self.read(kind, id), name)
+        return self._parsed(kind, id, lambda data, is_canonical: _document(data, is_canonical, name))
 
-        def parse(data: bytes, is_canonical: bool) -> Document:
-            document = codec.decode(data, name)
-            return document if is_canonical else canonical.in_order(migrations.current(document, name)[0])
-
-        return self.parsed(id, parse)
+    def follow(self, kind: str, id: str, since: Place | None = None) -> News:
+        """See `Engine.follow`. Costs an lstat if nothing changed."""
+        name = self.name(kind, id)
+        if since is not None:
+            found = self.storage.find(kind, id)
+            if found is not None and found.signature == since.signature:
+                return News(since, [], False)
+        data, known, start = self._bytes(kind, id, since)
+        if start and known is not None and known.anatomy is not None:
+            return News(Place.of(known), entries_in(data[: known.anatomy.tail - start], name), False)
+        return News(known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         """See `Engine.parsed`."""
-        data, is_canonical = self._bytes(id)
+        return self._parsed(CONVERSATIONS, id, parse)
+
+    def _parsed(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
+        data, known, _ = self._bytes(kind, id)
         try:
-            return parse(data, is_canonical)
+            return parse(data, _is_canonical(known))
         except _UNSOUND:  # The signature has vouched for a file that somebody wrote through a mapping.
             try:
-                again(lambda: self._settle(id, trust=False))
+                again(lambda: self._settle(kind, id, trust=False))
             except (Refused, StorageFailed):
-                decoded(data, self.name(CONVERSATIONS, id), id)
-        return parse(*self._bytes(id))
+                decoded(data, self.name(kind, id), id)
+        data, known, _ = self._bytes(kind, id)
+        return parse(data, _is_canonical(known))
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
         """See `Engine.tail`. Costs reading these entries."""
         for _ in range(_TRIES):
-            known = self._settled(id)
+            known = self._settled(CONVERSATIONS, id)
             if known is None or known.anatomy is None:
                 break
             entries = self.storage.tail(CONVERSATIONS, id, known, n) if n > 0 else b"[]"
@@ -185,7 +196,7 @@ class FilesEngine(BesideDocuments):
 
     def head(self, id: str) -> tuple[Document, int]:
         """See `Engine.head`. Costs reading the beginning of the file."""
-        known = self._settled(id)
+        known = self._settled(CONVERSATIONS, id)
         path = self.name(CONVERSATIONS, id)
         size = known.signature.size if known else len(self.read(CONVERSATIONS, id))
         found = _quick(*self.storage.beginning(path))
@@ -193,49 +204,52 @@ class FilesEngine(BesideDocuments):
             found, _ = migrations.current(codec.decode(self.read(CONVERSATIONS, id), path), path)
         return found, size
 
-    def _settled(self, id: str) -> Known | None:
-        """The conversation as the store knows it; None in a store that can't be written."""
-        known = self.storage.known(CONVERSATIONS, check_id(id))
+    def _settled(self, kind: str, id: str) -> Known | None:
+        """A document with entries as the store knows it; None in a store that can't be written."""
+        known = self.storage.known(kind, check_id(id))
         if known is not None:
             return known
-        if not self.storage.exists(CONVERSATIONS, id) and self.storage.noted(CONVERSATIONS, id) is None:
-            raise NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
+        if not self.storage.exists(kind, id) and self.storage.noted(kind, id) is None:
+            raise missing(kind, id)
         try:
-            return again(lambda: self._settle(id))
+            return again(lambda: self._settle(kind, id))
         except (Refused, StorageFailed):
             return None
 
-    def _settle(self, id: str, timeout_s: float | None = None, *, trust: bool = True) -> Known:
-        with self.storage.mutex(CONVERSATIONS, id, timeout_s) as held:
+    def _settle(self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True) -> Known:
+        with self.storage.mutex(kind, id, timeout_s) as held:
             return settle(held, trust=trust)
 
     def _settled_soon(self, id: str) -> Known | None:
         """As `_settled`, for the index: a writer that holds the mutex for long is not waited for."""
         try:
-            return again(partial(self._settle, id, _SOON_S))
+            return again(partial(self._settle, CONVERSATIONS, id, _SOON_S))
         except (Refused, StorageFailed, StoreBusy):
             return None
 
-    def _bytes(self, id: str) -> tuple[bytes, bool]:
-        """The file's bytes, validated, and whether they are canonical and current."""
+    def _bytes(self, kind: str, id: str, since: Place | None = None) -> tuple[bytes, Known | None, int]:
+        """The file's bytes, validated; what the store knows of it, which is None in a store that can't be written; and
+        the offset of the bytes: where `since` ended, if the file goes on from there, else 0."""
+        start = 0
         for _ in range(_TRIES):
-            known = self._settled(id)
-            got = self.storage.read(CONVERSATIONS, id)
+            known = self._settled(kind, id)
+            start = since.tail if since is not None and known is not None and since.goes_on_in(known) else 0
+            got = self.storage.read_from(kind, id, start)
             if got is None:
                 continue  # An editor is just replacing it, or it is gone: settling tells the two apart.
             if known is None:
-                decoded(got[0], self.name(CONVERSATIONS, id), id)
-                return got[0], False
+                decoded(got[0], self.name(kind, id), id)
+                return got[0], None, 0
             if got[1] == known.signature and known.ends(got[0]):
-                return got[0], known.anatomy is not None
+                return got[0], known, start
 
-        def look() -> tuple[bytes, bool]:
-            with self.storage.mutex(CONVERSATIONS, id) as held:
+        def look() -> tuple[bytes, Known, int]:
+            with self.storage.mutex(kind, id) as held:
                 known = settle(held)
                 got = held.read()
                 if got is None or got[1] != known.signature:
                     raise Interfered
-                return got[0], known.anatomy is not None
+                return got[0], known, 0
 
         return again(look)  # Writers leave no gap: read what they have, under the mutex.
 
@@ -273,13 +287,14 @@ class FilesEngine(BesideDocuments):
 
     def purge(self, older_than_s: float) -> list[str]:
         """See `Engine.purge`. Costs reading every conversation that was written here; the index is built anew."""
-        for leftover in self.storage.leftovers(CONVERSATIONS):
-            if leftover.kind == "temporary":
-                self.storage.sweep(CONVERSATIONS, leftover)
+        for kind in WITH_ENTRIES:
+            for leftover in self.storage.leftovers(kind):
+                if leftover.kind == "temporary":
+                    self.storage.sweep(kind, leftover)
         gone = self.storage.keeping.purge(older_than_s)
-        for id in self.storage.remembered(CONVERSATIONS):
+        for name in ((kind, id) for kind in WITH_ENTRIES for id in self.storage.remembered(kind)):
             try:
-                again(partial(forget_texts, self.storage, CONVERSATIONS, id))
+                again(partial(forget_texts, self.storage, *name))
             except InvalidDocument as error:
                 _log.warning("%s; what the store remembers of it was not purged", error.message)
         self.index.drop()
@@ -323,6 +338,16 @@ def again(act: Callable[[], T], what: str = "the file", id: str = "", tries: int
 def _version(signature: Signature, now_ns: int) -> object:
     """What no other version has, unless it was written just now: then the times may be equal."""
     return signature if now_ns - signature.ctime_ns > STEP_NS else object()
+
+
+def _is_canonical(known: Known | None) -> bool:
+    return known is not None and known.anatomy is not None
+
+
+def _document(data: bytes, is_canonical: bool, name: str) -> Document:
+    """A document with entries, from bytes that are valid."""
+    document = codec.decode(data, name)
+    return document if is_canonical else canonical.in_order(migrations.current(document, name)[0])
 
 
 def _is_json(entries: bytes) -> bool:

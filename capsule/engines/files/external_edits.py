@@ -16,7 +16,8 @@ import orjson
 from capsule import timestamps
 from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Interfered, Known, Signature
-from capsule.errors import InvalidDocument, NotFound, Problem, Remedy
+from capsule.engines.interface import missing
+from capsule.errors import InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
 from capsule.format.merge.records import head_record, identified, splices, without_texts
 from capsule.format.text import places
@@ -92,7 +93,7 @@ def settle(held: HeldDocument, *, mend: bool = False, trust: bool = True) -> Kno
     while True:
         got = held.read() or _put_back(held)
         if got is None:
-            raise NotFound(f"no conversation {held.id}", remedy=Remedy("list"), id=held.id)
+            raise missing(held.kind, held.id)
         data, signature = got
         age_ns = time.time_ns() - signature.mtime_ns
         is_patient = time.monotonic() < deadline

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from capsule.format.anatomy import Anatomy, closing_of
 
@@ -116,6 +116,63 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Give back what it holds."""
+
+
+class Notices:
+    """Tells which documents of any kind a store wrote.
+
+    Args:
+        tracker: Tells it by the documents' kinds and ids, with a hyphen between.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        #: See `Tracker.fileno` and `Tracker.close`.
+        self.fileno, self.close = tracker.fileno, tracker.close
+
+    def changed(self) -> set[tuple[str, str]] | None:
+        """The kind and id of each document that was written since the last call, every acknowledged write among them.
+
+        None when that can't be told: look at all.
+        """
+        names = self._tracker.changed()
+        parts = (name.partition("-") for name in names or ())
+        return None if names is None else {(kind, id) for kind, _, id in parts}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there will be answers; else ask the engine for another one, and look at all."""
+        return self._tracker.is_open
+
+
+class News(NamedTuple):
+    """What became of the entries of a document since an earlier look.
+
+    Attributes:
+        place: What the next look begins from.
+        entries: The entries that were appended since; or all, if `is_all`.
+        is_all: Whether it is the first look, or the document was changed otherwise than by appending.
+    """
+
+    place: Any
+    entries: list[dict[str, Any]]
+    is_all: bool
+
+
+class Place(NamedTuple):
+    """How far the entries of a file were read: of which version, to which byte (-1: it has no anatomy)."""
+
+    signature: Signature
+    tag: str
+    tail: int
+
+    @classmethod
+    def of(cls, known: Known) -> Place:
+        return cls(known.signature, known.tag, known.anatomy.tail if known.anatomy else -1)
+
+    def goes_on_in(self, known: Known) -> bool:
+        """Whether a version is this one with entries appended."""
+        return known.anatomy is not None and self.tag == known.tag and 0 <= self.tail <= known.anatomy.tail
 
 
 class Source(Protocol):

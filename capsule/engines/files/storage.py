@@ -17,7 +17,7 @@ from capsule.engines.files import note
 from capsule.engines.files.disk import whole_files
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.instances import Instances
-from capsule.engines.files.disk.layout import LOCAL, Directory, Layout, refuse_symlink
+from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
@@ -85,21 +85,23 @@ class FileStorage:
     def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
         """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
         if kind not in self._checked:
-            self._check(kind)
+            self._directory(kind, id)
         return HeldDocument(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
 
-    def _check(self, kind: str) -> None:
-        """Raise Refused, at the first use of a kind, when its directory is a symlink; for a local kind at each use.
+    def _directory(self, kind: str, id: str = "") -> str:
+        """The directory of a document, or of all of a kind. Raises Refused, at its first use, when it or one around it
+        is a symlink; for a local kind at each use.
 
         Behind it may lie another store's documents, which have another mutex there.
         """
-        directory = self.layout.documents(kind)
-        with whole_files.naming(directory, "look at"):
-            if kind in LOCAL:
-                Directory(self.layout, self.sys, kind).check()
-            else:
-                refuse_symlink(self.sys, directory)
-                self._checked.add(kind)
+        directory = self.layout.directory(kind, id) if id else self.layout.documents(kind)
+        checked = directory if kind in NESTED else kind
+        if checked not in self._checked:
+            with whole_files.naming(directory, "look at"):
+                self.layout.check(self.sys, directory)
+            if kind not in LOCAL:
+                self._checked.add(checked)
+        return directory
 
     def path(self, kind: str, id: str) -> str:
         """See `Source.path`."""
@@ -159,8 +161,7 @@ class FileStorage:
 
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
         """See `Source.read_from`."""
-        if kind not in self._checked:
-            self._check(kind)
+        self._directory(kind, id)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
             size = max(found.st_size - offset, 0)
             data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(found)
@@ -208,39 +209,53 @@ class FileStorage:
         return None
 
     def ids(self, kind: str) -> list[str]:
-        """The ids of all documents of a kind, sorted. Costs listing a directory."""
+        """The ids of all documents of a kind, sorted. Costs listing a directory; of a nested kind as `scan`."""
+        if kind in NESTED:
+            return sorted(found.id for found in self.scan(kind))
         directory = self.layout.documents(kind)
         with whole_files.naming(directory, "list"):
             try:
                 names = self.sys.listdir(directory)
             except FileNotFoundError:
                 return []
-        if kind not in self._checked:
-            self._check(kind)
+        self._directory(kind)
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
     def scan(self, kind: str) -> Iterator[Scanned]:
         """See `Source.scan`. Costs one scandir, and an lstat a file."""
-        directory = self.layout.documents(kind)
-        if kind not in self._checked:
-            self._check(kind)
-        with whole_files.naming(directory, "list"):
+        with whole_files.naming(self._directory(kind), "list"):
             try:
-                for name, found in self.sys.names(directory):
+                for name, path, found in self._names(kind):
                     if name.endswith(_SUFFIX) and not name.startswith("."):
                         regular = stat.S_ISREG(found.st_mode)
-                        id = name[: -len(_SUFFIX)]
-                        yield Scanned(id, f"{directory}/{name}", whole_files.signature(found), regular, found.st_nlink)
+                        yield Scanned(
+                            name[: -len(_SUFFIX)], path, whole_files.signature(found), regular, found.st_nlink
+                        )
             except FileNotFoundError:
                 return
+
+    def _names(self, kind: str) -> Iterator[tuple[str, str, os.stat_result]]:
+        """What lies among the documents of a kind: its name, which for a nested kind is the one that it would have if
+        all had one directory; its path; and its lstat."""
+        directory = self.layout.documents(kind)
+        for name, found in self.sys.names(directory):
+            if kind not in NESTED:
+                yield name, f"{directory}/{name}", found
+            elif is_id(name) and stat.S_ISDIR(found.st_mode):
+                paths = {
+                    f"{name}{_SUFFIX}": self.layout.document(kind, name),
+                    f".{name}.tmp": self.layout.temporary(kind, name),
+                }
+                for flat, path in paths.items():
+                    with suppress(FileNotFoundError):
+                        found = self.sys.lstat(path)
+                        yield flat, path, found
 
     def find(self, kind: str, id: str) -> Scanned | None:
         """See `Source.find`."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
-        if kind not in self._checked:
-            self._check(kind)
-        path = f"{self.layout.documents(kind)}/{id}{_SUFFIX}"
+        path = f"{self._directory(kind, id)}/{self.layout.stem(kind, id)}{_SUFFIX}"
         with whole_files.naming(path, "look for"):
             try:
                 found = self.sys.lstat(path)
@@ -259,6 +274,17 @@ class FileStorage:
         from capsule.engines.files.disk.notices import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
+
+    def notices(self) -> Tracker | None:
+        """What tells which mutex files were written, which each write of a store does once it is durable; None where
+        the system can't."""
+        from capsule.engines.files.disk.notices import open_tracker
+
+        try:
+            self._mutex_files.ensure()
+        except OSError:
+            return None
+        return open_tracker(self._mutex_files.path, "")
 
     def clear_temporary(self, kind: str, id: str) -> str:
         """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""
@@ -299,7 +325,7 @@ class FileStorage:
             found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
             present, temporaries = set(), []
             with suppress(FileNotFoundError):
-                for name, _ in self.sys.names(self.layout.documents(kind)):
+                for name, *_ in self._names(kind):
                     if name.startswith(".") and name.endswith(".tmp"):
                         temporaries.append(name[1:-4])
                     present.add(name)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from capsule.engines.files.external_edits import decoded, settle
-from capsule.engines.files.protocols import Interfered, Known, Trashed
+from capsule.engines.files.protocols import Interfered, Known, News, Place, Trashed
 from capsule.format import anatomy, canonical, codec, migrations
 from capsule.format.fields import names
 from capsule.format.head import HeadCache
@@ -34,6 +34,11 @@ _MOST_IDS = 1_000_000
 def head_in(document: Document) -> Document:
     """The fields of a capsule that stand before its context."""
     return {key: value for key, value in document.items() if key in _HEAD}
+
+
+def entries_in(block: bytes, name: str) -> list[Document]:
+    """The entries in a piece of a canonical history, between the ends of two of them."""
+    return codec.decode_entries(b"[" + block.removeprefix(b",") + b"]", name) if block else []
 
 
 class Caches:
@@ -111,9 +116,9 @@ class FileTransaction:
         self._known, self._whole = known, document
         self.tag, self.size, self.time = known.tag, known.signature.size, known.time
         if head is not None:
-            self.head = heads.put(self.id, known.tag, head)
+            self.head = heads.put(self.name, known.tag, head)
         else:
-            self.head = heads.get(self.id, known.tag) or heads.put(self.id, known.tag, self._read_head())
+            self.head = heads.get(self.name, known.tag) or heads.put(self.name, known.tag, self._read_head())
         if anatomy is not None:
             self.updated_at, self.count, self.ends_active = known.stamp, anatomy.entries, anatomy.ends_active
         else:
@@ -139,6 +144,17 @@ class FileTransaction:
                 self._whole = canonical.in_order(document)
         return self._whole
 
+    @property
+    def place(self) -> Place:
+        """See `Transaction.place`."""
+        return Place.of(self._known)
+
+    def follow(self, since: Place | None = None) -> News:
+        """See `Transaction.follow`."""
+        if since is None or not since.goes_on_in(self._known):
+            return News(self.place, self.document()["history"], True)
+        return News(self.place, entries_in(self._held.history(self._known, since.tail), self.name), False)
+
     def has(self, id: str) -> bool:
         """See `Transaction.has`."""
         at = self._known.anatomy
@@ -156,7 +172,7 @@ class FileTransaction:
         if known.anatomy is None:
             history = self.document()["history"]
             return next(((at, entry) for at, entry in enumerate(history) if entry.get("id") == id), None)
-        if id.encode() not in self._caches.made_ids(self.id, known, lambda start: self._held.history(known, start)):
+        if id.encode() not in self._caches.made_ids(self.name, known, lambda start: self._held.history(known, start)):
             return None
         found = anatomy.entry_with(self._held.history(known, known.anatomy.history), id)
         if found is None:

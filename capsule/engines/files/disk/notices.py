@@ -114,7 +114,7 @@ class InotifyTracker:
             # A file that was made under its temporary name and linked to its own (see `Layout.temporary`) is written
             # under the first, as the kernel tells it, for as long as its maker has it open.
             return name[1:-4] if name.endswith(b".tmp") else b""
-        return name[: -len(self._suffix)] if name.endswith(self._suffix) else b""
+        return name[: len(name) - len(self._suffix)] if name.endswith(self._suffix) else b""
 
     def fileno(self) -> int:
         """See `Tracker.fileno`."""
