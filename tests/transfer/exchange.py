@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from capsule.errors import InvalidInput
 from capsule.transfer.conversion import document_of, draft_of, source_id
 from capsule.transfer.interface import Format, Source, read_bytes
 from capsule.transfer.reading import drafts_of, format_of
@@ -48,12 +51,24 @@ def documents(files: list[File], shelf: Shelf | None = None, only: Format | None
             nth = seen.count(source_id(draft)) if not draft.id else 0
             seen.append(source_id(draft))
             tell = lambda what, draft=draft, file=file: file.tell(what, draft.line)  # noqa: E731
-            made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, nth))
+            with suppress(InvalidInput):  # It says nothing.
+                made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, nth))
     return made
+
+
+def content(path: Path) -> bytes:
+    """The content of an example; of one in SQL, the database that it makes."""
+    if path.suffix != ".sql":
+        return path.read_bytes()
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(path.read_text("utf-8"))
+        return database.serialize()
 
 
 def read(path: Path, shelf: Shelf | None = None) -> tuple[list[dict[str, Any]], Problems]:
     """The capsules at a path, and what was wrong there."""
+    if path.suffix == ".sql":
+        return read_data(content(path), shelf)
     problems = Problems()
     return documents(list(files_of(path, problems)), shelf), problems
 
