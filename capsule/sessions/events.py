@@ -125,10 +125,16 @@ def incoming(
     )
 
 
-def retry(*, messages: Mapping[str, tuple[int, str]], reason: str) -> Event:
-    """The host withdraws the claims of messages. Args: of each its tries and from when on it is due again; why."""
+def retry(*, messages: Mapping[str, tuple[int, str]], reason: str, again: bool = False) -> Event:
+    """The host withdraws the claims of messages.
+
+    Args:
+        messages: Of each its tries, and from when on it is due again.
+        reason: Why.
+        again: Whether a person wants it, also for a message that failed.
+    """
     due = {id: {"tries": tries, "processAfter": _time("processAfter", at)} for id, (tries, at) in messages.items()}
-    return _event("retry", messages=due, reason=reason)
+    return _event("retry", messages=due, reason=reason, again=again or None)
 
 
 def failed(*, messages: Iterable[str], reason: str) -> Event:

@@ -202,6 +202,10 @@ class Inbound:
         for id, to in event["messages"].items():
             tries = max(self.messages[id].tries, to["tries"]) if id in self.messages else 0
             self._change(id, tries=tries, processAfter=to["processAfter"])
+            if event.get("again") and id in self.messages and self.ended.get(id) != "cancelled":
+                self.ended.pop(id, None)
+                self.open[id] = None
+                self._change(id, again=tries)
 
     def _take_failed(self, event: Event) -> None:
         routes = set()
@@ -302,9 +306,9 @@ def status(inbound: Inbound, outbound: Outbound, id: str) -> Status:
     if message is None or ended == "cancelled":
         return "cancelled" if ended == "cancelled" else "failed" if ended else "completed"
     ack = outbound.acks.get(id)
-    if ack is not None and ack.state in ("completed", "failed"):
-        return "completed" if ack.state == "completed" else "failed"
-    if ended:
+    if ack is not None and ack.state == "completed":
+        return "completed"
+    if ended or (ack is not None and ack.state == "failed" and ack.tries >= message.event.get("again", 0)):
         return "failed"
     if ack is None or ack.tries < message.tries:
         return "pending"

@@ -153,7 +153,9 @@ class Outbound:
 
     def _put(self, id: str, ack: Ack) -> None:
         before = self.acks.get(id)
-        if before is None or before.state not in ("completed", "failed"):
+        # A message that failed is claimed again only at a person's word, and has more tries then.
+        is_final = before is not None and before.state in ("completed", "failed")
+        if before is None or not is_final or (before.state == "failed" and ack.tries > before.tries):
             self.acks[id] = self.claims[id] = ack
             if ack.state == "completed":
                 del self.claims[id]

@@ -165,6 +165,20 @@ def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool]) -> b
     return state == "released" or (state == "processing" and not is_alive(instance))
 
 
+def retried(inbound: Inbound, outbound: Outbound, ids: Iterable[str], now: str) -> list[Event]:
+    """Try messages again at a person's word: what failed is pending again, and what waits for its time is due now.
+
+    Raises InvalidInput: one is answered, cancelled, or being answered. NotFound: there is none.
+    """
+    due = {}
+    for id in ids:
+        state = status(inbound, outbound, id)
+        if id not in inbound.messages or state in ("completed", "cancelled", "processing"):
+            raise InvalidInput(f"message {id} in session {inbound.session} is {state}, and can't be tried again", id=id)
+        due[id] = inbound.messages[id].tries + (state in ("failed", "released")), now
+    return [retry(messages=due, reason="by hand", again=True)] if due else []
+
+
 def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: float = 0) -> str:
     """Why a worker counts as dead although its process lives; empty: it does not.
 
