@@ -1,0 +1,190 @@
+"""A session: its two files, each with one side that writes it, and what both add up to.
+
+What must stay true: what a side decides, it decides under the mutex of its own file, with both files read as they are
+then; and all that one decision gives is one durable append. A power cut may leave the first events of an append that it
+interrupted, and not the later ones: so an answer stands before the end of the message that it answers. What the events
+mean stands in `inbound.py`, `outbound.py` and `rules/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, Literal, TypeVar
+
+from capsule import timestamps
+from capsule.engines.files.engine import again
+from capsule.engines.files.protocols import Interfered, News
+from capsule.engines.interface import INBOUND, OUTBOUND, Engine, Transaction
+from capsule.errors import InvalidInput
+from capsule.format import codec
+from capsule.format.canonical import order_message
+from capsule.format.new import new_capsule
+from capsule.ids import check_id, new_message_id
+from capsule.sessions.events import Event
+from capsule.sessions.inbound import Inbound
+from capsule.sessions.outbound import Outbound
+
+Edit = Callable[[Inbound, Outbound], list[Event]]
+Box = Literal["inbox", "outbox"]
+#: What the heartbeat of a session is noted for.
+KIND = "sessions"
+F = TypeVar("F", Inbound, Outbound)
+T = TypeVar("T")
+
+
+class _File(Generic[F]):
+    """One of the two files, folded as far as it was read."""
+
+    def __init__(self, engine: Engine, kind: str, id: str, new: Callable[[str], F]) -> None:
+        self._engine = engine
+        self.kind = kind
+        self.id = id
+        self._new = new
+        self._place: Any = None
+        self.fold = new(id)
+
+    def look(self) -> F:
+        """The fold, up to date."""
+        self._take(self._engine.follow(self.kind, self.id, self._place))
+        return self.fold
+
+    def _take(self, news: News) -> None:
+        self._place = None  # Until all is taken in: else it is begun anew.
+        if news.is_all:
+            self.fold = self._new(self.id)
+        for event in news.entries:
+            self.fold.apply(event)
+        self._place = news.place
+
+    def write(self, other: _File[Any], act: Callable[[Transaction], T]) -> T:
+        """What `act` gives, in a transaction in which both folds are up to date."""
+        other.look()  # What is to be taken in there needs its mutex, which a writer there may have while it waits here.
+
+        def write() -> T:
+            with self._engine.transaction(self.kind, self.id) as transaction:
+                self._take(transaction.follow(self._place))
+                other.look()
+                result = act(transaction)
+                self._take(transaction.follow(self._place))
+                return result
+
+        return again(write, self._engine.name(self.kind, self.id), self.id)
+
+
+class Session:
+    """A session. Use it in one thread; another thread or process makes one for itself.
+
+    Args:
+        engine: The engine of the store.
+        id: The session. That it exists is found out when it is used: NotFound then.
+    """
+
+    def __init__(self, engine: Engine, id: str) -> None:
+        self.id = check_id(id)
+        self._engine = engine
+        self._in = _File(engine, INBOUND, id, Inbound)
+        self._out = _File(engine, OUTBOUND, id, Outbound)
+
+    @classmethod
+    def create(cls, engine: Engine, id: str, title: str) -> Session:
+        """The session with this id, made if it is not there. Raises InvalidInput if an id has a dot.
+
+        Cost: two small files, durably.
+        """
+        if "." in id:
+            raise InvalidInput(f"{id[:60]!r} is no id of a session: it has a dot")
+        for kind in (OUTBOUND, INBOUND):
+            with suppress(Interfered):
+                engine.create(kind, new_capsule(id, title, timestamps.now()))
+        return cls(engine, id)
+
+    def inbound(self) -> Inbound:
+        """What the host wrote, up to date; to be read until the next call. Whoever needs both reads the outbound first.
+
+        Raises NotFound, InvalidDocument. Cost: a look if nothing changed, else reading the new events.
+        """
+        return self._in.look()
+
+    def outbound(self) -> Outbound:
+        """What the worker wrote; as `inbound`."""
+        return self._out.look()
+
+    def tell(self, edit: Edit) -> list[Event]:
+        """Write to the inbound, as the host.
+
+        Args:
+            edit: Gives the events to write, from both files as they are; none: nothing is written. What must not be
+                missing when the others are there comes first. It runs under the mutex, and again if another program
+                wrote the file meanwhile, so it only decides.
+
+        Returns: the events as they were written, each with its id and time.
+
+        Raises StoreBusy, Refused, StorageFailed, and the errors of `edit`; then nothing was written.
+        Cost: one append, durably.
+        """
+        return self._write(self._in, self._out, edit)
+
+    def say(self, edit: Edit) -> list[Event]:
+        """Write to the outbound, as the worker. As `tell`."""
+        return self._write(self._out, self._in, edit)
+
+    def _write(self, mine: _File[Any], other: _File[Any], edit: Edit) -> list[Event]:
+        made: list[Event] = []
+
+        def act(transaction: Transaction) -> list[Event]:
+            if made and all(transaction.has(event["id"]) for event in made):  # By a try that was interrupted.
+                transaction.ensure_durable()
+                return made
+            now = timestamps.now(transaction.time)
+            made[:] = [_complete(event, now) for event in edit(self._in.fold, self._out.fold)]
+            if made:
+                encoded = [codec.encode_entry(event) for event in made]
+                stamp = timestamps.later_than(transaction.newest)
+                transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
+            return made
+
+        return mine.write(other, act)
+
+    def compact(self, now: str) -> None:
+        """Rewrite both files with the fewest events that say the same, unless they have no more. Whoever follows them
+        reads them anew.
+
+        Args:
+            now: The time.
+
+        Raises as `tell`. Cost: proportional to the files, of which each is bounded.
+        """
+        for mine, other in ((self._in, self._out), (self._out, self._in)):
+
+            def act(transaction: Transaction, mine: _File[Any] = mine, other: _File[Any] = other) -> None:
+                events = [_complete(event, now) for event in mine.fold.compacted(other.fold, now)]
+                if len(events) < transaction.count:
+                    stamp = timestamps.later_than(transaction.newest)
+                    transaction.replace(transaction.document() | {"updatedAt": stamp, "history": events})
+
+            mine.write(other, act)
+
+    def beat(self) -> None:
+        """Note that the worker is at work. Any thread may. Cost: writing a byte, not durably."""
+        self._engine.beat(KIND, self.id)
+
+    def heartbeat(self) -> str | None:
+        """When the worker was last at work; None: never. Cost: a look at a file."""
+        return self._engine.beaten(KIND, self.id)
+
+    def keep_file(self, box: Box, name: str, data: bytes) -> str:
+        """Keep a file of a message, durably; its path. The same again changes nothing.
+
+        Raises Refused if there is another file of this name; InvalidInput if it is no name. Cost: writing the file.
+        """
+        return self._engine.keep_file(box, self.id, name, data)
+
+    def file(self, box: Box, name: str) -> bytes:
+        """What such a file holds. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading it."""
+        return self._engine.file(box, self.id, name)
+
+
+def _complete(event: Event, now: str) -> Event:
+    """An event with an id and a time, in canonical order."""
+    return order_message({"timestamp": now, "id": new_message_id()} | event)

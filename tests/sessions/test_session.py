@@ -1,0 +1,278 @@
+"""A session on both engines: each side appends to its own file, in one write for each decision."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from capsule import Store
+from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
+from capsule.engines.interface import INBOUND, OUTBOUND, Engine
+from capsule.engines.memory import MemoryEngine
+from capsule.errors import CapsuleError, InvalidInput, NotFound
+from capsule.maintenance.doctor import examine
+from capsule.sessions.events import Event, delivered, incoming, outgoing
+from capsule.sessions.inbound import Inbound
+from capsule.sessions.outbound import Outbound
+from capsule.sessions.rules.deliveries import send
+from capsule.sessions.rules.messages import claim, finish, pick, receive
+from capsule.sessions.session import Edit, Session
+from tests.storage.conftest import memory as memory
+from tests.storage.faults import Faulty
+from tests.torture.filesystem import Disk, Rebooted, Recorder
+
+NOW = "2026-11-22T13:30:00.000Z"
+
+
+def on_files(root: Path, sys: Syscalls | None = None) -> FilesEngine:
+    return FilesEngine(FileStorage(str(root), sys=sys))
+
+
+@pytest.fixture(params=["files", "memory"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    Store.init(tmp_path / "store")
+    engine: Engine = on_files(tmp_path / "store") if request.param == "files" else MemoryEngine()
+    yield engine
+    engine.close()
+
+
+def hear(*ids: str) -> Edit:
+    """The host takes messages in."""
+    return lambda inbound, outbound: receive(inbound, outbound, [incoming(id=id, content=f"do {id}") for id in ids])
+
+
+def work(inbound: Inbound, outbound: Outbound) -> list[Event]:
+    """The worker claims what is due."""
+    return claim(outbound, pick(inbound, outbound, NOW, first=True), "worker")
+
+
+def answer(inbound: Inbound, outbound: Outbound) -> list[Event]:
+    """The worker answers what it claimed, and ends it."""
+    ids = list(outbound.claims)
+    said = [outgoing(id=f"re-{id}", content=f"did {id}", in_reply_to=id) for id in ids]
+    return [*send(inbound, outbound, said), *finish(inbound, outbound, ids, instance="worker", state="completed")]
+
+
+def deliver(inbound: Inbound, outbound: Outbound) -> list[Event]:
+    """The host notes that all answers have arrived."""
+    return [delivered(message=message.id, platform_id="p") for message in outbound.undelivered(inbound)]
+
+
+def test_what_one_side_writes_the_other_reads(engine: Engine) -> None:
+    host, worker = Session.create(engine, "s_1", "Anna"), Session.create(engine, "s_1", "Anna")
+    assert [event["seq"] for event in host.tell(hear("m1", "m2"))] == [2, 4]
+    assert host.tell(hear("m1")) == []
+    (claimed,) = worker.say(work)
+    assert claimed["messages"] == {"m1": 0, "m2": 0} and claimed["id"] and claimed["timestamp"]
+    reply, *_ = worker.say(answer)
+    assert reply["seq"] == 5 and list(host.outbound().messages) == ["re-m1", "re-m2"]
+    assert list(host.inbound().unfinished(host.outbound())) == [] and worker.say(work) == []
+    assert host.inbound() is host.inbound()
+    assert [event["event"] for event in engine.document(OUTBOUND, "s_1")["history"]] == [
+        "ack",
+        "message",
+        "message",
+        "ack",
+    ]
+
+
+def test_a_decision_that_raises_writes_nothing(engine: Engine) -> None:
+    session = Session.create(engine, "s_1", "Anna")
+    session.tell(hear("m1"))
+    with pytest.raises(InvalidInput):
+        session.tell(lambda a, b: receive(a, b, [incoming(id="m1", content="other")]))
+    assert len(engine.document(INBOUND, "s_1")["history"]) == 1
+    for act in (Session(engine, "s_2").inbound, lambda: Session(engine, "s_2").tell(hear("m1"))):
+        with pytest.raises(NotFound):
+            act()
+    with pytest.raises(InvalidInput):
+        Session.create(engine, "a.json", "Anna")
+
+
+def test_both_sides_write_at_once_and_each_message_is_answered_once(engine: Engine) -> None:
+    Session.create(engine, "s_1", "Anna")
+    ids = [f"m{n}" for n in range(60)]
+    over = threading.Event()
+
+    def host(mine: list[str]) -> None:
+        session = Session(engine, "s_1")
+        for id in mine:
+            session.tell(hear(id))
+
+    def worker() -> None:
+        session = Session(engine, "s_1")
+        while not over.is_set() or session.say(work):
+            session.say(work)
+            session.say(answer)
+
+    with ThreadPoolExecutor(3) as pool:
+        works = pool.submit(worker)
+        list(pool.map(host, (ids[::2], ids[1::2])))
+        over.set()
+        works.result()
+    session = Session(engine, "s_1")
+    outbound, inbound = session.outbound(), session.inbound()
+    assert sorted(outbound.messages) == sorted(f"re-{id}" for id in ids)
+    assert sorted(inbound.messages) == sorted(ids) and not list(inbound.unfinished(outbound))
+    seqs = [message.seq for fold in (inbound, outbound) for message in fold.messages.values()]  # type: ignore[attr-defined]
+    assert len({*seqs}) == len(seqs)
+
+
+def test_a_compacted_session_says_the_same_in_bounded_files_and_readers_notice(engine: Engine) -> None:
+    session, reader = Session.create(engine, "s_1", "Anna"), Session(engine, "s_1")
+    for n in range(30):
+        session.tell(hear(*(f"m{n}-{k}" for k in range(10))))
+        session.say(work)
+        session.say(answer)
+        reader.outbound(), reader.inbound()
+    session.tell(deliver)
+    session.tell(hear("last"))
+    before = len(engine.document(INBOUND, "s_1")["history"])
+    session.compact(NOW)
+    for each in (session, reader, Session(engine, "s_1")):
+        outbound, inbound = each.outbound(), each.inbound()
+        assert [message.id for message in inbound.unfinished(outbound)] == ["last"]
+        assert list(outbound.undelivered(inbound)) == [] and each.tell(hear("m3-3")) == []
+    assert len(engine.document(INBOUND, "s_1")["history"]) < before / 50
+    tags = [engine.document(kind, "s_1")["updatedAt"] for kind in (INBOUND, OUTBOUND)]
+    session.compact(NOW)
+    assert tags == [engine.document(kind, "s_1")["updatedAt"] for kind in (INBOUND, OUTBOUND)]
+    assert [event["messages"] for event in reader.say(work)] == [{"last": 0}]
+
+
+def test_files_and_heartbeats_are_those_of_the_session(engine: Engine) -> None:
+    session = Session.create(engine, "s_1", "Anna")
+    assert session.heartbeat() is None
+    session.beat()
+    session.keep_file("inbox", "a.txt", b"data")
+    assert session.heartbeat() and Session(engine, "s_1").file("inbox", "a.txt") == b"data"
+
+
+def test_a_save_from_an_older_version_loses_no_event(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    session, path = Session.create(on_files(tmp_path), "s_1", "Anna"), tmp_path / "sessions" / "s_1" / "inbound.json"
+    session.tell(hear("m1"))
+    old = path.read_bytes()
+    session.tell(hear("m2"))
+    path.write_bytes(old)
+    os.utime(path, (1, 1))
+    assert list(session.inbound().messages) == ["m1", "m2"] and session.tell(hear("m2")) == []
+
+
+#: What is written to a session of which m1 is there and claimed.
+WRITES: dict[str, Any] = {
+    "create": lambda engine: Session.create(engine, "s_2", "Bob"),
+    "tell": lambda engine: Session(engine, "s_1").tell(hear("m2", "m3")),
+    "say": lambda engine: Session(engine, "s_1").say(answer),
+    "compact": lambda engine: Session(engine, "s_1").compact(NOW),
+}
+
+
+def prepare(root: Path) -> None:
+    Store.init(root)
+    engine = on_files(root)
+    session = Session.create(engine, "s_1", "Anna")
+    session.tell(hear("m0"))
+    session.say(work)
+    session.say(answer)
+    session.tell(deliver)
+    session.tell(hear("m1"))
+    session.say(work)
+    engine.close()
+
+
+def ensure_sound(engine: FilesEngine, name: str, *, done: bool, cut: bool = False) -> None:
+    """Assert that the write is there as a whole or not at all (after a power cut also its beginning, if it was not
+    acknowledged), and that the next writers succeed."""
+    session = Session(engine, "s_1")
+    outbound, inbound = session.outbound(), session.inbound()
+    told = [id for id in ("m2", "m3") if id in inbound.messages]
+    said = ["re-m1" in outbound.messages, outbound.acks["m1"].state == "completed"]
+    beginnings: dict[str, list[Any]] = {
+        "tell": [[], ["m2", "m3"], ["m2"]],
+        "say": [[False] * 2, [True] * 2, [True, False]],
+    }
+    for write, found in (("tell", told), ("say", said)):
+        may_be = beginnings[write][: 3 if cut else 2]
+        assert found == may_be[1] if done and name == write else found in may_be
+    session.tell(hear("m2", "m3"))
+    session.say(answer)
+    session.say(work)
+    session.say(answer)
+    session.compact(NOW)
+    last = Session.create(engine, "s_1", "Anna")
+    assert last.tell(hear("m0", "m1", "m2", "m3")) == last.say(work) == []
+    assert [message.id for message in last.outbound().undelivered(last.inbound())] == ["re-m1", "re-m2", "re-m3"]
+    Session.create(engine, "s_2", "Bob").tell(hear("m1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRITES)
+def test_a_fault_at_any_call_leaves_a_write_whole_or_undone(memory: Path, name: str) -> None:
+    prepare(memory / "template")
+    for at in range(1, 500):
+        root = Path(shutil.copytree(memory / "template", memory / "store"))
+        sys = Faulty()
+        engine = on_files(root, sys)
+        sys.arm(at, errno.EIO)
+        try:
+            WRITES[name](engine)
+            done = True
+        except CapsuleError:
+            done = False
+        sys.disarm()
+        ensure_sound(engine, name, done=done)
+        engine.close()
+        shutil.rmtree(root)
+        if not sys.hit:
+            return
+    raise AssertionError("no run came to its end")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRITES)
+def test_a_power_cut_at_any_call_leaves_a_beginning_of_a_write_and_the_next_one_succeeds(
+    memory: Path, rng: random.Random, name: str
+) -> None:
+    root, place = memory / "store", memory / "after"
+    prepare(root)
+    disk, recorder = Disk(root), Recorder(root)
+    engine = on_files(root, recorder)
+    WRITES[name](engine)
+    engine.close()
+    for number in range(len(recorder.events) + 1):
+        if number:
+            disk.play(recorder.events[number - 1])
+        for tree in disk.trees(rng, long=False):
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            for path, data in sorted(tree.items()):
+                (place / path).mkdir() if data is None else (place / path).write_bytes(data)
+                os.utime(place / path, (1_700_000_000, 1_700_000_000))
+            again = on_files(place, Rebooted())
+            ensure_sound(again, name, done=number == len(recorder.events), cut=True)
+            again.close()
+            if number % 10 == 0:
+                with Store.open(place) as store:
+                    list(examine(store, repair=True))
+                    assert [str(finding) for finding in examine(store)] == []
+
+
+def test_the_files_of_a_session_are_capsules_in_the_canonical_layout(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    with Store.open(tmp_path) as store:
+        assert [str(finding) for finding in examine(store)] == []
+    document = orjson.loads((tmp_path / "sessions" / "s_1" / "outbound.json").read_bytes())
+    assert document["id"] == "s_1" and document["title"] == "Anna" and document["version"] == "2.1"
