@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import orjson
+
 from capsule.engines.files.engine import again
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format import codec
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 KIND_OF_COMMANDS = "commands"
 REGISTRY = Kind("sessions", "registry", "registry", check_id)
 _ID = "registry"
+#: The pattern of a wiring that fits every message, an empty one too.
+EVERY = "."
+#: Words for which a wiring has others today.
+_OLDER = frozenset({"trigger_rules", "response_scope"})
 _TRIES = 50
 
 
@@ -276,6 +282,11 @@ class Registry:
         data = codec.encode(_words(group))
         again(lambda: self._engine.edit(KIND_OF_COMMANDS, group.name, lambda _: data), path, group.name, _TRIES)
 
+    def command(self, agent: str) -> tuple[str, ...]:
+        """The words of an agent's command, if they may run on this machine; else none. Cost: reading a small file."""
+        group = self.read().agents.get(agent)
+        return group.command if group is not None and self.is_approved(group) else ()
+
     def is_approved(self, group: AgentGroup) -> bool:
         """Whether the command of an agent may run on this machine. Cost: reading a small file."""
         try:
@@ -309,6 +320,7 @@ def _names(kind: Any) -> tuple[tuple[str, str], ...]:
 def _items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Item]:
     found = {}
     for key, entry in entries.items():
+        entry = _migrated(entry) if kind is Wiring else entry
         said = {name: entry[there] for name, there in _names(kind) if there in entry}
         said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
         item = kind(**said, **({kind.keys[0]: key} if len(kind.keys) == 1 else {}))
@@ -320,7 +332,26 @@ def _entry(item: Item, raw: Mapping[str, Any]) -> Document:
     """An item as it stands in the file, with the fields of `raw` that this program does not know."""
     kind: Any = type(item)
     values = {there: getattr(item, name) for name, there in _names(kind)}
-    return {**raw, **{there: list(value) if isinstance(value, tuple) else value for there, value in values.items()}}
+    plain = {there: list(value) if isinstance(value, tuple) else value for there, value in values.items()}
+    return {name: value for name, value in raw.items() if name not in _OLDER} | plain
+
+
+def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A wiring with the words of today for older ones: `trigger_rules`, an object or its JSON, and `response_scope`."""
+    if not entry.keys() & _OLDER:
+        return entry
+    rules, scope = entry.get("trigger_rules"), entry.get("response_scope")
+    if isinstance(rules, str):
+        try:
+            rules = orjson.loads(rules)
+        except orjson.JSONDecodeError:
+            rules = {}
+    rules = rules if isinstance(rules, dict) else {}
+    always = EVERY if rules.get("requiresTrigger") is False or scope == "all" else ""
+    pattern = rules.get("pattern") if isinstance(rules.get("pattern"), str) else ""
+    pattern = pattern or always
+    senders = "known" if scope == "allowlisted" else "all"
+    return {"engage": "pattern" if pattern else "mention", "pattern": pattern, "senders": senders, **entry}
 
 
 def _check(items: Iterable[Item], document: Document) -> None:

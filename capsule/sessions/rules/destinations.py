@@ -1,0 +1,58 @@
+"""Destinations: where an agent may send by itself, by name.
+
+What must stay true: the map of names is the permission. It stands in the registry, and a session's inbound file has a
+copy, which is renewed before anything is delivered. No file, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+from itertools import count
+
+from capsule.errors import NotFound
+from capsule.ids import slug
+from capsule.sessions.events import Event, Route, destinations
+from capsule.sessions.inbound import Inbound
+from capsule.sessions.registry import AgentGroup, SessionRow, State
+
+
+def name_for(title: str, taken: Container[str]) -> str:
+    """A name made of a title; one that is taken gets `-2`, then `-3`."""
+    plain = slug(title) or "unnamed"
+    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+    return next(name for name in names if name not in taken)
+
+
+def allow(group: AgentGroup, route: Route, title: str = "") -> tuple[AgentGroup, str]:
+    """Let an agent send to a place.
+
+    Args:
+        group: The agent.
+        route: The place, and a thread there if need be.
+        title: What people call it; empty: as the place.
+
+    Returns:
+        The agent with the destination, and its name: that which it had, if it was allowed before.
+    """
+    for name, entry in group.destinations.items():
+        if Route.of(entry) == route:
+            return group, name
+    name = name_for(title or route.place, group.destinations)
+    entry = route.written() | {"title": title or route.place}
+    return replace(group, destinations={**group.destinations, name: entry}), name
+
+
+def forbid(group: AgentGroup, name: str) -> AgentGroup:
+    """Take a destination away. Raises NotFound, which lists those there are."""
+    if name not in group.destinations:
+        names = ", ".join(sorted(group.destinations)) or "none yet"
+        raise NotFound(f"{group.name} has no destination {name[:80]!r}; it has: {names}", id=name)
+    return replace(group, destinations={key: entry for key, entry in group.destinations.items() if key != name})
+
+
+def of(inbound: Inbound, state: State, row: SessionRow) -> list[Event]:
+    """The event that gives a session the map of its agent; nothing if it has that. An entry without a place is left."""
+    group = state.agents.get(row.agent)
+    told = {name: dict(entry) for name, entry in (group.destinations if group else {}).items() if Route.of(entry)}
+    return [] if told == inbound.destinations else [destinations(destinations=told)]

@@ -1,0 +1,107 @@
+"""Wirings: which agents a message wakes, in which sessions, and why it does not wake the others.
+
+What must stay true: a decision depends on the message, the registry, and whether a session was woken before, and on
+nothing else. What an agent may not be woken by, because of who sent it or how far it came, it does not keep either. No
+file, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from capsule.errors import InvalidInput
+from capsule.format.filters import compiled
+from capsule.sessions.adapters.interface import Arrived
+from capsule.sessions.registry import EVERY, Serves, State, Wiring
+
+#: Through how many agents a message may come, one answering the other, unless the agent's `maxHops` says otherwise.
+MAX_HOPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a message for one agent.
+
+    Attributes:
+        agent: The agent.
+        serves: What its session for the message serves.
+        outcome: Whether it wakes the agent, waits in its session, or is none of it.
+        reason: Why, in words.
+        wiring: The wiring that says so; empty: that of a place without one.
+    """
+
+    agent: str
+    serves: Serves
+    outcome: Literal["wake", "accumulate", "ignored"]
+    reason: str
+    wiring: str = ""
+
+
+def route(arrived: Arrived, state: State, engaged: Callable[[Serves], bool]) -> list[Decision]:
+    """Decide for each agent that a message could be meant for.
+
+    An agent without a wiring in the place is woken by everything if it is alone there, else by mentions.
+
+    Args:
+        arrived: The message.
+        state: The registry.
+        engaged: Whether the session that serves this was woken before; for `mention-sticky`.
+    """
+    wired = {wiring.agent: wiring for wiring in state.wired.get((arrived.channel, arrived.place), ())}
+    agents = [agent for agent in wired if agent in (arrived.to or wired)]
+    agents += sorted(arrived.to - wired.keys())
+    return [_decide(arrived, wired.get(agent) or _default(arrived, agent), state, engaged, wired) for agent in agents]
+
+
+def _default(arrived: Arrived, agent: str) -> Wiring:
+    mode: Literal["pattern", "mention"] = "mention" if arrived.is_group else "pattern"
+    return Wiring(arrived.channel, arrived.place, agent, mode, EVERY)
+
+
+def _decide(
+    arrived: Arrived, wiring: Wiring, state: State, engaged: Callable[[Serves], bool], wired: dict[str, Wiring]
+) -> Decision:
+    serves, named = _serves(arrived, wiring), wiring.id if wiring.agent in wired else ""
+    if refused := _refused(arrived, wiring, state):
+        return Decision(wiring.agent, serves, "ignored", refused, named)
+    wakes, reason = _engages(arrived, wiring, serves, engaged)
+    # A sticky wiring has a session for each thread: none is made for a message that is in no thread and wakes nobody.
+    is_kept = wiring.ignored == "accumulate" and bool(arrived.thread or wiring.engage != "mention-sticky")
+    return Decision(wiring.agent, serves, "wake" if wakes else "accumulate" if is_kept else "ignored", reason, named)
+
+
+def _refused(arrived: Arrived, wiring: Wiring, state: State) -> str:
+    """Why a message is not for an agent, whatever it says; empty: it may be."""
+    group = state.agents.get(wiring.agent)
+    if group is None:
+        return "no workers are set up for the agent"
+    if arrived.sender == wiring.agent:
+        return "the agent said it itself"
+    most = group.settings.get("maxHops", MAX_HOPS)
+    if arrived.hops > (most if isinstance(most, int) else MAX_HOPS):
+        return f"it came through {arrived.hops} agents that answered each other"
+    return "the sender is not known" if wiring.senders == "known" and not arrived.known else ""
+
+
+def _engages(arrived: Arrived, wiring: Wiring, serves: Serves, engaged: Callable[[Serves], bool]) -> tuple[bool, str]:
+    if wiring.engage == "pattern":
+        try:
+            fits = wiring.pattern == EVERY or compiled(wiring.pattern)(arrived.text)
+        except InvalidInput:
+            return False, f"the pattern {wiring.pattern!r} can't be read"
+        return fits, f"it {'fits' if fits else 'does not fit'} the pattern {wiring.pattern!r}"
+    if wiring.agent in arrived.mentions:
+        return True, "it mentions the agent"
+    if wiring.engage == "mention-sticky" and arrived.thread and engaged(serves):
+        return True, "its thread has mentioned the agent"
+    return False, "it does not mention the agent"
+
+
+def _serves(arrived: Arrived, wiring: Wiring) -> Serves:
+    if wiring.engage == "mention-sticky":  # A message in no thread begins one.
+        return wiring.agent, arrived.channel, arrived.place, arrived.thread or arrived.id
+    if wiring.session == "agent-shared":
+        return wiring.agent, "", "", ""
+    return wiring.agent, arrived.channel, arrived.place, arrived.thread if wiring.session == "per-thread" else ""

@@ -1,0 +1,131 @@
+"""Questions to people, and the destinations that an agent may send to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from capsule.errors import NotFound, Refused
+from capsule.sessions.adapters.interface import Arrived
+from capsule.sessions.events import Route, outgoing
+from capsule.sessions.outbound import OutMessage
+from capsule.sessions.registry import AgentGroup, SessionRow, State
+from capsule.sessions.rules import destinations, questions
+from capsule.sessions.rules.deliveries import route_of, send
+from capsule.sessions.rules.messages import receive
+from tests.sessions.files import START, Files, later
+
+ROW = SessionRow("s1", "anna", "chat", "room")
+ROOM = Route("chat", "room")
+YES_NO = ({"label": "Yes", "value": "y"}, {"label": "No", "value": "n"})
+LIMIT = later(60)
+REPLY = Arrived("m", "chat", "room", "tom", "yes", reply_to="P1")
+
+
+def asked(limit: str | None = LIMIT) -> State:
+    event = outgoing(id="o", content="?", kind="question", question="q", options=YES_NO, expires_at=limit)
+    message = OutMessage.of(event | {"seq": 1})
+    state = questions.asked(State(), ROW, message, ROOM)
+    assert questions.asked(state, ROW, message, ROOM) is state
+    return state
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reply_to", "value"),
+    [
+        ("Yes", "room", "P1", "y"),
+        (" n ", "room", "P1", "n"),
+        ("perhaps", "room", "P1", None),
+        ("Yes", "room", "P2", None),
+        ("Yes", "room", "", None),
+        ("Yes", "other", "P1", None),
+    ],
+)
+def test_only_a_reply_with_an_option_is_an_answer(text: str, place: str, reply_to: str, value: str | None) -> None:
+    arrived = replace(REPLY, text=text, place=place, reply_to=reply_to)
+    before = asked()
+    state, event, session = questions.answered(before, arrived, lambda session, message: "P1", START)
+    assert (event and event["value"], session) == (value, "s1" if value else "")
+    assert (state is before) == (value is None)
+
+
+@pytest.mark.parametrize(
+    ("second", "at", "wakes", "state"),
+    [
+        (("tom", "y"), 1, True, "answered"),  # The same once more: what crashed before it was told is told.
+        (("tom", "n"), 1, False, "answered"),
+        (("bob", "n"), 1, False, "answered"),
+        (("bob", "n"), 90, False, "answered"),
+    ],
+)
+def test_the_first_answer_counts_and_others_are_recorded_and_wake_nobody(
+    second: tuple[str, str], at: float, wakes: bool, state: str
+) -> None:
+    files = Files()
+    one, event, session = questions.answer(asked(), "q", "y", "tom", START)
+    assert session == "s1" and event["trigger"] == "wake" and event["kind"] == "system" and event["question"] == "q"
+    two, again, _ = questions.answer(one, "q", second[1], second[0], later(at))
+    assert (again["trigger"] == "wake", two.questions["q"].state) == (wakes, state)
+    assert [said["value"] for said in two.questions["q"].answers] == (["y"] if wakes else ["y", "n"])
+    files.tell(*receive(files.inbound, files.outbound, [event]))
+    assert bool(receive(files.inbound, files.outbound, [again])) is not wakes
+
+
+def test_an_answer_after_the_limit_is_late_whether_or_not_the_question_was_closed_already() -> None:
+    state, event, _ = questions.answer(asked(), "q", "y", "tom", LIMIT)
+    assert event["trigger"] == "accumulate" and state.questions["q"].state == "open"
+    state, told = questions.expired(state, LIMIT)
+    assert [(session, said.get("value")) for session, said in told] == [("s1", None)]
+    state, event, _ = questions.answer(state, "q", "n", "bob", later(90))
+    assert event["trigger"] == "accumulate" and state.questions["q"].state == "expired"
+    assert [said["value"] for said in state.questions["q"].answers] == ["y", "n"]
+
+
+def test_expired_questions_go_after_a_day_and_those_without_a_limit_stay_open() -> None:
+    assert questions.expired(asked(), later(59)) == (asked(), [])
+    assert questions.next_limit(asked()) == LIMIT and questions.next_limit(asked(None)) is None
+    state, _ = questions.expired(asked(), LIMIT)
+    assert questions.expired(state, later(3600))[0].questions and questions.next_limit(state) is None
+    gone, _ = questions.expired(state, later(2 * 86400))
+    assert gone == State()
+    with pytest.raises(NotFound):
+        questions.answer(gone, "q", "y", "tom", START)
+    assert questions.expired(asked(None), later(10**6))[1] == []
+
+
+def test_a_cancelled_question_takes_no_answer_that_wakes() -> None:
+    state, event, _ = questions.cancelled(asked(), "q", START)
+    assert event["question"] == "q" and "value" not in event
+    assert questions.answer(state, "q", "y", "tom", START)[1]["trigger"] == "accumulate"
+
+
+def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:
+    anna, names = AgentGroup("anna"), []
+    for place, title in (
+        ("a", "Ops Team"),
+        ("b", "ops team!"),
+        ("c", "Ops Team"),
+        ("a", "again"),
+        ("d", ""),
+        ("e", "!"),
+    ):
+        anna, name = destinations.allow(anna, Route("chat", place), title)
+        names.append(name)
+    assert names == ["ops-team", "ops-team-2", "ops-team-3", "ops-team", "d", "unnamed"]
+    with pytest.raises(NotFound):
+        destinations.forbid(anna, "nobody")
+
+
+def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_always_allowed() -> None:
+    files = Files()
+    anna, _ = destinations.allow(AgentGroup("anna"), Route("chat", "ops"), "Ops")
+    files.tell(*destinations.of(files.inbound, State().put(anna), ROW))
+    assert destinations.of(files.inbound, State().put(anna), ROW) == []
+    files.say(*send(files.inbound, files.outbound, [outgoing(id="o", content="x", to="ops")]))
+    assert route_of(files.inbound, files.outbound.messages["o"]) == Route("chat", "ops")
+    files.tell(*destinations.of(files.inbound, State().put(destinations.forbid(anna, "ops")), ROW))
+    with pytest.raises(Refused):
+        route_of(files.inbound, files.outbound.messages["o"])
+    with pytest.raises(Refused):
+        send(files.inbound, files.outbound, [outgoing(id="p", content="x", to="ops")])
