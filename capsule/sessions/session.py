@@ -29,7 +29,7 @@ Edit = Callable[[Inbound, Outbound], list[Event]]
 Box = Literal["inbox", "outbox"]
 #: What the heartbeat of a session is noted for.
 KIND = "sessions"
-F = TypeVar("F", Inbound, Outbound)
+F = TypeVar("F", bound=Inbound | Outbound)
 T = TypeVar("T")
 
 

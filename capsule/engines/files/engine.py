@@ -156,12 +156,12 @@ class FilesEngine(BesideDocuments):
 
     def follow(self, kind: str, id: str, since: Place | None = None) -> News:
         """See `Engine.follow`. Costs an lstat if nothing changed."""
-        name = self.name(kind, id)
         if since is not None:
             found = self.storage.find(kind, id)
             if found is not None and found.signature == since.signature:
                 return News(since, [], False)
         data, known, start = self._bytes(kind, id, since)
+        name = self.name(kind, id)
         if start and known is not None and known.anatomy is not None:
             return News(Place.of(known), entries_in(data[: known.anatomy.tail - start], name), False)
         return News(known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True)
