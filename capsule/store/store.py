@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from capsule.store.summaries import Summaries
     from capsule.store.trash import Trash
     from capsule.store.versions import Versions
+    from capsule.transfer.importing import Import
     from capsule.watch.stream import Event, Watch
 
 T = TypeVar("T")
@@ -69,12 +70,9 @@ class Store(Writing):
         summaries: Conversations that sum up others.
         edits: Changes of messages and files that exist.
         titles: Suggested titles.
-        context: Project contexts.
-        servers: MCP servers that are switched on or off.
-        trash: Deleted conversations and messages.
-        versions: Earlier versions.
-        conflicts: Fields that a merge left for a person to decide.
-        incoming: Versions from other clones.
+        context, servers: Project contexts; MCP servers that are switched on or off.
+        trash, versions: Deleted conversations and messages; earlier versions.
+        conflicts, incoming: Fields that a merge left for a person to decide; versions from other clones.
         agents: The agents that exchange messages.
         projects: The folders that agents work in, and which of them see which.
         groups: Conversations of several agents.
@@ -83,6 +81,7 @@ class Store(Writing):
         notes: What an agent writes for itself.
         configuration: What files declare of channels, agents and links.
         sessions: Workers that messages wake; for the owner only.
+        import_: Conversations of other programs, in.
     """
 
     locks: Locks = offered("capsule.store.locks", "Locks")
@@ -105,6 +104,7 @@ class Store(Writing):
     notes: Notes = offered("capsule.messaging.notes", "Notes")
     configuration: Configuration = offered("capsule.messaging.configuration.configuration", "Configuration")
     sessions: Sessions = offered("capsule.sessions.sessions", "Sessions")
+    import_: Import = offered("capsule.transfer.importing", "Import")
 
     def __init__(
         self,

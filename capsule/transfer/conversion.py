@@ -27,6 +27,7 @@ from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id, is_id
 from capsule.transfer.branches import ordered
 from capsule.transfer.interface import Draft, Fields, Source, moment
+from capsule.transfer.values import MOST
 
 Document = dict[str, Any]
 Tell = Callable[[str], None]
@@ -39,7 +40,8 @@ IMPORTED, SOURCE = "imported", "source"
 _LINKS = ("replyTo", "thread")
 #: The conversations that a head names.
 _RELATED = ("sourceConversationId", "forkedFrom")
-_OF_THE_STORE = {"lock", "conflicts", "currentWanted", "currentNode", "titleSetBy", "titleSetAt", IMPORTED}
+#: What a source says of a conversation in its metadata.
+OF_METADATA = ("mode", "tags", "type", "archived", "pinned", "description", "isSummary", *_RELATED, SOURCE)
 
 
 def digest_of(value: Any) -> str:
@@ -59,10 +61,13 @@ def digest_of_message(entry: Fields) -> str:
     return digest_of(said)
 
 
-def digest_of_head(document: Document) -> str:
-    """The digest of what a source says of a conversation besides its messages."""
-    metadata = {name: value for name, value in document["metadata"].items() if name not in _OF_THE_STORE}
-    return digest_of([document["title"], metadata, document["context"]])
+def digests_of_head(document: Document) -> dict[str, str]:
+    """The digest of each field that a source says of a conversation, besides its messages."""
+    said = {name: document["metadata"][name] for name in OF_METADATA if name in document["metadata"]}
+    said = _without_defaults(said, new.new_metadata())
+    if document.get("context", new.empty_context()) != new.empty_context():
+        said["context"] = document["context"]
+    return {name: digest_of(value) for name, value in {"title": document["title"], **said}.items()}
 
 
 def source_id(draft: Draft) -> str:
@@ -73,20 +78,22 @@ def source_id(draft: Draft) -> str:
     return "sha256:" + sha256(orjson.dumps(said, default=repr)).hexdigest()
 
 
-def conversation_id(format: str, draft: Draft, nth: int = 0) -> str:
+def conversation_id(format: str, draft: Draft, suffix: str = "") -> str:
     """The id of the conversation that a draft becomes.
 
     Args:
         format: The name of the format.
         draft: The draft.
-        nth: How many drafts without an id that say the same came before it in the same file.
+        suffix: Tells it from others of the same id: those that have no id and say the same, and copies.
     """
-    if draft.is_own and is_id(draft.id):
+    if draft.is_own and is_id(draft.id) and not suffix:
         return draft.id
-    return imported_conversation_id(format, source_id(draft) + (f"#{nth}" if nth else ""))
+    return imported_conversation_id(format, source_id(draft) + suffix)
 
 
-def document_of(draft: Draft, format: str, stamp: str, tell: Tell, keep: Keep, nth: int = 0) -> Document:
+def document_of(
+    draft: Draft, format: str, stamp: str, tell: Tell, keep: Keep, suffix: str = "", most: int = MOST
+) -> Document:
     """The capsule that a draft becomes.
 
     Args:
@@ -95,13 +102,15 @@ def document_of(draft: Draft, format: str, stamp: str, tell: Tell, keep: Keep, n
         stamp: The time now, for what has no time.
         tell: Takes what is odd or left out.
         keep: Stores attachments.
-        nth: As `conversation_id` takes it.
+        suffix: As `conversation_id` takes it.
+        most: The largest message that is accepted, in bytes.
 
     Raises:
         InvalidInput: Nothing of it is a conversation.
     """
-    id, is_own = conversation_id(format, draft, nth), draft.is_own
-    entries = ordered([_checked(entry, tell, keep) for entry in draft.history], tell)
+    id = conversation_id(format, draft, suffix)
+    is_own = draft.is_own and id == draft.id
+    entries = ordered([_checked(entry, tell, keep, most) for entry in draft.history], tell)
     if not entries and not (is_own or draft.head.get("title")):
         raise InvalidInput("it has no messages")
     ids = {}
@@ -126,10 +135,10 @@ def document_of(draft: Draft, format: str, stamp: str, tell: Tell, keep: Keep, n
         entry |= {name: ids.get(entry[name], entry[name]) for name in _LINKS if name in entry}
         history.append(order_message(entry))
         before = entry["id"]
-    return _with_head(draft, format, stamp, id, ids, history)
+    return _with_head(draft, format, stamp, id, ids, history, is_own=is_own)
 
 
-def _checked(entry: Fields, tell: Tell, keep: Keep) -> Fields:
+def _checked(entry: Fields, tell: Tell, keep: Keep, most: int) -> Fields:
     """A message that can be accepted; of one that can't, its id and its parent."""
     links: Fields = {name: entry[name] for name in ("id", "parent") if name in entry}
     if "role" not in entry:
@@ -144,7 +153,8 @@ def _checked(entry: Fields, tell: Tell, keep: Keep) -> Fields:
         if "attachments" in said:
             said["attachments"] = [_stored(attached, keep) for attached in said["attachments"]]
         checked = check_message(said)
-        orjson.dumps(checked)
+        if len(orjson.dumps(checked, option=orjson.OPT_INDENT_2)) > 0.9 * most:
+            raise InvalidInput(f"it is larger than {most:,} bytes")
         return checked | links
     except (InvalidInput, TypeError) as error:
         tell(f"a message can't be accepted: {error}"[:300])
@@ -159,7 +169,9 @@ def _stored(attached: Fields, keep: Keep) -> Fields:
     return rest | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
 
 
-def _with_head(draft: Draft, format: str, stamp: str, id: str, ids: dict[str, str], history: list[Fields]) -> Document:
+def _with_head(
+    draft: Draft, format: str, stamp: str, id: str, ids: dict[str, str], history: list[Fields], *, is_own: bool
+) -> Document:
     head, metadata = draft.head, dict(draft.metadata)
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
     created = moment(head.get("createdAt")) or min(times, default=stamp)
@@ -171,9 +183,8 @@ def _with_head(draft: Draft, format: str, stamp: str, id: str, ids: dict[str, st
     current = ids.get(str(current)) if current is not None else None
     if history and current == history[-1]["id"]:
         current = None
-    if not draft.is_own:
-        known = {*names("metadata"), SOURCE}
-        metadata = {name: value for name, value in metadata.items() if name in known and name not in _OF_THE_STORE}
+    if not is_own:
+        metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
         for name in _RELATED:
             if isinstance(metadata.get(name), str):
                 metadata[name] = imported_conversation_id(format, metadata[name])
@@ -196,9 +207,9 @@ def _with_head(draft: Draft, format: str, stamp: str, id: str, ids: dict[str, st
         metadata=metadata | {"lock": None, "currentNode": current},
     )
     document["updatedAt"] = updated
-    if draft.is_own:
+    if is_own:
         return in_order(document | {name: value for name, value in head.items() if name not in names("")})
-    about: Fields = {"format": format, "id": source_id(draft), "digest": digest_of_head(document)}
+    about: Fields = {"format": format, "id": source_id(draft), "digest": digests_of_head(document)}
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
     document["metadata"][IMPORTED] = about
     return document
@@ -296,7 +307,7 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         entries,
         is_own=is_own,
         edited=frozenset(id for id, origin in origins.items() if id in edited for id in (origin or id,)),
-        is_edited=not is_own and about.get("digest") != digest_of_head(document),
+        is_edited=not is_own and about.get("digest") != digests_of_head(document),
     )
 
 

@@ -76,6 +76,8 @@ class File:
         opened: Opens the content.
         problems: Takes what is damaged.
         path: The file on disk; None: it is elsewhere.
+        at: How many bytes were read in chunks.
+        is_alone: Whether nothing beside its own bytes was asked for.
         found: Finds the files that match a pattern, relative to the folder of this one.
     """
 
@@ -85,6 +87,8 @@ class File:
     problems: Problems
     path: Path | None = None
     found: Callable[[str], Iterator[File]] = lambda path: iter(())
+    at: int = 0
+    is_alone: bool = True
 
     def tell(self, what: str, line: int | None = None) -> None:
         """As `Source.tell`."""
@@ -92,6 +96,7 @@ class File:
 
     def near(self, path: str) -> Iterator[File]:
         """As `Source.near`."""
+        self.is_alone = False
         if ".." in PurePosixPath(path.lstrip("./")).parts or path.startswith("/") or "\0" in path:
             return iter(())
         return self.found(path)
@@ -100,7 +105,9 @@ class File:
         """As `Source.chunks`; what the system refuses to read is told, and ends the file."""
         try:
             with self.opened() as file:
+                self.at = 0
                 while chunk := file.read(_CHUNK):
+                    self.at += len(chunk)
                     yield chunk
         except _DAMAGED as error:
             self.tell(f"can't be read to its end: {error}")
@@ -130,6 +137,7 @@ class File:
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
         """As `Source.database`. Raises sqlite3.Error."""
+        self.is_alone = False  # Its log is beside it.
         if self.path is not None:
             with closing(_connected(self.path)) as database:
                 yield database
@@ -190,8 +198,8 @@ def _matching(names: list[str], name: str, path: str) -> Iterator[str]:
     return (other for other in names if other.count("/") == depth and fnmatchcase(other, pattern))
 
 
-def files_of(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]:
-    """The files at a path: the file, those of a folder and its folders, those of a zip.
+def files_at(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]:
+    """The files at a path: the file, or those of a folder and its folders, sorted.
 
     Raises NotFound if there is nothing. Cost: listing the folder.
     """
@@ -199,7 +207,7 @@ def files_of(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]
     if not given.exists():
         raise NotFound(f"there is nothing at {given}", path=str(given))
     if not given.is_dir():
-        yield from _opened(on_disk(given, problems))
+        yield on_disk(given, problems)
         return
     top = given.resolve()
     for folder, folders, names in os.walk(given):
@@ -209,7 +217,7 @@ def files_of(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]
             if file.is_symlink() and not file.resolve().is_relative_to(top):
                 problems.add(str(file), "refused: the link leads out of the folder")
             elif file.is_file():
-                yield from _opened(on_disk(file, problems))
+                yield on_disk(file, problems)
 
 
 def on_disk(path: Path, problems: Problems) -> File:
@@ -226,17 +234,18 @@ def on_disk(path: Path, problems: Problems) -> File:
 
 
 @contextmanager
-def spooled(stream: BinaryIO, problems: Problems) -> Iterator[Iterator[File]]:
-    """The files of a stream that can be read once: it is copied to a temporary file first."""
+def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
+    """The file of a stream that can be read once: it is copied to a temporary file first."""
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
         while chunk := stream.read(_CHUNK):
             copy.write(chunk)
         copy.flush()
-        path = Path(copy.name)
-        yield _opened(File("-", path.stat().st_size, lambda: path.open("rb"), problems, path))
+        file = on_disk(Path(copy.name), problems)
+        file.name = "-"
+        yield file
 
 
-def _opened(file: File, depth: int = 1) -> Iterator[File]:
+def opened(file: File, depth: int = 1) -> Iterator[File]:
     """The file; of a zip, the files in it."""
     if not file.head.startswith(_ZIP):
         yield file
@@ -294,7 +303,7 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
                 copy.flush()
                 inner = on_disk(Path(copy.name), file.problems)
                 inner.name = member.name
-                yield from _opened(inner, depth + 1)
+                yield from opened(inner, depth + 1)
 
 
 def _is_bomb(size: int, packed: int) -> bool:

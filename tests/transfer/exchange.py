@@ -13,7 +13,7 @@ from capsule.transfer.conversion import document_of, draft_of, source_id
 from capsule.transfer.interface import Format, Source, read_bytes
 from capsule.transfer.reading import drafts_of, format_of
 from capsule.transfer.registry import formats
-from capsule.transfer.sources import File, Problems, files_of, in_memory
+from capsule.transfer.sources import File, Problems, files_at, in_memory, opened
 
 DATA = Path(__file__).parent / "data"
 STAMP = "2026-01-02T10:00:00.000Z"
@@ -44,15 +44,16 @@ def documents(files: list[File], shelf: Shelf | None = None, only: Format | None
     """The capsules in files, in their order."""
     shelf = shelf or Shelf()
     made: list[dict[str, Any]] = []
-    for file in files:
+    for file in (inner for outer in files for inner in opened(outer)):
         format = format_of(file, only)
         seen: list[str] = []
         for draft in drafts_of(file, format) if format else ():
             nth = seen.count(source_id(draft)) if not draft.id else 0
+            suffix = f"#{nth}" if nth else ""
             seen.append(source_id(draft))
             tell = lambda what, draft=draft, file=file: file.tell(what, draft.line)  # noqa: E731
             with suppress(InvalidInput):  # It says nothing.
-                made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, nth))
+                made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, suffix))
     return made
 
 
@@ -70,7 +71,7 @@ def read(path: Path, shelf: Shelf | None = None) -> tuple[list[dict[str, Any]], 
     if path.suffix == ".sql":
         return read_data(content(path), shelf)
     problems = Problems()
-    return documents(list(files_of(path, problems)), shelf), problems
+    return documents(list(files_at(path, problems)), shelf), problems
 
 
 def read_data(

@@ -1,0 +1,277 @@
+"""What an import does to a store: the first time, again, and when both sides changed something."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.transfer.importing import Report
+from capsule.transfer.registry import formats
+from tests.transfer.exchange import DATA
+
+Record = dict[str, Any]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory(keep_locks=False) as store:
+        yield store
+
+
+def said(*texts: str, id: str = "c1", **more: Any) -> bytes:
+    """A conversation with an id, as ShareGPT has it: whose messages are told apart by their places."""
+    people = ("human", "gpt")
+    lines = [{"from": people[place % 2], "value": text} for place, text in enumerate(texts)]
+    return json.dumps({"id": id, "conversations": lines, **more}).encode() + b"\n"
+
+
+def take(store: Store, data: bytes, **options: Any) -> Report:
+    return store.import_(stream=io.BytesIO(data), **options)
+
+
+def states(report: Report) -> list[str]:
+    return [taken.state for taken in report.conversations]
+
+
+def texts(store: Store, id: str) -> list[str]:
+    return [message.content for message in store.load(id).history]
+
+
+def test_a_conversation_is_imported_with_a_title_and_found_again(store: Store) -> None:
+    report = take(store, said("Hi there", "Hello"))
+
+    (taken,) = report.conversations
+    assert report.as_json()["imported"] == 1
+    assert (taken.title, taken.messages, taken.format, taken.source, taken.path) == (
+        "Hi there",
+        2,
+        "sharegpt",
+        "c1",
+        "-",
+    )
+    assert texts(store, taken.id) == ["Hi there", "Hello"]
+    assert states(take(store, said("Hi there", "Hello"))) == ["unchanged"]
+    assert store.ids() == [taken.id]
+
+
+def test_two_stores_make_the_same_ids(store: Store) -> None:
+    first = take(store, said("a", "b")).conversations[0].id
+    with Store.in_memory(keep_locks=False) as other:
+        assert take(other, said("a", "b")).conversations[0].id == first
+        assert other.document(first)["history"] == store.document(first)["history"]
+
+
+def test_conversations_whose_messages_have_the_same_ids_share_none_of_them(store: Store) -> None:
+    report = take(store, said("a", "b", id="one") + said("a", "b", id="two"))
+
+    one, two = ({message.id for message in store.load(taken.id).history} for taken in report.conversations)
+    assert not one & two
+
+
+Change = Callable[[Store, str], object]
+
+
+def edit_first(store: Store, id: str) -> object:
+    return store.edits.message(id, str(store.load(id).history[0].id), "mine")
+
+
+def delete_last(store: Store, id: str) -> object:
+    return store.branches.remove(id, str(store.load(id).history[-1].id))
+
+
+def append(store: Store, id: str) -> object:
+    return store.append(id, content="mine")
+
+
+def nothing(store: Store, id: str) -> object:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "on_conflict", "state", "after"),
+    [
+        (nothing, ("a", "b", "c"), "skip", "updated", ["a", "b", "c"]),
+        (nothing, ("A", "b"), "skip", "updated", ["A", "b"]),
+        (nothing, ("a",), "skip", "unchanged", ["a", "b"]),
+        (append, ("a", "b"), "skip", "unchanged", ["a", "b", "mine"]),
+        (append, ("a", "b", "c"), "skip", "updated", ["a", "b", "mine", "c"]),
+        (edit_first, ("a", "b"), "skip", "unchanged", ["mine", "b"]),
+        (edit_first, ("a", "b", "c"), "skip", "updated", ["mine", "b", "c"]),
+        (edit_first, ("A", "b"), "skip", "skipped", ["mine", "b"]),
+        (edit_first, ("A", "b"), "update", "updated", ["A", "b"]),
+        (edit_first, ("A", "b"), "copy", "skipped", ["mine", "b"]),
+        (delete_last, ("a", "b"), "skip", "unchanged", ["a"]),
+        (delete_last, ("a", "b", "c"), "skip", "updated", ["a", "c"]),
+    ],
+)
+def test_a_later_import_takes_what_is_new_and_leaves_what_was_changed_here(
+    store: Store, here: Change, there: tuple[str, ...], on_conflict: str, state: str, after: list[str]
+) -> None:
+    id = take(store, said("a", "b")).conversations[0].id
+    here(store, id)
+
+    report = take(store, said(*there), on_conflict=on_conflict)
+
+    assert states(report)[0] == state
+    assert texts(store, id) == after
+    assert len(store.ids()) == (2 if on_conflict == "copy" else 1)
+    again = take(store, said(*there), on_conflict=on_conflict)
+    assert states(again)[0] == ("unchanged" if state != "skipped" else "skipped")
+    assert len(store.ids()) == (2 if on_conflict == "copy" else 1)
+
+
+def test_an_answer_that_was_added_here_stays_the_active_branch(store: Store) -> None:
+    id = take(store, said("a", "b")).conversations[0].id
+    mine = store.append(id, content="mine")
+    take(store, said("a", "b", "c"))
+
+    assert store.branches.path(id)[-1].id == mine.id
+    added = store.load(id).history[-1]
+    assert added.parent == store.load(id).history[1].id
+
+
+def test_what_an_import_replaces_is_in_the_trash(store: Store) -> None:
+    id = take(store, said("a", "b")).conversations[0].id
+    edit_first(store, id)
+    take(store, said("A", "b"), on_conflict="update")
+
+    assert "mine" in [entry["content"] for removed in store.trash.removed(id) for entry in removed.messages]
+
+
+def test_a_title_and_tags_from_here_stay(store: Store) -> None:
+    id = take(store, said("a", title="theirs")).conversations[0].id
+    store.update(id, title="mine", tags=["x"])
+    report = take(store, said("a", "b", title="theirs, newer"))
+
+    assert (store.head(id).title, store.head(id).tags) == ("mine", ("x",))
+    assert states(report) == ["updated"]
+
+
+def test_a_title_that_changed_there_is_taken(store: Store) -> None:
+    id = take(store, said("a", title="theirs")).conversations[0].id
+    store.tag(id, "x")
+    take(store, said("a", title="theirs, newer"))
+
+    assert (store.head(id).title, store.head(id).tags) == ("theirs, newer", ("x",))
+
+
+def test_a_deleted_conversation_stays_deleted(store: Store) -> None:
+    id = take(store, said("a")).conversations[0].id
+    store.delete(id)
+
+    assert states(take(store, said("a"))) == ["skipped"]
+    assert store.ids() == []
+
+
+def test_a_dry_run_writes_nothing_and_says_the_same(store: Store) -> None:
+    assert states(take(store, said("a"), is_dry_run=True)) == ["imported"]
+    assert store.ids() == []
+    take(store, said("a"))
+    assert states(take(store, said("a", "b"), is_dry_run=True)) == ["updated"]
+    assert states(take(store, said("a", "b"))) == ["updated"]
+
+
+def test_without_its_memory_an_import_says_the_same(store: Store) -> None:
+    take(store, said("a"))
+    store.engine.delete("imports", "digests")
+
+    assert states(take(store, said("a"))) == ["unchanged"]
+
+
+def test_a_locked_conversation_is_reported_and_the_others_are_taken(store: Store) -> None:
+    first = take(store, said("a", id="one") + said("a", id="two"))
+    other = store.beside(instance="anna")
+    other.locks.take(first.conversations[0].id)
+
+    report = take(store, said("a", "b", id="one") + said("a", "b", id="two"))
+
+    assert states(report) == ["updated"]
+    assert [problem.line for problem in report.problems.found] == [1]
+
+
+def test_what_can_not_be_imported_is_an_error(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        store.import_(tmp_path / "none")
+    with pytest.raises(InvalidInput, match="jsonl"):
+        take(store, said("a"), format="word")
+    with pytest.raises(InvalidInput, match="copy"):
+        take(store, said("a"), on_conflict="merge")
+    with pytest.raises(Refused):
+        take(store.beside(agent="anna"), said("a"))
+
+
+def test_a_file_of_no_format_is_named(store: Store) -> None:
+    report = take(store, b"Dear diary")
+
+    assert (report.unknown, report.conversations) == (["-"], [])
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def nested(depth: int) -> bytes:
+    data = zipped({"chat.jsonl": said("a")})
+    for _ in range(depth):
+        data = zipped({"inner.zip": data})
+    return data
+
+
+@pytest.mark.parametrize(
+    ("files", "taken", "refused"),
+    [
+        ({"a/b/c/chat.jsonl": said("a"), "notes.txt": b"-"}, 1, ""),
+        ({"../chat.jsonl": said("a"), "ok.jsonl": said("b")}, 1, "leads out"),
+        ({"/etc/chat.jsonl": said("a")}, 0, "leads out"),
+        ({"zeros.jsonl": b"\0" * (1 << 25), "ok.jsonl": said("b")}, 0, "far more than its size"),
+        ({"inner.zip": nested(1)}, 1, ""),
+        ({"inner.zip": nested(9)}, 0, "inside 3 others"),
+        ({"inner.zip": nested(1)[:-30]}, 0, "can't be read"),
+    ],
+)
+def test_a_zip_is_read_and_what_is_dangerous_in_it_is_refused(
+    store: Store, files: dict[str, bytes], taken: int, refused: str
+) -> None:
+    report = take(store, zipped(files))
+
+    assert len(report.conversations) == taken
+    assert [refused in problem.what for problem in report.problems.found] == ([True] if refused else [])
+
+
+def test_a_text_that_is_too_large_is_refused_by_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsule.transfer.values.MOST", 10_000)
+    report = take(store, said("a") + said("x" * (3 << 20), id="c2") + said("b", id="c3"))
+
+    assert len(report.conversations) == 2
+    assert [(problem.line, "more than" in problem.what) for problem in report.problems.found] == [(2, True)]
+
+
+def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "secret.jsonl").write_bytes(said("secret"))
+    (tmp_path / "export" / "chat.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    (tmp_path / "export" / "other.jsonl").write_bytes(said("a"))
+    report = store.import_(tmp_path / "export")
+
+    assert len(report.conversations) == 1
+    assert ["leads out" in problem.what for problem in report.problems.found] == [True]
+
+
+def test_all_examples_are_imported_once(store: Store) -> None:
+    first = store.import_(DATA)
+    assert {taken.state for taken in first.conversations} == {"imported"}
+    assert {taken.format for taken in first.conversations} <= set(formats())
+    again = store.import_(DATA)
+    assert {taken.state for taken in again.conversations} == {"unchanged"}
