@@ -1,0 +1,299 @@
+"""The export of ChatGPT: `conversations.json`, alone or in parts, in a zip or not.
+
+A conversation is a tree of nodes in `mapping`; a node without a message only holds others together. Such nodes are
+kept beside the head, and `children` only where they say more than the parents. Files of the export are attachments.
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from capsule.transfer.interface import (
+    ODD,
+    Draft,
+    Fields,
+    Format,
+    Pair,
+    Source,
+    first,
+    given,
+    json_of,
+    moment,
+    read_bytes,
+    read_each,
+    seconds,
+    taken,
+    text_of,
+)
+
+#: The node that newer exports begin with, and that is written where there is none.
+_ROOT = "client-created-root"
+_ROLES = frozenset({"user", "assistant", "system", "tool"})
+#: Where the text of a content stands that is not in `parts`.
+_TEXTS = {"tether_browsing_display": "result", "reasoning_recap": "content"}
+_FILE = re.compile(r"file[-_][A-Za-z0-9]+")
+_ID = re.compile(r"(?:file-service|sediment)://([^?#]+)")
+
+
+def _read_head(record: Fields) -> Fields:
+    metadata: Fields = {}
+    if record.get("is_archived") is True:
+        metadata["archived"] = True
+    if record.get("is_starred") is True:
+        metadata["pinned"] = True
+    if isinstance(record.get("current_node"), str):
+        metadata["currentNode"] = record["current_node"]
+    fields = {
+        "id": record.get("conversation_id") or record.get("id"),
+        "title": record.get("title"),
+        "createdAt": moment(record.get("create_time")),
+        "updatedAt": moment(record.get("update_time")),
+    }
+    head = {name: value for name, value in fields.items() if value and isinstance(value, str)}
+    return head | ({"metadata": metadata} if metadata else {})
+
+
+def _write_head(fields: Fields) -> Fields:
+    metadata = fields.get("metadata", {})
+    record: Fields = {
+        "title": fields.get("title"),
+        "create_time": seconds(fields.get("createdAt")),
+        "update_time": seconds(fields.get("updatedAt")),
+        "current_node": metadata.get("currentNode"),
+        "is_archived": metadata.get("archived", False),
+    }
+    if metadata.get("pinned"):
+        record["is_starred"] = True
+    return record | ({"conversation_id": fields["id"], "id": fields["id"]} if "id" in fields else {})
+
+
+def _read(node: Fields) -> Fields:
+    message = node["message"]
+    author, about = message.get("author") or {}, message.get("metadata") or {}
+    role = author.get("role")
+    fields: Fields = {"id": node["id"], "role": role if role in _ROLES else "assistant"}
+    fields |= _read_content(message.get("content") or {}, message.get("recipient"))
+    if "parent" in node:
+        fields["parent"] = node["parent"]
+    if time := moment(message.get("create_time")):
+        fields["timestamp"] = time
+    if isinstance(about.get("model_slug"), str):
+        fields["model"] = about["model_slug"]
+    if about.get("is_visually_hidden_from_conversation") is True:
+        fields["metadata"] = fields.get("metadata", {}) | {"hidden": True}
+    listed = [_read_file(file) for file in about.get("attachments") or () if isinstance(file.get("id"), str)]
+    seen = {found[1]: one for one in fields.get("attachments", ()) if (found := _ID.match(one["pointer"]))}
+    for file in listed:
+        file |= {name: value for name, value in seen.pop(file["reference"], {}).items() if name == "pointer"}
+    pointed = {one["pointer"] for one in listed if "pointer" in one}
+    if listed or pointed:
+        rest = [one for one in fields.get("attachments", ()) if one["pointer"] not in pointed]
+        fields["attachments"] = listed + rest
+    return fields
+
+
+def _read_file(file: Fields) -> Fields:
+    fields = {"name": file.get("name"), "type": file.get("mime_type"), "reference": file["id"]}
+    return {name: value for name, value in fields.items() if isinstance(value, str)}
+
+
+def _read_content(content: Fields, recipient: Any) -> Fields:
+    kind = content.get("content_type")
+    if kind in ("text", "multimodal_text") and isinstance(content.get("parts"), list):
+        texts = [part for part in content["parts"] if isinstance(part, str)]
+        texts += [text_of(part.get("text")) for part in _objects(content["parts"]) if "text" in part]
+        pointers = [part["asset_pointer"] for part in _objects(content["parts"]) if "asset_pointer" in part]
+        files = [{"name": _name(pointer), "type": "image", "pointer": pointer} for pointer in pointers]
+        return {"content": "\n\n".join(texts)} | ({"attachments": files} if files else {})
+    if kind == "thoughts":
+        thoughts = "\n\n".join(text_of(one.get("content")) for one in _objects(content.get("thoughts")))
+        return {"content": "", "reasoning": thoughts}
+    if kind == "code" and recipient not in (None, "all"):
+        return {"content": "", "toolCalls": [{"name": recipient, "arguments": json_of(content.get("text"))}]}
+    text = content.get(_TEXTS.get(str(kind), "text"))
+    if not isinstance(text, str):
+        text = "\n\n".join(part for part in content.values() if isinstance(part, str) and part != kind)
+    return {"content": text} | ({"metadata": {"contentType": kind}} if isinstance(kind, str) and kind != "text" else {})
+
+
+def _objects(values: Any) -> list[Fields]:
+    return [value for value in values or () if isinstance(value, dict)]
+
+
+def _name(pointer: Any) -> str:
+    return pointer.rpartition("/")[2] if isinstance(pointer, str) else "image"
+
+
+def _write(fields: Fields) -> Fields:
+    metadata, files = fields.get("metadata", {}), fields.get("attachments", ())
+    about: Fields = {}
+    if metadata.get("hidden"):
+        about["is_visually_hidden_from_conversation"] = True
+    if "model" in fields:
+        about["model_slug"] = fields["model"]
+    names = {"id": "reference", "name": "name", "mime_type": "type"}
+    if listed := [
+        {key: one[name] for key, name in names.items() if name in one} for one in files if "reference" in one
+    ]:
+        about["attachments"] = listed
+    content, recipient = _write_content(fields), "all"
+    calls = fields.get("toolCalls")
+    if calls and not fields["content"]:
+        recipient = text_of(calls[0].get("name"))
+        content = {"content_type": "code", "language": "unknown", "text": text_of(calls[0].get("arguments"))}
+    message = {
+        "id": fields["id"],
+        "author": {"role": fields["role"], "name": None, "metadata": {}},
+        "create_time": seconds(fields.get("timestamp")),
+        "update_time": None,
+        "content": content,
+        "status": "finished_successfully",
+        "end_turn": None,
+        "weight": 1.0,
+        "recipient": recipient,
+        "metadata": about,
+    }
+    return {"id": fields["id"], "message": message} | ({"parent": fields["parent"]} if "parent" in fields else {})
+
+
+def _write_file(attached: Fields) -> Fields:
+    names = {"id": "reference", "name": "name", "mime_type": "type"}
+    return {key: attached[name] for key, name in names.items() if name in attached}
+
+
+def _write_content(fields: Fields) -> Fields:
+    kind, text = fields.get("metadata", {}).get("contentType"), fields["content"]
+    pointers = [one["pointer"] for one in fields.get("attachments", ()) if "pointer" in one]
+    if pointers:
+        images = [{"content_type": "image_asset_pointer", "asset_pointer": pointer} for pointer in pointers]
+        return {"content_type": "multimodal_text", "parts": [*images, text] if text else images}
+    if kind is not None:
+        return {"content_type": kind, _TEXTS.get(str(kind), "text"): text}
+    if "reasoning" in fields and not text:
+        return {"content_type": "thoughts", "thoughts": [{"summary": "", "content": fields["reasoning"]}]}
+    return {"content_type": "text", "parts": [text]}
+
+
+_HEAD = Pair(_read_head, _write_head)
+_MESSAGE = Pair(_read, _write)
+
+
+def _children(nodes: dict[str, Fields]) -> dict[str, list[str]]:
+    """The children of each node, in the order of the nodes, as their parents tell."""
+    found: dict[str, list[str]] = {id: [] for id in nodes}
+    for id, node in nodes.items():
+        if node.get("parent") in found:
+            found[node["parent"]].append(id)
+    return found
+
+
+def _draft(record: Fields, line: int, source: Source) -> Draft:
+    mapping: dict[str, Fields] = {}
+    for id, node in record["mapping"].items():
+        if isinstance(node, dict):
+            mapping[id] = {"id": id, **node}
+        else:
+            source.tell(f"node {id!r:.60} of the mapping is no object", line)
+    children, nodes = _children(mapping), {}
+    for id, node in mapping.items():
+        is_told = node.get("children") == children[id]
+        nodes[id] = {name: value for name, value in node.items() if name != "children" or not is_told}
+    joints = {
+        id: node | {"children": mapping[id].get("children")} for id, node in nodes.items() if not node.get("message")
+    }
+    if joints.get(_ROOT) == {"id": _ROOT, "message": None, "parent": None, "children": children.get(_ROOT, [])}:
+        del joints[_ROOT]
+    about = {name: value for name, value in record.items() if name != "mapping"}
+    draft = taken(_HEAD, about | ({"mapping": joints} if joints else {}), _MESSAGE, [], line)
+    for id, node in nodes.items():
+        entry: Fields = {"id": id, "parent": node.get("parent")}
+        if node.get("message"):
+            try:
+                entry = _MESSAGE.taken(node)
+            except ODD as error:
+                source.tell(f"message {id!r:.60} is not understood: {type(error).__name__}: {error}"[:200], line)
+        draft.history.append(entry)
+    return draft
+
+
+def _read_file_of(source: Source) -> Iterator[Draft]:
+    _tell_missing(source)
+    files: dict[str, Source] | None = None
+    for draft in read_each(source, lambda record, line: _draft(record, line, source)):
+        for attached in [one for entry in draft.history for one in entry.get("attachments", ())]:
+            if files is None:
+                files = _files(source)
+            pointer = _ID.match(str(attached.get("pointer")))
+            if file := files.get(attached.get("reference") or (pointer[1] if pointer else "")):
+                attached["data"] = file
+        yield draft
+
+
+def _files(source: Source) -> dict[str, Source]:
+    """The files of the export by the ids in their names."""
+    near = [file for pattern in ("*", "*/*", "*/*/*") for file in source.near(pattern)]
+    return {found[0]: file for file in near if (found := _FILE.match(file.name.rpartition("/")[2]))}
+
+
+def _tell_missing(source: Source) -> None:
+    """Report the parts of an export that its manifest lists and that are not there, with the first that is."""
+    for manifest in source.near("export_manifest.json"):
+        listed = _listed(manifest)
+        there = {name: bool(list(source.near(name))) for name in listed}
+        if next((name for name in listed if there[name]), "") == source.name.rpartition("/")[2]:
+            for name in listed:
+                if not there[name]:
+                    manifest.tell(f"{name} is listed and missing")
+
+
+def _listed(manifest: Source) -> list[str]:
+    value = json_of(read_bytes(manifest).decode("utf-8", "replace"))
+    files = value.get("files") if isinstance(value, dict) else None
+    return [name for name in files or () if isinstance(name, str)]
+
+
+def _write_draft(draft: Draft) -> bytes:
+    record, nodes = given(_HEAD, _MESSAGE, draft)
+    joints = record.pop("mapping", None) or {_ROOT: {"id": _ROOT, "message": None, "parent": None}}
+    mapping = {**joints, **{node["id"]: node for node in nodes}}
+    root = next((id for id, node in joints.items() if node.get("parent") is None), None)
+    for node in nodes:
+        if node.get("parent") is None:
+            node["parent"] = root
+    for id, node in joints.items():
+        for child in node.get("children") or ():
+            if child in mapping and child != id:
+                mapping[child]["parent"] = id
+    for id, children in _children(mapping).items():
+        mapping[id].setdefault("children", children)
+        if id in joints:
+            mapping[id]["children"] = [*dict.fromkeys([*(joints[id].get("children") or ()), *children])]
+    return orjson.dumps(record | {"mapping": mapping})
+
+
+def _recognizes(source: Source) -> bool:
+    return any(isinstance(record.get("mapping"), dict) for record in first(source))
+
+
+def _is_part(source: Source) -> bool:
+    """Whether it is the manifest of an export, or says whose it is."""
+    whole = first(source)[:1]
+    return any("chatgpt_plus_user" in one or "conversations-000.json" in one.get("files", ()) for one in whole)
+
+
+FORMATS = [
+    Format(
+        "chatgpt",
+        "ChatGPT export",
+        _recognizes,
+        _read_file_of,
+        _write_draft,
+        joined="array",
+        is_part=_is_part,
+    )
+]

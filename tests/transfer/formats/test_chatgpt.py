@@ -1,0 +1,48 @@
+"""What is special about ChatGPT's export."""
+
+from __future__ import annotations
+
+import orjson
+
+from tests.transfer.exchange import DATA, read, read_data
+
+EXPORT = DATA / "chatgpt"
+
+
+def test_branches_hidden_messages_and_the_active_one_are_those_of_the_export() -> None:
+    (document, *_), _ = read(EXPORT / "conversations.json")
+    system, question, first, second, *_ = document["history"]
+
+    assert system["metadata"]["hidden"] is True
+    assert "parent" not in first
+    assert second["parent"] == question["id"]
+    assert [first["model"], second["model"]] == ["gpt-4o", "o1"]
+
+
+def test_a_call_with_a_recipient_is_a_tool_call_and_thoughts_are_reasoning() -> None:
+    documents, _ = read(EXPORT / "modern")
+    entries = [entry for document in documents for entry in document["history"]]
+
+    assert [call["name"] for entry in entries for call in entry.get("toolCalls", ())]
+    assert any(entry.get("reasoning") for entry in entries)
+
+
+def test_a_file_of_the_export_becomes_an_attachment_with_its_digest() -> None:
+    documents, _ = read(EXPORT / "modern")
+    attached = [one for document in documents for entry in document["history"] for one in entry.get("attachments", ())]
+
+    assert [one["size"] for one in attached if "sha256" in one] == [
+        (EXPORT / "modern" / "file-00bb-notes.txt").stat().st_size
+    ]
+
+
+def test_a_message_that_is_not_understood_is_told_and_its_answers_stay() -> None:
+    (record, *_) = orjson.loads((EXPORT / "conversations.json").read_bytes())
+    broken = next(
+        node for node in record["mapping"].values() if (node["message"] or {}).get("author", {}).get("role") == "user"
+    )
+    broken["message"]["author"] = "nobody"
+    (document,), problems = read_data(orjson.dumps([record]))
+
+    assert [problem.line for problem in problems.found] == [1]
+    assert len(document["history"]) == len(messages) - 1
