@@ -38,10 +38,8 @@ def test_a_file_of_the_export_becomes_an_attachment_with_its_digest() -> None:
 
 def test_a_message_that_is_not_understood_is_told_and_its_answers_stay() -> None:
     (record, *_) = orjson.loads((EXPORT / "conversations.json").read_bytes())
-    broken = next(
-        node for node in record["mapping"].values() if (node["message"] or {}).get("author", {}).get("role") == "user"
-    )
-    broken["message"]["author"] = "nobody"
+    messages = [node["message"] for node in record["mapping"].values() if node["message"]]
+    next(message for message in messages if message["author"]["role"] == "user")["author"] = "nobody"
     (document,), problems = read_data(orjson.dumps([record]))
 
     assert [problem.line for problem in problems.found] == [1]
