@@ -87,10 +87,6 @@ class Transaction(Protocol):
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
 
-    @property
-    def place(self) -> Any:
-        """How far its entries have come, for `Engine.follow`."""
-
     def follow(self, since: Any = None) -> News:
         """As `Engine.follow`, of the document as it is here."""
 

@@ -177,7 +177,7 @@ class MemoryEngine:
         """See `Engine.document`."""
         return self._stored(kind, id).document
 
-    def follow(self, kind: str, id: str, since: tuple[int, str, int] | None = None) -> News:
+    def follow(self, kind: str, id: str, since: tuple[str, int] | None = None) -> News:
         """See `Engine.follow`."""
         return self._stored(kind, id).follow(since)
 

@@ -36,15 +36,12 @@ class Stored:
             self._data = codec.encode(self.document)
         return self._data
 
-    @property
-    def place(self) -> tuple[int, str, int]:
-        """How far its entries have come."""
-        return self.serial, self.tag, len(self.document["history"])
-
-    def follow(self, since: tuple[int, str, int] | None) -> News:
-        """The entries since a `place`; see `Engine.follow`."""
-        goes_on = since is not None and since[1] == self.tag
-        return News(self.place, self.document["history"][since[2] if since and goes_on else 0 :], not goes_on)
+    def follow(self, since: tuple[str, int] | None) -> News:
+        """See `Engine.follow`. A place is a tag and a number of entries."""
+        history = self.document["history"]
+        tag, count = since or ("", 0)
+        goes_on = tag == self.tag
+        return News((self.tag, len(history)), history[count if goes_on else 0 :], not goes_on)
 
     @property
     def known(self) -> Known:
@@ -94,12 +91,7 @@ class MemoryTransaction:
         """See `Transaction.document`."""
         return self._now.document
 
-    @property
-    def place(self) -> tuple[int, str, int]:
-        """See `Transaction.place`."""
-        return self._now.place
-
-    def follow(self, since: tuple[int, str, int] | None = None) -> News:
+    def follow(self, since: tuple[str, int] | None = None) -> News:
         """See `Transaction.follow`."""
         return self._now.follow(since)
 

@@ -76,7 +76,7 @@ def test_what_was_appended_is_followed_and_another_change_is_read_whole(engine: 
     append(engine, kind, "three")
     with engine.transaction(kind, "s_1") as transaction:
         third = transaction.follow(second.place)
-        assert texts(third.entries) == ["three"] and third.place == transaction.place
+        assert texts(third.entries) == ["three"] and third.place == engine.follow(kind, "s_1").place
         document = transaction.document()
         transaction.replace(document | {"history": document["history"][1:], "updatedAt": LATER})
         replaced = transaction.follow(third.place)

@@ -32,8 +32,13 @@ class BesideDocuments:
     storage: FileStorage
 
     def notices(self) -> Notices | None:
-        """See `Engine.notices`. Costs one watch of the system, for all documents."""
-        tracker = self.storage.notices()
+        """See `Engine.notices`. Costs one watch, as every write ends with the header of its note in a mutex file."""
+        from capsule.engines.files.disk.notices import open_tracker  # Seldom needed, and ctypes with it.
+
+        mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
+        with suppress(OSError):
+            mutexes.ensure()
+        tracker = open_tracker(mutexes.path, "")
         return None if tracker is None else Notices(tracker)
 
     def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:

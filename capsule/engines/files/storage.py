@@ -275,17 +275,6 @@ class FileStorage:
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
-    def notices(self) -> Tracker | None:
-        """What tells which mutex files were written, which each write of a store does once it is durable; None where
-        the system can't."""
-        from capsule.engines.files.disk.notices import open_tracker
-
-        try:
-            self._mutex_files.ensure()
-        except OSError:
-            return None
-        return open_tracker(self._mutex_files.path, "")
-
     def clear_temporary(self, kind: str, id: str) -> str:
         """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""
         temporary = self.layout.temporary(kind, id)

@@ -144,16 +144,12 @@ class FileTransaction:
                 self._whole = canonical.in_order(document)
         return self._whole
 
-    @property
-    def place(self) -> Place:
-        """See `Transaction.place`."""
-        return Place.of(self._known)
-
     def follow(self, since: Place | None = None) -> News:
         """See `Transaction.follow`."""
+        place = Place.of(self._known)
         if since is None or not since.goes_on_in(self._known):
-            return News(self.place, self.document()["history"], True)
-        return News(self.place, entries_in(self._held.history(self._known, since.tail), self.name), False)
+            return News(place, self.document()["history"], True)
+        return News(place, entries_in(self._held.history(self._known, since.tail), self.name), False)
 
     def has(self, id: str) -> bool:
         """See `Transaction.has`."""
