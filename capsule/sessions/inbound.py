@@ -41,6 +41,7 @@ class InMessage:
         wakes: Whether it wakes the worker.
         due: From when on it is due; empty: at once.
         tries: How often it was tried in vain.
+        waits: Whether it is due later because it was tried in vain.
         series: The id of the series that it is an occurrence of; empty: none.
     """
 
@@ -51,6 +52,7 @@ class InMessage:
     wakes: bool
     due: str
     tries: int
+    waits: bool
     series: str
 
     @classmethod
@@ -61,7 +63,8 @@ class InMessage:
         due = timestamps.sortable(after) if after else ""
         wakes = get("trigger") != "accumulate"
         id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))
-        return cls(event, id, seq, kind, wakes, due, int(get("tries", 0)), str(get("series", "")))
+        waits = get("waits") is True
+        return cls(event, id, seq, kind, wakes, due, int(get("tries", 0)), waits, str(get("series", "")))
 
     @property
     def route(self) -> Route | None:
@@ -143,7 +146,8 @@ class Inbound:
             now: The time.
         """
         heads, said = set(self.series.values()), {message.in_reply_to for message in outbound.undelivered(self)}
-        telling = {id for id, _ in self.notices.values()}
+        notices = [told for told in self.notices.values() if status(self, outbound, told[0]) == "failed"]
+        telling = {id for id, _ in notices}
         kept: list[InMessage] = []
         gone: list[InMessage] = []
         ended, idle = dict(self.ended), 0
@@ -182,7 +186,7 @@ class Inbound:
             "route": self.route.written() if self.route else None,
             "paused": sorted(self.paused & ({""} | self.series.keys())),
         }
-        told = [failed(messages=[id], reason=reason) for id, reason in self.notices.values()]
+        told = [failed(messages=[id], reason=reason) for id, reason in notices]
         return [snapshot, *(message.event for message in reversed(kept)), *told, *self.others[-KEPT:]]
 
     def _take_message(self, event: Event) -> None:
@@ -200,22 +204,26 @@ class Inbound:
 
     def _take_retry(self, event: Event) -> None:
         for id, to in event["messages"].items():
-            tries = max(self.messages[id].tries, to["tries"]) if id in self.messages else 0
-            self._change(id, tries=tries, processAfter=to["processAfter"])
-            if event.get("again") and id in self.messages and self.ended.get(id) != "cancelled":
-                self.ended.pop(id, None)
-                self.open[id] = None
+            if id not in self.messages:
+                continue
+            tries = max(self.messages[id].tries, to["tries"])
+            self._change(id, tries=tries, processAfter=to["processAfter"], waits=True)
+            if event.get("again") and self.ended.get(id) != "cancelled":
                 self._change(id, again=tries)
+                self.ended.pop(id, None)
+                self.open = {key: None for key in self.messages if key == id or key in self.open}
 
     def _take_failed(self, event: Event) -> None:
         routes = set()
         for id in event["messages"]:
             self.ended.setdefault(id, "failed")
-            message, notice = self.messages.get(id), reply_id(self.session, id, "failed")
+            message = self.messages.get(id)
             route = message.route if message and message.wakes else None
-            if route and route not in routes and notice not in self.delivered and notice not in self.undeliverable:
+            if message and route and route not in routes:
                 routes.add(route)
-                self.notices[notice] = (id, str(event.get("reason", "")))
+                notice = reply_id(self.session, id, f"failed {message.tries}")
+                if notice not in self.delivered and notice not in self.undeliverable:
+                    self.notices[notice] = (id, str(event.get("reason", "")))
 
     def _take_cancelled(self, event: Event) -> None:
         self.ended.update(dict.fromkeys(event["messages"], "cancelled"))
@@ -229,6 +237,8 @@ class Inbound:
     def _take_changed(self, event: Event) -> None:
         id = self.series[event["series"]]
         merged = {new: event[name] for name, new in _OF_A_SERIES.items() if name in event}
+        if "processAfter" in event:
+            merged["waits"] = False
         of_time = {name: event[name] for name in ("cron", "timeZone", "catchUp") if name in event}
         if of_time:
             merged["recurrence"] = (self.messages[id].event.get("recurrence") or {}) | of_time

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from capsule import timestamps
-from capsule.sessions.events import Event
+from capsule.sessions.events import AckState, Event, Route, incoming
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
+from capsule.sessions.rules.messages import claim, finish, later, pick, receive
 
 T = TypeVar("T", Inbound, Outbound)
+ROUTE = Route("conversations", "team")
 START = "2026-11-22T13:30:00.000Z"
-
-
-def later(seconds: float, than: str = START) -> str:
-    return timestamps.from_ms(timestamps.ms_of(than) + round(seconds * 1000))
 
 
 @dataclass
@@ -48,7 +45,23 @@ class Files:
             self.outbound.apply(event)
 
     def pass_time(self, seconds: float) -> None:
-        self.now = later(seconds, self.now)
+        self.now = later(self.now, seconds)
+
+    def arrive(self, *messages: Event) -> None:
+        """The host takes messages for the worker."""
+        self.tell(*receive(self.inbound, self.outbound, messages))
+
+    def claim(self, instance: str = "w1", *, first: bool = False) -> list[str]:
+        """The worker claims what it does next."""
+        picked = pick(self.inbound, self.outbound, self.now, first=first)
+        self.say(*claim(self.outbound, picked, instance))
+        return [message.id for message in picked]
+
+    def finish(self, ids: Iterable[str], state: AckState = "completed", instance: str = "w1", error: str = "") -> bool:
+        """The worker ends claims. Gives whether it still had them."""
+        events = finish(self.inbound, self.outbound, ids, instance=instance, state=state, error=error)
+        self.say(*events)
+        return bool(events)
 
     def compact(self) -> None:
         """Both files are compacted, and read again."""
@@ -62,3 +75,7 @@ def fold(empty: T, events: Iterable[Event]) -> T:
     for event in events:
         empty.apply(event)
     return empty
+
+
+def chat(id: str, content: str = "Hello", **fields: Any) -> Event:
+    return incoming(id=id, content=content, **({"route": ROUTE} | fields))

@@ -6,10 +6,9 @@ message came from; and the map counts as it is at the delivery. No file, no cloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from capsule import timestamps
 from capsule.errors import Refused
 from capsule.sessions.events import (
     Event,
@@ -23,7 +22,7 @@ from capsule.sessions.events import (
 )
 from capsule.sessions.inbound import Attempts, Inbound
 from capsule.sessions.outbound import Outbound, OutMessage
-from capsule.sessions.rules.messages import next_seq, receive
+from capsule.sessions.rules.messages import later, next_seq, receive, status
 
 #: How often a delivery is tried, and the seconds before the second time; before the third twice as many.
 ATTEMPTS = 3
@@ -48,27 +47,35 @@ def send(inbound: Inbound, outbound: Outbound, messages: Iterable[Event]) -> lis
 
 def due_out(inbound: Inbound, outbound: Outbound, now: str) -> list[OutMessage]:
     """What is to be delivered now, in the order of both files: messages of the worker, and notices of the host."""
-    due = [message for message, at in _deliveries(inbound, outbound) if at <= now]
+    due = [message for message, at in _deliveries(inbound, outbound, now) if at <= now]
     return sorted(due, key=lambda message: message.seq)
 
 
 def next_delivery(inbound: Inbound, outbound: Outbound, now: str) -> str | None:
     """When something is to be delivered: `now`, or later; None: nothing is left."""
-    return min((max(at, now) for _, at in _deliveries(inbound, outbound)), default=None)
+    return min((max(at, now) for _, at in _deliveries(inbound, outbound, now)), default=None)
 
 
-def _deliveries(inbound: Inbound, outbound: Outbound) -> Iterable[tuple[OutMessage, str]]:
-    """What is not delivered, with the time from which on it is due. A change waits for the message that it changes."""
-    for notice, (id, reason) in inbound.notices.items():
-        about = inbound.messages[id]
-        said = outgoing(
-            id=notice, kind="system", content=f"This message was not answered: {reason}.", in_reply_to=id,
-            hops=about.event.get("hops", 0) + 1,
-        )  # fmt: skip
-        yield replace(OutMessage.of(said), seq=about.seq), inbound.attempts.get(notice, Attempts()).next_at
-    for message in outbound.undelivered(inbound):
+def _deliveries(inbound: Inbound, outbound: Outbound, now: str) -> Iterator[tuple[OutMessage, str]]:
+    """What is not delivered, with the time from which on it is due: at once if the clock went back while it waited.
+
+    A change waits for the message that it changes.
+    """
+    furthest = later(now, FIRST_WAIT_S * 2**ATTEMPTS)
+    for message in (*_notices(inbound, outbound), *outbound.undelivered(inbound)):
+        tried = inbound.attempts.get(message.id, Attempts(next_at=message.due))
         if message.target not in outbound.open or inbound.attempts.get(message.target, Attempts()).round:
-            yield message, inbound.attempts.get(message.id, Attempts(next_at=message.due)).next_at
+            yield message, "" if tried.count and tried.next_at > furthest else tried.next_at
+
+
+def _notices(inbound: Inbound, outbound: Outbound) -> Iterator[OutMessage]:
+    """What the host tells the senders of messages that failed, unless an answer came after all."""
+    for notice, (id, reason) in inbound.notices.items():
+        if status(inbound, outbound, id) == "failed":
+            message = inbound.messages[id]
+            text, hops = f"This message was not answered: {reason}.", message.event.get("hops", 0) + 1
+            said = outgoing(id=notice, kind="system", content=text, in_reply_to=id, hops=hops)
+            yield OutMessage.of(said | {"seq": message.seq})
 
 
 def delivery_id(inbound: Inbound, message: OutMessage) -> str:
@@ -126,8 +133,7 @@ def after_attempt(
         return [delivered(message=message.id, platform_id=platform_id, next_at=next_at)]
     tried = inbound.attempts.get(message.id, Attempts()).count + 1
     if tried < ATTEMPTS and not is_final:
-        wait_ms = FIRST_WAIT_S * 1000 * 2 ** (tried - 1)
-        again = timestamps.from_ms(timestamps.ms_of(now) + wait_ms)
+        again = later(now, FIRST_WAIT_S * 2 ** (tried - 1))
         return [attempt(message=message.id, attempts=tried, reason=error, next_at=again)]
     gave_up = undeliverable(message=message.id, reason=error, next_at=next_at)
     if message.id in inbound.notices:  # The host's own, of which the worker knows nothing.

@@ -7,7 +7,7 @@ only claims of its own; the host withdraws only those of a worker that is dead, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from capsule import timestamps
@@ -31,6 +31,11 @@ def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
     """The number of the next message of a side: above the highest it sees, the host's even, the worker's odd."""
     parity = 0 if side == "host" else 1
     return highest_seen + 1 + (highest_seen + 1 + parity) % 2
+
+
+def later(now: str, seconds: float) -> str:
+    """The time some seconds after another."""
+    return timestamps.from_ms(timestamps.ms_of(now) + round(seconds * 1000))
 
 
 def receive(inbound: Inbound, outbound: Outbound, messages: Iterable[Event]) -> list[Event]:
@@ -65,11 +70,12 @@ def pick(inbound: Inbound, outbound: Outbound, now: str, *, first: bool, limit: 
         limit: The most messages.
     """
     groups, chosen, oldest = defaultdict[Hashable, list[InMessage]](list), None, 0
-    for message in _pending(inbound, outbound, first=first):
-        if message.due > now:
+    waking = {claim.batch for id, claim in outbound.claims.items() if _wakes(inbound, outbound, id)}
+    for message, due in _pending(inbound, outbound, now, first=first):
+        if due > now:
             continue
         claimed = outbound.acks.get(message.id)
-        key: Hashable = claimed.batch if claimed else message.route
+        key: Hashable = claimed.batch if claimed and claimed.batch in waking else message.route
         groups[key].append(message)
         if chosen is None and message.wakes:
             chosen, oldest = groups[key], len(groups[key]) - 1
@@ -82,31 +88,42 @@ def pick(inbound: Inbound, outbound: Outbound, now: str, *, first: bool, limit: 
 def next_due(inbound: Inbound, outbound: Outbound, now: str, *, first: bool = True) -> str | None:
     """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for `pick`."""
     soonest = None
-    for message in _pending(inbound, outbound, first=first):
-        if message.wakes and message.due <= now:
+    for message, due in _pending(inbound, outbound, now, first=first):
+        if message.wakes and due <= now:
             return now
-        if message.wakes and (soonest is None or message.due < soonest):
-            soonest = message.due
+        if message.wakes and (soonest is None or due < soonest):
+            soonest = due
     return soonest
 
 
-def _pending(inbound: Inbound, outbound: Outbound, *, first: bool) -> Iterable[InMessage]:
+def _pending(inbound: Inbound, outbound: Outbound, now: str, *, first: bool) -> Iterator[tuple[InMessage, str]]:
+    """What a worker may get, with the time from which on it is due: at once if the clock went back while it waited."""
     if "" in inbound.paused:
         return
+    furthest = later(now, FIRST_RETRY_S * 2**RETRIES)
     for message in inbound.unfinished(outbound):
         is_held = message.kind == "system" or message.series in inbound.paused
         is_for_later = not first and message.event.get("onWake") is True
         if not (is_held or is_for_later) and status(inbound, outbound, message.id) == "pending":
-            yield message
+            yield message, "" if message.waits and message.due > furthest else message.due
+
+
+def _wakes(inbound: Inbound, outbound: Outbound, id: str) -> bool:
+    """Whether a message that was claimed once waits, and wakes the worker again."""
+    message = inbound.messages.get(id)
+    return message is not None and message.wakes and status(inbound, outbound, id) == "pending"
 
 
 def claim(outbound: Outbound, picked: Sequence[InMessage], instance: str) -> list[Event]:
     """Claim what was picked, for the worker `instance`. The event's `batch` is what `reply_id` takes for this batch."""
     if not picked:
         return []
-    before = outbound.acks.get(picked[0].id)
-    tries = {message.id: message.tries for message in picked}
-    return [ack(state="processing", messages=tries, instance=instance, batch=before.batch if before else picked[0].id)]
+    # What was never claimed names a new batch; otherwise it is one that comes again.
+    again = outbound.acks.get(picked[0].id)
+    batch = next((message.id for message in picked if message.id not in outbound.acks), again.batch if again else "")
+    return [
+        ack(state="processing", messages={found.id: found.tries for found in picked}, instance=instance, batch=batch)
+    ]
 
 
 def finish(
@@ -155,8 +172,7 @@ def release(inbound: Inbound, outbound: Outbound, now: str, *, is_alive: Callabl
         if state == "failed" or (message.tries >= RETRIES and _is_over(state, claimed.instance, is_alive)):
             given_up[reason].append(id)
         elif _is_over(state, claimed.instance, is_alive):
-            wait_ms = FIRST_RETRY_S * 1000 * 2**message.tries
-            due[reason][id] = (message.tries + 1, timestamps.from_ms(timestamps.ms_of(now) + wait_ms))
+            due[reason][id] = (message.tries + 1, later(now, FIRST_RETRY_S * 2**message.tries))
     again = [retry(messages=messages, reason=reason) for reason, messages in due.items()]
     return again + [failed(messages=messages, reason=reason) for reason, messages in given_up.items()]
 

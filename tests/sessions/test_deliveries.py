@@ -1,0 +1,222 @@
+"""What becomes of what the worker says: where it goes, when it is tried again, what is told about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capsule.errors import InvalidInput, Refused
+from capsule.sessions.events import Route, cancelled, destinations, outgoing, reply_id, routing
+from capsule.sessions.outbound import OutMessage
+from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, route_of, send
+from capsule.sessions.rules.messages import later, release
+from tests.sessions.files import ROUTE, START, Files, chat
+
+OPS = Route("webhook", "ops", "t1")
+DEFAULT = Route("stdio", "main")
+
+
+def files_with(*messages: Any) -> Files:
+    files = Files()
+    files.arrive(chat("m1"), chat("m2", route=None))
+    files.tell(destinations(destinations={"ops": OPS.written()}))
+    files.say(*send(files.inbound, files.outbound, messages))
+    return files
+
+
+def due(files: Files) -> list[str]:
+    return [message.id for message in due_out(files.inbound, files.outbound, files.now)]
+
+
+def deliver(files: Files, **result: Any) -> OutMessage:
+    message = due_out(files.inbound, files.outbound, files.now)[0]
+    files.tell(*after_attempt(files.inbound, files.outbound, message, files.now, **result))
+    return message
+
+
+@pytest.mark.parametrize(
+    ("fields", "default", "to"),
+    [
+        ({"to": "ops"}, None, OPS),
+        ({"to": "ops", "thread": "t2"}, DEFAULT, Route("webhook", "ops", "t2")),
+        ({"in_reply_to": "m1"}, DEFAULT, ROUTE),
+        ({"in_reply_to": "m1", "thread": "t2"}, DEFAULT, Route("conversations", "team", "t2")),
+        ({"in_reply_to": "m1", "to": "ops"}, DEFAULT, OPS),
+        ({"in_reply_to": "m2"}, DEFAULT, DEFAULT),
+        ({}, DEFAULT, DEFAULT),
+        ({}, None, None),
+    ],
+)
+def test_a_message_goes_to_its_destination_else_back_else_by_default(
+    fields: dict[str, Any], default: Route | None, to: Route | None
+) -> None:
+    files = files_with(outgoing(id="o1", **fields))
+    if default:
+        files.tell(routing(route=default))
+    message = due_out(files.inbound, files.outbound, START)[0]
+    if to:
+        assert route_of(files.inbound, message) == to
+    else:
+        with pytest.raises(Refused):
+            route_of(files.inbound, message)
+
+
+def test_the_map_counts_when_something_is_said_and_when_it_is_delivered() -> None:
+    files = files_with(outgoing(id="o1", to="ops"))
+    with pytest.raises(Refused):
+        send(files.inbound, files.outbound, [outgoing(id="o2", to="press")])
+    files.tell(destinations(destinations={"press": OPS.written()}))
+    with pytest.raises(Refused):
+        route_of(files.inbound, files.outbound.messages["o1"])
+    assert send(files.inbound, files.outbound, [outgoing(id="o2", to="press")])
+
+
+def test_an_answer_still_goes_back_after_its_message_is_done_and_the_file_was_compacted() -> None:
+    files = files_with()
+    files.finish(files.claim())
+    files.say(*send(files.inbound, files.outbound, [outgoing(id="o1", in_reply_to="m1")]))
+    files.compact()
+    assert route_of(files.inbound, files.outbound.messages["o1"]) == ROUTE
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_nothing_is_said_twice(is_compacted: bool) -> None:
+    said = outgoing(id=reply_id("s1", "m1", 0), content="Yes", in_reply_to="m1")
+    files = files_with(said, said)
+    assert [message.seq for message in files.outbound.messages.values()] == [5]
+    deliver(files, platform_id="p1")
+    if is_compacted:
+        files.compact()
+        assert not files.outbound.messages
+    assert send(files.inbound, files.outbound, [said]) == []
+    assert due(files) == []
+
+
+def test_two_sessions_with_one_message_have_replies_of_their_own() -> None:
+    ids = {reply_id(session, message, number) for session in "ab" for message in ("m1", "m2") for number in (0, 1)}
+    assert len(ids) == 8
+
+
+def test_what_is_for_later_is_delivered_later() -> None:
+    files = files_with(outgoing(id="o1", deliver_after="2026-11-22T14:31:00+01:00"), outgoing(id="o2"))
+    assert due(files) == ["o2"]
+    assert next_delivery(files.inbound, files.outbound, START) == START
+    deliver(files, platform_id="p2")
+    assert next_delivery(files.inbound, files.outbound, START) == later(START, 60)
+    files.pass_time(60)
+    assert due(files) == ["o1"]
+    with pytest.raises(InvalidInput):
+        outgoing(id="o3", deliver_after="soon")
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_three_attempts_and_then_the_worker_is_told(is_compacted: bool) -> None:
+    files = files_with(outgoing(id="o1", in_reply_to="m1"))
+    for wait in (5, 10):
+        deliver(files, error="no network")
+        assert due(files) == []
+        if is_compacted:
+            files.compact()
+        assert next_delivery(files.inbound, files.outbound, files.now) == later(files.now, wait)
+        files.pass_time(wait)
+    deliver(files, error="no network")
+    assert next_delivery(files.inbound, files.outbound, files.now) is None
+    assert files.inbound.undeliverable == {"o1": "no network"}
+    assert files.claim() == ["m1", reply_id("s1", "o1", "undeliverable")]
+
+
+def test_what_can_never_arrive_is_tried_once() -> None:
+    files = files_with(outgoing(id="o1"), outgoing(id="o2"))
+    deliver(files, error="refused", is_final=True)
+    assert (due(files), files.inbound.undeliverable) == (["o2"], {"o1": "refused"})
+
+
+def test_a_notice_to_the_worker_wakes_nobody() -> None:
+    files = files_with(outgoing(id="o1"))
+    files.finish(files.claim())
+    files.finish(files.claim())
+    deliver(files, error="refused", is_final=True)
+    assert files.claim() == []
+
+
+def test_what_was_delivered_keeps_the_id_that_it_got() -> None:
+    files = files_with(outgoing(id="o1"), outgoing(id="o2", kind="edit", target="o1", content="No"))
+    assert due(files) == ["o1"]
+    deliver(files, platform_id="p1")
+    files.compact()
+    assert due(files) == ["o2"]
+    assert files.inbound.delivered["o1"] == "p1"
+
+
+@pytest.mark.parametrize("result", [{"platform_id": "p1"}, {"error": "gone", "is_final": True}])
+def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[str, Any]) -> None:
+    files = files_with(outgoing(id="o1", recurrence={"cron": "0 9 * * *"}))
+    ids = []
+    for _ in range(3):
+        message = due_out(files.inbound, files.outbound, files.now)[0]
+        ids.append(delivery_id(files.inbound, message))
+        deliver(files, next_at=later(files.now, 60), **result)
+        assert due(files) == []
+        files.compact()
+        files.pass_time(60)
+    assert len(set(ids)) == 3
+    assert due(files) == ["o1"]
+    files.tell(cancelled(messages=["o1"]))
+    files.compact()
+    assert next_delivery(files.inbound, files.outbound, files.now) is None
+
+
+def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
+    files = files_with(outgoing(id="o1"))
+    deliver(files, error="no network")
+    assert due_out(files.inbound, files.outbound, later(START, -3600))
+
+
+# What a sender is told about a message that failed.
+
+
+def give_up(files: Files) -> None:
+    files.finish(files.claim(), "failed", error="exit code 65")
+    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=lambda _: True))
+
+
+def test_the_sender_of_a_message_that_failed_is_told_once() -> None:
+    files = Files()
+    files.arrive(chat("m1", hops=2), chat("m2"), chat("m3", trigger="accumulate"))
+    give_up(files)
+    assert release(files.inbound, files.outbound, files.now, is_alive=lambda _: True) == []
+    files.compact()
+    notice = deliver(files, error="no network")
+    files.compact()
+    files.pass_time(5)
+    assert deliver(files, platform_id="p1") == notice
+    assert (notice.in_reply_to, notice.event["hops"], route_of(files.inbound, notice)) == ("m1", 3, ROUTE)
+    assert "exit code 65" in notice.event["content"]
+    files.compact()
+    assert (due(files), files.inbound.messages) == ([], {})
+
+
+def test_a_notice_that_does_not_arrive_is_no_matter_of_the_worker() -> None:
+    files = Files()
+    files.arrive(chat("m1"), chat("m2", route=OPS))
+    give_up(files)
+    give_up(files)
+    assert len(due(files)) == 2
+    deliver(files, error="refused", is_final=True)
+    assert (len(due(files)), len(files.inbound.messages)) == (1, 2)
+
+
+def test_no_sender_is_told_that_a_message_failed_that_was_answered_after_all() -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    ids = files.claim()
+    files.inbound.messages["m1"] = files.inbound.messages["m1"].of(files.inbound.messages["m1"].event | {"tries": 5})
+    files.outbound.acks["m1"] = files.outbound.claims["m1"] = type(files.outbound.acks["m1"])(
+        "processing", 5, "w1", START, "m1"
+    )
+    events = release(files.inbound, files.outbound, files.now, is_alive=lambda _: False)
+    files.finish(ids)
+    files.tell(*events)
+    assert events[0]["event"] == "failed"
+    assert due(files) == []

@@ -1,0 +1,150 @@
+"""What the events of a session's files add up to, and which of them a compacted file keeps."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsule.sessions.events import cancelled, changed, cleared, outgoing, paused, reply_id, routed, state, tool
+from capsule.sessions.inbound import KEPT, WINDOW, Inbound
+from capsule.sessions.outbound import Outbound
+from capsule.sessions.rules.deliveries import after_attempt, due_out, send
+from capsule.sessions.rules.messages import later, next_due, status
+from tests.sessions.files import START, Files, chat, fold
+from tests.sessions.worlds import Steps, World, answers
+
+DAILY = {"cron": "0 9 * * *", "timeZone": "Europe/Berlin", "catchUp": "latest"}
+
+
+@given(Steps)
+def test_a_compacted_file_answers_every_question_as_before(steps: list[tuple[str, int]]) -> None:
+    world = World()
+    for step in steps:
+        world.do(*step)
+        assert answers(world.files.inbound, world.files.outbound, world.ids, world.files.now) == answers(
+            *world.whole(), world.ids, world.files.now
+        )
+
+
+@given(Steps, st.integers(0, 1000))
+def test_events_in_two_batches_or_twice_are_the_same(steps: list[tuple[str, int]], cut: int) -> None:
+    world = World()
+    for step in steps:
+        world.do(*step)
+    for empty, events in ((Inbound, world.all_in), (Outbound, world.all_out)):
+        whole: Any = fold(empty("s1"), events)  # type: ignore[type-var]
+        at = cut % (len(events) + 1)
+        assert fold(empty("s1"), events[:at] + events[:at] + events[at:] + events) == whole  # type: ignore[type-var]
+
+
+@given(Steps)
+def test_nothing_is_answered_twice_or_answered_and_pending_whoever_dies(steps: list[tuple[str, int]]) -> None:
+    world = World()
+    for step in steps:
+        world.do(*step)
+        world.check()
+    world.settle()
+    world.check()
+    inbound, outbound = world.whole()
+    states = {id: status(inbound, outbound, id) for id in world.ids}
+    assert set(states.values()) <= {"completed", "failed", "cancelled"}
+    assert {id for id in states if states[id] == "completed"} == set(world.answered) & set(world.ids)
+
+
+def test_ten_thousand_messages_leave_little_behind() -> None:
+    files, rng = Files(), random.Random(7)
+    for turn in range(1000):
+        files.arrive(*(chat(f"{turn}-{at}", "Hello " * 20) for at in range(10)))
+        ids = files.claim()
+        answer = outgoing(id=reply_id("s1", ids[0], 0), content="Yes " * 50, in_reply_to=ids[0])
+        files.say(*send(files.inbound, files.outbound, [answer]))
+        files.finish(ids)
+        for message in due_out(files.inbound, files.outbound, files.now):
+            files.tell(*after_attempt(files.inbound, files.outbound, message, files.now, platform_id=f"p{turn}"))
+        files.tell(routed(message=ids[0], agent="anna", outcome="wake", reason="it is a direct"))
+        if rng.random() < 0.05:
+            files.compact()
+    files.arrive(*(chat(f"context-{at}", trigger="accumulate") for at in range(2000)))
+    files.compact()
+    assert (len(files.in_events), len(files.out_events)) == (1 + KEPT + KEPT, 1)
+    assert len(orjson.dumps(files.in_events)) < 300_000
+    assert len(orjson.dumps(files.out_events)) < 150_000
+    assert len(files.inbound.left) == len(files.inbound.delivered) == len(files.outbound.said) == WINDOW
+    assert status(files.inbound, files.outbound, "context-1899") == "cancelled"
+
+
+def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() -> None:
+    files = Files()
+    odd: list[dict[str, Any]] = [
+        {"event": "glow", "colour": "red"},
+        {"event": ["message"]},
+        {"event": "retry", "messages": 3},
+        {"content": "by hand"},
+        {"event": "changed", "series": "none", "prompt": "x"},
+    ]
+    files.tell(*odd)
+    files.say(*odd[:4])
+    files.arrive(chat("m1"))
+    files.compact()
+    assert files.claim() == ["m1"]
+    assert [event.get("event") for event in files.in_events[2:]] == [event.get("event") for event in odd]
+    assert len(files.out_events) == 1 + 4 + 1
+
+
+# The live row of a series: RULES of schedules stand on it.
+
+
+@pytest.mark.parametrize("end", ["completed", "failed"])
+def test_a_finished_occurrence_stays_until_the_next_one_is_there(end: Any) -> None:
+    files = Files()
+    files.arrive(chat("d1", series="daily", recurrence=DAILY, route=None))
+    files.finish(files.claim(), end)
+    files.compact()
+    assert files.inbound.messages[files.inbound.series["daily"]].event["recurrence"] == DAILY
+    files.arrive(chat("d2", series="daily", recurrence=DAILY, process_after=later(START, 60)))
+    files.inbound.ended.setdefault("d1", end)
+    files.compact()
+    assert list(files.inbound.messages) == ["d2"]
+    files.tell(cancelled(messages=["d2"]))
+    files.compact()
+    assert (files.inbound.messages, files.inbound.series) == ({}, {})
+
+
+def test_a_change_of_a_series_is_merged_into_its_live_row() -> None:
+    files = Files()
+    files.arrive(chat("d1", "Report", series="daily", recurrence=DAILY, process_after=later(START, 60)))
+    files.tell(changed(series="daily", prompt="Full report", cron="0 8 * * *"), paused(series="daily"))
+    files.compact()
+    live = files.inbound.messages["d1"].event
+    assert (live["content"], live["recurrence"]) == ("Full report", DAILY | {"cron": "0 8 * * *"})
+    assert next_due(files.inbound, files.outbound, START) is None
+    files.tell(changed(series="daily", process_after=later(START, 30)), *[{"event": "resumed", "series": "daily"}])
+    assert next_due(files.inbound, files.outbound, START) == later(START, 30)
+
+
+# state
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_worker_keeps_values_by_provider_until_they_are_removed_or_cleared(is_compacted: bool) -> None:
+    files = Files()
+    files.say(
+        state(key="continuation", value="c1", provider="claude"),
+        state(key="continuation", value="c2", provider="codex"),
+        state(key="continuation", value="c3", provider="claude"),
+        state(key="mood", value={"is": "good"}, provider="claude"),
+        state(key="gone", value=1, provider="claude"),
+        state(key="gone", provider="claude"),
+        tool(name="build", limit_s=60),
+    )
+    if is_compacted:
+        files.compact()
+    assert files.outbound.state["claude"] == {"continuation": "c3", "mood": {"is": "good"}}
+    assert files.outbound.tool and files.outbound.tool.limit_s == 60
+    files.say(cleared(provider="claude"))
+    assert files.outbound.state == {"codex": {"continuation": "c2"}}

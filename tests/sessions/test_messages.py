@@ -1,0 +1,318 @@
+"""What becomes of a message for the worker: a table for each row of rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capsule.errors import InvalidInput, NotFound
+from capsule.sessions.events import Route, cancelled, failed, incoming, paused, resumed, retry, tool
+from capsule.sessions.rules.messages import (
+    drop,
+    fault,
+    later,
+    next_due,
+    next_seq,
+    pick,
+    receive,
+    release,
+    stale,
+    status,
+)
+from tests.sessions.files import START, Files, chat
+
+
+def dead(_: str) -> bool:
+    return False
+
+
+def alive(_: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("highest", "host", "worker"), [(0, 2, 1), (1, 2, 3), (2, 4, 3), (3, 4, 5), (10_000, 10_002, 10_001)]
+)
+def test_the_host_counts_evenly_the_worker_oddly_and_each_above_what_it_sees(
+    highest: int, host: int, worker: int
+) -> None:
+    assert (next_seq(highest, "host"), next_seq(highest, "worker")) == (host, worker)
+
+
+# in
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_message_is_taken_once_and_another_content_under_its_id_is_refused(is_compacted: bool) -> None:
+    files = Files()
+    files.arrive(chat("m1"), chat("m1"), chat("m2", "Bye"))
+    assert [message.seq for message in files.inbound.messages.values()] == [2, 4]
+    files.finish(files.claim())
+    if is_compacted:
+        files.compact()
+        assert not files.inbound.messages
+    assert receive(files.inbound, files.outbound, [chat("m1"), chat("m2", "Bye", wiring="other")]) == []
+    with pytest.raises(InvalidInput) as raised:
+        receive(files.inbound, files.outbound, [chat("m3"), chat("m2", "Hi")])
+    assert raised.value.fields["id"] == "m2"
+    files.arrive(chat("m3"))
+    assert files.inbound.messages["m3"].seq == 6
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("2026-11-22T13:30:00.000Z", START),
+        ("2026-11-22T14:30:00+01:00", START),
+        ("2026-11-22 13:30", START),
+        (None, None),
+    ],
+)
+def test_a_time_is_kept_in_utc(written: str | None, kept: str | None) -> None:
+    assert chat("m1", process_after=written).get("processAfter") == kept
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"process_after": "tomorrow"},
+        {"process_after": ""},
+        {"kind": "mail"},
+        {"trigger": "maybe"},
+        {"id": ""},
+        {"recurrence": {"timeZone": "Europe/Berlin"}},
+    ],
+    ids=lambda value: next(iter(value)),
+)
+def test_what_cannot_be_read_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        incoming(**({"id": "m1", "content": "Hello"} | wrong))
+
+
+# pick
+
+OTHER = Route("conversations", "others")
+PICKS: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
+    "nothing": ([], []),
+    "oldest first": ([{}, {}, {}], [0, 1, 2]),
+    "ten": ([{}] * 12, list(range(10))),
+    "what is due": ([{"process_after": later(START, 60)}, {"process_after": START}, {}], [1, 2]),
+    "of kind system is nobody's": ([{"kind": "system"}, {}], [1]),
+    "what is system does not fill the ten": ([{"kind": "system"}] * 30 + [{}], [30]),
+    "accumulated ones alone wait": ([{"trigger": "accumulate"}] * 2, []),
+    "accumulated ones come along": ([{"trigger": "accumulate"}, {}, {"trigger": "accumulate"}], [0, 1, 2]),
+    "the last accumulated ones come along": ([{"trigger": "accumulate"}] * 30 + [{}], list(range(21, 31))),
+    "one route": ([{"route": OTHER, "trigger": "accumulate"}, {}, {"route": OTHER}, {}], [1, 3]),
+    "the route of the oldest that wakes": ([{"trigger": "accumulate"}, {"route": OTHER}, {}], [1]),
+    "for a start": ([{"on_wake": True}, {}], [1]),
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_a_worker_gets(name: str) -> None:
+    messages, picked = PICKS[name]
+    files = Files()
+    files.arrive(*(chat(str(at), **fields) for at, fields in enumerate(messages)))
+    assert files.claim() == [str(at) for at in picked]
+
+
+def test_a_worker_that_starts_gets_what_is_for_the_start() -> None:
+    files = Files()
+    files.arrive(chat("m1", on_wake=True))
+    assert next_due(files.inbound, files.outbound, START, first=False) is None
+    assert (files.claim(), files.claim(first=True)) == ([], ["m1"])
+
+
+def test_what_is_acknowledged_does_not_fill_the_ten() -> None:
+    files = Files()
+    files.arrive(*(chat(f"m{at}") for at in range(25)))
+    assert [len(files.claim()) for _ in range(4)] == [10, 10, 5, 0]
+
+
+@pytest.mark.parametrize("series", [None, "daily"])
+def test_nothing_is_picked_while_it_pauses(series: str | None) -> None:
+    files = Files()
+    files.arrive(chat("m1", series="daily"))
+    files.tell(paused(series=series))
+    assert next_due(files.inbound, files.outbound, START) is None
+    assert files.claim() == []
+    files.tell(resumed(series=series))
+    assert files.claim() == ["m1"]
+
+
+def test_the_next_time_is_that_of_the_soonest_that_wakes() -> None:
+    files = Files()
+    files.arrive(
+        chat("m1", process_after=later(START, 9)),
+        chat("m2", process_after=later(START, 5)),
+        chat("m3", process_after=later(START, 1), trigger="accumulate"),
+        chat("m4", kind="system"),
+    )
+    assert next_due(files.inbound, files.outbound, START) == later(START, 5)
+    assert next_due(files.inbound, files.outbound, later(START, 7)) == later(START, 7)
+
+
+# ack
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+@pytest.mark.parametrize("then", ["processing", "completed", "failed", "returned", "dropped", "retry", "host"])
+def test_what_is_final_stays_so_whatever_comes_later(state: Any, then: Any) -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    assert files.finish(files.claim(), state)
+    assert not files.finish(["m1"])
+    if then == "retry":
+        files.tell(retry(messages={"m1": (1, START)}, reason="late"))
+    elif then == "host":
+        files.tell(failed(messages=["m1"], reason="late"))
+    else:
+        files.say({"event": "ack", "state": then, "messages": {"m1": 0}, "instance": "w2"})
+    assert status(files.inbound, files.outbound, "m1") == state
+    assert files.claim() == []
+
+
+@pytest.mark.parametrize("state", ["processing", "completed", "failed", "returned", "dropped"])
+def test_a_cancelled_message_stays_cancelled(state: Any) -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    claimed = files.claim()
+    files.tell(cancelled(messages=["m1"]))
+    assert not files.finish(claimed, state)
+    assert status(files.inbound, files.outbound, "m1") == "cancelled"
+    assert release(files.inbound, files.outbound, START, is_alive=dead) == []
+
+
+def test_a_worker_ends_only_what_it_holds() -> None:
+    files = Files()
+    files.arrive(chat("m1"), chat("m2"))
+    ids = files.claim("w1")
+    assert not files.finish(ids, instance="w2")
+    files.tell(*release(files.inbound, files.outbound, START, is_alive=dead))
+    assert not files.finish(ids, instance="w1")
+    files.pass_time(5)
+    assert files.claim("w2") == ids
+    assert not files.finish(ids, instance="w1")
+    assert files.finish(["m2"], instance="w2")
+    assert [status(files.inbound, files.outbound, id) for id in ids] == ["processing", "completed"]
+
+
+def test_who_asks_for_a_message_that_never_was_is_told() -> None:
+    with pytest.raises(NotFound):
+        status(Files().inbound, Files().outbound, "m1")
+
+
+# stale: what decides is the heartbeat, the claims, and the limit of the tool, all in seconds before now.
+
+STALE: dict[str, tuple[float | None, list[float], float, bool]] = {
+    "a fresh heartbeat and no claim": (5, [], 0, False),
+    "no heartbeat for more than half an hour": (1801, [], 0, True),
+    "no heartbeat yet, and no claim": (None, [], 0, False),
+    "no heartbeat yet, and a claim that is too old": (None, [65], 0, True),
+    "a silence that the tool's limit covers": (45 * 60, [], 7200, False),
+    "an old claim, and the last heartbeat before it": (75, [70], 0, True),
+    "an old claim, and a heartbeat since": (2, [70], 0, False),
+    "a young claim, and an old heartbeat": (70, [5], 0, False),
+    "an old claim that the tool's limit covers": (305, [300], 600, False),
+    "a silence longer than the tool's limit": (7300, [], 7200, True),
+    "one old claim among young ones": (75, [5, 70], 0, True),
+    "exactly half an hour": (1800, [], 0, False),
+    "exactly a minute": (61, [60], 0, False),
+    "a clock that went back": (-3600, [-3600], 0, False),
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_a_worker_counts_as_dead_after(name: str) -> None:
+    heartbeat, claims, limit_s, is_dead = STALE[name]
+    beat = None if heartbeat is None else later(START, -heartbeat)
+    assert bool(stale(START, beat, [later(START, -claim) for claim in claims], limit_s)) is is_dead
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "claim", "is_dead"),
+    [(later(START, -5), "not a time", False), ("not a time", later(START, -70), True), (None, "", False)],
+)
+def test_a_time_that_cannot_be_read_is_passed_over(heartbeat: str | None, claim: str, is_dead: bool) -> None:
+    assert bool(stale(START, heartbeat, [claim], 0)) is is_dead
+
+
+@pytest.mark.parametrize(
+    ("form", "is_dead"), [("2026-11-22 13:28:00", True), ("2026-11-22T14:28:00+01:00", True), ("2026-11-22", True)]
+)
+def test_a_time_without_a_zone_is_of_utc(form: str, is_dead: bool) -> None:
+    assert bool(stale(START, None, [form], 0)) is is_dead
+
+
+def test_the_claims_of_one_worker_and_its_tool_decide() -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    files.claim("w1")
+    files.pass_time(70)
+    asked = {"now": files.now, "heartbeat": None}
+    assert fault(files.inbound, files.outbound, instance="w1", **asked)  # type: ignore[arg-type]
+    assert not fault(files.inbound, files.outbound, instance="w2", **asked)  # type: ignore[arg-type]
+    files.say(tool(name="build", limit_s=600))
+    assert not fault(files.inbound, files.outbound, instance="w1", **asked)  # type: ignore[arg-type]
+    files.say(tool())
+    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead))
+    assert not fault(files.inbound, files.outbound, instance="w1", **asked)  # type: ignore[arg-type]
+
+
+# retry and crash
+
+
+@pytest.mark.parametrize("way", ["returned", "dropped", "dead"])
+def test_a_message_is_tried_again_five_times_and_then_given_up(way: Any) -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    waits = []
+    while files.claim("w1"):
+        if way == "returned":
+            files.finish(["m1"], "returned", error="exit code 1")
+        elif way == "dropped":
+            files.say(*drop(files.outbound, "w2"))
+        files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead if way == "dead" else alive))
+        assert files.claim() == []
+        due = next_due(files.inbound, files.outbound, files.now)
+        if due:
+            waits.append(int(due[14:16]) * 60 + int(due[17:19]) - int(files.now[14:16]) * 60 - int(files.now[17:19]))
+            files.now = due
+    assert waits == [5, 10, 20, 40, 80]
+    assert status(files.inbound, files.outbound, "m1") == "failed"
+    reason = files.in_events[-1]["reason"]
+    assert reason == ("exit code 1" if way == "returned" else "the worker ended without an answer")
+
+
+def test_the_claims_of_a_worker_that_lives_are_left_alone() -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    files.claim("w1")
+    assert release(files.inbound, files.outbound, START, is_alive=alive) == []
+    events = release(files.inbound, files.outbound, START, is_alive=dead)
+    files.tell(*events)
+    assert release(files.inbound, files.outbound, START, is_alive=dead) == []
+
+
+def test_a_second_try_has_the_same_batch_alone_and_the_same_name_for_its_replies() -> None:
+    files = Files()
+    files.arrive(chat("m1", process_after=later(START, 3)), chat("m2"), chat("m3"))
+    assert files.claim("w1") == ["m2", "m3"]
+    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead))
+    files.tell(cancelled(messages=["m2"]))
+    files.arrive(chat("m4"))
+    files.compact()
+    files.pass_time(6)
+    assert files.claim("w2") == ["m1", "m4"]
+    assert files.claim("w2") == ["m3"]
+    assert files.out_events[-1]["batch"] == "m2"
+
+
+def test_a_clock_that_goes_back_does_not_hold_up_a_retry_but_does_a_plan() -> None:
+    files = Files()
+    files.arrive(chat("m1"), chat("m2", process_after=later(START, 3600)))
+    files.claim("w1")
+    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead))
+    assert pick(files.inbound, files.outbound, START, first=True) == []
+    assert [found.id for found in pick(files.inbound, files.outbound, later(START, -7200), first=True)] == ["m1"]
