@@ -1,0 +1,209 @@
+"""The export of Claude.ai: `conversations.json`, and `projects.json` beside it.
+
+An answer with calls and results is one record there and several messages here. The last of them has the record's id,
+since what answers the record answers it. A project is the context of its conversations; the export mostly names none,
+so a project is a capsule without messages too. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from capsule.transfer.interface import (
+    ODD,
+    Draft,
+    Fields,
+    Format,
+    Pair,
+    Source,
+    first,
+    moment,
+    read_each,
+    read_records,
+    text_of,
+)
+from capsule.transfer.pairs import with_source
+
+#: The parent of a first message, besides null.
+_ROOTS = ("", "00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000000")
+#: What of a record, and of a part of its content, has a field of ours.
+_MESSAGE = {"uuid", "text", "content", "sender", "created_at", "parent_message_uuid", "attachments", "files", "model"}
+_PARTS = {
+    "text": {"type", "text"},
+    "thinking": {"type", "thinking"},
+    "tool_use": {"type", "id", "name", "input"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error"},
+}
+#: What such a part says when it says nothing.
+_EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
+
+
+def _read_head(record: Fields) -> Fields:
+    metadata: Fields = {}
+    if isinstance(record.get("current_leaf_message_uuid"), str):
+        metadata["currentNode"] = record["current_leaf_message_uuid"]
+    if record.get("is_starred") is True:
+        metadata["pinned"] = True
+    if isinstance(record.get("summary"), str) and record["summary"]:
+        metadata["description"] = record["summary"]
+    names = {"title": record.get("name"), "id": record.get("uuid")}
+    head = {name: value for name, value in names.items() if isinstance(value, str) and value}
+    times = {"createdAt": moment(record.get("created_at")), "updatedAt": moment(record.get("updated_at"))}
+    head |= {name: time for name, time in times.items() if time}
+    return head | ({"metadata": metadata} if metadata else {})
+
+
+def _write_head(fields: Fields) -> Fields:
+    metadata = fields.get("metadata", {})
+    names = {"uuid": "id", "name": "title", "created_at": "createdAt", "updated_at": "updatedAt"}
+    record = {key: fields[name] for key, name in names.items() if name in fields}
+    names = {"current_leaf_message_uuid": "currentNode", "is_starred": "pinned", "summary": "description"}
+    return record | {key: metadata[name] for key, name in names.items() if name in metadata}
+
+
+_HEAD = Pair(_read_head, _write_head)
+
+
+def _messages(record: Fields) -> list[Fields]:
+    """The messages of one record, each the answer to the one before; the last one has its id."""
+    role = "user" if record.get("sender") == "human" else "assistant"
+    entries, said = _pieces(record.get("content"), "system" if record.get("sender") == "system" else role)
+    text = text_of(record.get("text"))
+    if not said:
+        entries[-1]["content"], text = text, ""
+    rest = {name: value for name, value in record.items() if name not in _MESSAGE}
+    if text.strip() != "\n\n".join(said).strip() and text:
+        rest["text"] = text
+    if record.get("updated_at") == record.get("created_at"):
+        rest.pop("updated_at", None)
+    time, id, model = moment(record.get("created_at")), record.get("uuid"), record.get("model")
+    if attachments := _attachments(record):
+        entries[0]["attachments"] = attachments
+    for nth, entry in enumerate(entries):
+        is_last = nth == len(entries) - 1
+        entry |= ({"timestamp": time} if time else {}) | ({"model": model} if isinstance(model, str) else {})
+        if isinstance(id, str):
+            entry["id"] = id if is_last else f"{id}:{nth}"
+            if nth:
+                entry["parent"] = entries[nth - 1]["id"]
+    if "parent_message_uuid" in record:
+        parent = record["parent_message_uuid"]
+        entries[0]["parent"] = None if parent is None or parent in _ROOTS else parent
+    entries[-1] = with_source(entries[-1], {**entries[-1].get("metadata", {}).get("source", {}), **rest})
+    return entries
+
+
+def _pieces(content: Any, role: str) -> tuple[list[Fields], list[str]]:
+    """The messages that the parts of a content make, one at least, and all texts among them."""
+    entries: list[Fields] = [{"role": role, "content": ""}]
+    said: list[str] = []
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type")
+        entry = entries[-1]
+        if kind == "tool_result":
+            entry = {"role": "tool", "content": _result(part.get("content"))}
+            if call := part.get("tool_use_id") or _unanswered(entries, part.get("name")):
+                entry["toolCallId"] = call
+            if part.get("is_error") is True:
+                entry["metadata"] = {"isError": True}
+            entries.append(entry)
+        elif entry["role"] == "tool" or (kind in ("text", "thinking") and "toolCalls" in entry):
+            entry = {"role": role, "content": ""}
+            entries.append(entry)
+        if kind == "text":
+            said.append(text_of(part.get("text")))
+            entry["content"] = f"{entry['content']}\n\n{said[-1]}" if entry["content"] else said[-1]
+        elif kind == "thinking":
+            entry["reasoning"] = "\n\n".join(filter(None, [entry.get("reasoning"), text_of(part.get("thinking"))]))
+        elif kind == "tool_use":
+            call = {"name": text_of(part.get("name")), "arguments": part.get("input") or {}}
+            entry.setdefault("toolCalls", []).append(({"id": part["id"]} if part.get("id") else {}) | call)
+        known = _PARTS.get(str(kind), {"type"})
+        if rest := {name: value for name, value in part.items() if name not in known and value not in _EMPTY}:
+            source = entry.setdefault("metadata", {}).setdefault("source", {})
+            source.setdefault("content", []).append({"type": kind, **rest})
+    filled = [entry for entry in entries if len(entry) > 2 or entry["content"]]
+    return filled or entries[:1], said
+
+
+def _unanswered(entries: list[Fields], name: Any) -> str:
+    """The id of the last call of this name; old exports have none."""
+    calls = [call for entry in entries for call in entry.get("toolCalls", ()) if call["name"] == name]
+    return str(calls[-1].get("id") or "") if calls else ""
+
+
+def _result(content: Any) -> str:
+    """The text of a result, of whose parts those without a text are there as JSON."""
+    if not isinstance(content, list):
+        return text_of(content)
+    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "\n\n".join(text_of(part if text is None else text) for text, part in zip(texts, content, strict=True))
+
+
+def _attachments(record: Fields) -> list[Fields]:
+    made: list[Fields] = []
+    for file in record.get("attachments") or ():
+        names = {"name": "file_name", "type": "file_type", "text": "extracted_content", "bytes": "file_size"}
+        rest = {name: value for name, value in file.items() if name not in names.values()}
+        made.append({name: file[key] for name, key in names.items() if key in file} | rest)
+    for file in record.get("files") or ():
+        names = {"name": "file_name", "type": "file_kind", "reference": "file_uuid"}
+        rest = {name: value for name, value in file.items() if name not in names.values()}
+        made.append({name: file[key] for name, key in names.items() if key in file} | rest)
+    return made
+
+
+def _context(project: Fields) -> Fields:
+    """The instructions and the documents of a project as a context."""
+    parts = [text_of(project.get("prompt_template"))]
+    for document in project.get("docs") or ():
+        parts.append(f"--- {document.get('filename')} ---\n{text_of(document.get('content'))}")
+    return {"fullContext": "\n\n".join(filter(None, parts))}
+
+
+def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields]) -> Draft | None:
+    if isinstance(record.get("chat_messages"), list):
+        head = _HEAD.taken({name: value for name, value in record.items() if name != "chat_messages"})
+        named = record.get("project_uuid") or (record.get("project") or {}).get("uuid")
+        if named in projects:
+            head["context"] = _context(projects[named])
+        history: list[Fields] = []
+        for nth, message in enumerate(record["chat_messages"]):
+            try:
+                history += _messages(message)
+            except ODD as error:
+                source.tell(f"message {nth} is not understood: {type(error).__name__}: {error}"[:200], line)
+        if not moment(record.get("created_at")):
+            source.tell("a conversation without the time at which it began", line)
+        return Draft(head, history, line)
+    if "prompt_template" in record or "docs" in record:
+        about = {name: value for name, value in record.items() if name not in ("prompt_template", "docs")}
+        return Draft(_HEAD.taken(about) | {"context": _context(record)}, [], line)
+    if "full_name" not in record:
+        source.tell("no conversation: it has no chat_messages", line)
+    return None
+
+
+def _read(source: Source) -> Iterator[Draft]:
+    projects: dict[str, Fields] = {}
+    for pattern in ("projects.json", "projects/*.json"):
+        for file in source.near(pattern):
+            projects |= {one["uuid"]: one for _, one in read_records(file) if isinstance(one.get("uuid"), str)}
+    yield from read_each(source, lambda record, line: _draft(record, line, source, projects))
+
+
+def _recognizes(source: Source) -> bool:
+    def is_ours(record: Fields) -> bool:
+        is_project = "uuid" in record and ("prompt_template" in record or "docs" in record)
+        return isinstance(record.get("chat_messages"), list) or is_project
+
+    return any(is_ours(record) for record in first(source))
+
+
+def _is_part(source: Source) -> bool:
+    """Whether it says whose export it is."""
+    return any("full_name" in record and "email_address" in record for record in first(source))
+
+
+FORMATS = [Format("claude-ai", "Claude.ai export", _recognizes, _read, is_part=_is_part)]
