@@ -6,45 +6,58 @@ it. How sessions are set up stands in the registry. A command runs only if a per
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from capsule.errors import InvalidInput, NotFound, Refused
+from capsule import timestamps
+from capsule.engines.interface import INBOUND, OUTBOUND
+from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
+from capsule.format.head import camel
+from capsule.sessions import events
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow, State, Wiring
+from capsule.sessions.rules import destinations, messages
+from capsule.sessions.session import Edit, Session
+from capsule.sessions.why import Files, Step, way
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.webhook import Webhooks
+    from capsule.sessions.inbound import Inbound
+    from capsule.sessions.outbound import Outbound
     from capsule.store.store import Store
 
 #: The channel of the conversations of the store.
 CONVERSATIONS = "conversations"
 
 
+Events = list[events.Event]
+_OF_A_SERIES = ("series", "content", "recurrence", "processAfter")
+
+
 class Sessions:
-    """Workers that messages wake: how they are set up, and what they do. For the store's owner only."""
+    """Workers that messages wake: how they are set up, and what they do. For the store's owner only.
+
+    Attributes:
+        registry: Agents, places, wirings, sessions and questions, and which commands a person approved here.
+    """
 
     def __init__(self, store: Store) -> None:
         if store.agent is not None:
             raise Refused(f"sessions are for the store's owner to see, and not for {store.agent}", path="")
         self._store = store
-        self._registry = Registry(store.engine)
+        self._engine = store.engine
+        self.registry = Registry(store.engine)
 
     @property
     def webhooks(self) -> Webhooks:
         """The webhooks of this machine, with their secrets."""
         from capsule.sessions.adapters.webhook import Webhooks
 
-        return Webhooks(self._store.engine)
+        return Webhooks(self._engine)
 
     # -- Sessions --------------------------------------------------------------------------------------------------
-
-    def state(self) -> State:
-        """What the registry holds: agents, places, wirings, sessions and questions.
-
-        Raises InvalidDocument. Cost: a look, and reading a file if it changed.
-        """
-        return self._registry.read()
 
     def list(self, agent: str | None = None) -> Sequence[SessionRow]:
         """List the sessions, the last active first.
@@ -52,10 +65,161 @@ class Sessions:
         Args:
             agent: Only those of this agent.
 
-        Raises InvalidDocument. Cost: as `state`.
+        Raises InvalidDocument. Cost: reading the registry if it changed.
         """
-        rows = [row for row in self.state().sessions.values() if agent in (None, row.agent)]
+        rows = [row for row in self.registry.read().sessions.values() if agent in (None, row.agent)]
         return sorted(rows, key=lambda row: row.last_active, reverse=True)
+
+    def get(self, session: str) -> dict[str, Any]:
+        """Look up a session: what the registry says of it, and what its files say, as JSON.
+
+        Args:
+            session: Its id, or a unique beginning of it.
+
+        Returns:
+            The fields of its `SessionRow`, and besides: `messages` (how many messages in are pending, processing,
+            released, completed, failed and cancelled), `undelivered` (how many messages out), `nextAt` (when work is
+            due), `paused` (series; an empty one is the whole session), `series` (what is scheduled), `destinations`
+            and `state` (what its workers keep, by provider and key).
+
+        Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
+        """
+        row = self._row(session)
+        opened, now = Session(self._engine, row.id), timestamps.now()
+        outbound, inbound = opened.outbound(), opened.inbound()
+        scheduled = (inbound.messages[id].event for id in inbound.series.values() if id in inbound.messages)
+        return {camel(name): value for name, value in asdict(row).items()} | {
+            "messages": Counter(messages.status(inbound, outbound, id) for id in inbound.messages),
+            "undelivered": len(list(outbound.undelivered(inbound))),
+            "nextAt": messages.next_due(inbound, outbound, now) or "",
+            "paused": sorted(inbound.paused),
+            "series": [{name: event.get(name) for name in _OF_A_SERIES} for event in scheduled],
+            "destinations": inbound.destinations,
+            "state": outbound.state,
+        }
+
+    def why(self, message: str) -> Sequence[Step]:
+        """The whole way of a message through the files of all sessions, in the order of time.
+
+        Args:
+            message: Its id; that of an answer stands for the message that it answers.
+
+        Raises NotFound: no session knows it, so it came before there was one, or woke nobody; the log of the host says
+            more. InvalidDocument. Cost: reading the files of all sessions.
+        """
+        steps = way(message, filter(None, (self._files(row, message) for row in self.list())))
+        if not steps:
+            raise NotFound(f"no session knows of {message[:80]!r}: it is long gone, or was for none", id=message)
+        return steps
+
+    def _files(self, row: SessionRow, message: str) -> Files | None:
+        """The events of a session whose files name a message; None: they don't."""
+        kinds = (OUTBOUND, INBOUND)  # In this order, as acks leave after their messages.
+        with suppress(NotFound):
+            if any(message.encode() in self._engine.read(kind, row.id) for kind in kinds):
+                outbound, inbound = (self._engine.document(kind, row.id)["history"] for kind in kinds)
+                return Files(row.id, row.agent, inbound, outbound)
+        return None
+
+    # -- A person's word -------------------------------------------------------------------------------------------
+
+    def pause(self, session: str, *, series: str | None = None) -> str:
+        """Let a session, or one of its series, answer nothing until `resume`; what comes waits. Returns its id.
+
+        Args:
+            session: Its id, or a unique beginning of it.
+            series: The series; None: the whole session.
+
+        Raises NotFound, InvalidInput, StoreBusy. Cost: appending to its file.
+        """
+        return self._switch(session, series, events.paused(series=series), "paused")
+
+    def resume(self, session: str, *, series: str | None = None) -> str:
+        """Let a session, or one of its series, go on. Returns its id.
+
+        Args:
+            session, series: As `pause` takes them.
+
+        Raises and costs as `pause`.
+        """
+        return self._switch(session, series, events.resumed(series=series), "active")
+
+    def _switch(
+        self, session: str, series: str | None, event: events.Event, status: Literal["paused", "active"]
+    ) -> str:
+        row = self._row(session)
+        opened = Session(self._engine, row.id)
+        if series is not None and series not in opened.inbound().series:
+            raise NotFound(f"session {row.id} has no series {series[:80]!r}", id=series)
+        opened.tell(lambda inbound, outbound: [event])
+        if series is None:
+            self._set(row, status)
+        return row.id
+
+    def retry(self, message: str) -> Sequence[str]:
+        """Try a message again now that failed, or that waits for its next try. Returns the ids of its sessions.
+
+        Args:
+            message: Its id.
+
+        Raises NotFound. InvalidInput: it is answered, cancelled, or being answered. Cost: as `why`.
+        """
+        now = timestamps.now()
+        return self._each(message, lambda inbound, outbound: messages.retried(inbound, outbound, [message], now))
+
+    def cancel(self, id: str) -> Sequence[str]:
+        """Cancel a message that is not answered, or close a session, with all that waits in it.
+
+        Args:
+            id: The message, or the session.
+
+        Returns:
+            The ids of the sessions.
+
+        Raises NotFound. InvalidInput: the message is answered, failed or cancelled. Cost: as `why`.
+        """
+
+        def one(inbound: Inbound, outbound: Outbound) -> Events:
+            if (state := messages.status(inbound, outbound, id)) in messages.FINAL:
+                raise InvalidInput(f"message {id} in session {inbound.session} is {state}", id=id)
+            return [events.cancelled(messages=[id])]
+
+        def all_of_it(inbound: Inbound, outbound: Outbound) -> Events:
+            waiting = [message.id for message in inbound.unfinished(outbound)]
+            return [events.cancelled(messages=waiting)] if waiting else []
+
+        if id not in self.registry.read().sessions:
+            return self._each(id, one)
+        self._set(self._row(id), "closed")
+        Session(self._engine, id).tell(all_of_it)
+        return [id]
+
+    def _each(self, message: str, rule: Edit) -> Sequence[str]:
+        """Write what a rule says into each session that has a message; an error counts if it says nothing for any."""
+        done, errors = [], list[CapsuleError]()
+        for row in self.list():
+            opened = Session(self._engine, row.id)
+            try:
+                if message in opened.inbound().messages:
+                    opened.tell(rule)
+                    done.append(row.id)
+            except (InvalidInput, NotFound) as error:
+                errors.append(error)
+        if not done:
+            raise errors[0] if errors else NotFound(f"no session has message {message[:80]!r}", id=message)
+        return done
+
+    def _row(self, text: str) -> SessionRow:
+        rows = self.registry.read().sessions
+        found = [text] if text in rows else [id for id in rows if text and id.startswith(text)]
+        if not found:
+            raise NotFound(f"there is no session {text[:80]!r}", id=text)
+        if len(found) > 1:
+            raise InvalidInput(f"{text[:80]!r} may be several sessions: {', '.join(found)}")
+        return rows[found[0]]
+
+    def _set(self, row: SessionRow, status: Literal["paused", "active", "closed"]) -> None:
+        self.registry.edit(lambda state: state.put(replace(state.sessions[row.id], status=status)))
 
     # -- Who answers -----------------------------------------------------------------------------------------------
 
@@ -65,9 +229,9 @@ class Sessions:
         Args:
             name: Its id, its name, or `name@project`.
 
-        Raises NotFound, InvalidInput. Cost: as `state`, and a look at each agent for a name.
+        Raises NotFound, InvalidInput. Cost: reading the registry, and a look at each agent for a name.
         """
-        agents, id = self.state().agents, self._store.agents.identity(name)
+        agents, id = self.registry.read().agents, self._store.agents.identity(name)
         if id not in agents:
             raise NotFound(f"no command answers for {id[:80]!r}", id=id)
         return agents[id]
@@ -102,28 +266,11 @@ class Sessions:
             group = state.agents.get(id, AgentGroup(id))
             return state.put(replace(group, **given, settings={**group.settings, **(settings or {})}))
 
-        is_known = command is not None or self.is_approved(self.state().agents.get(id, AgentGroup(id)))
-        group = self._registry.edit(change).agents[id]
+        is_known = command is not None or self.registry.is_approved(self.registry.read().agents.get(id, AgentGroup(id)))
+        group = self.registry.edit(change).agents[id]
         if is_known:
-            self._registry.approve(group)
+            self.registry.approve(group)
         return group
-
-    def is_approved(self, group: AgentGroup) -> bool:
-        """Whether the command of an agent may run on this machine. Args: `group`, as `agent` gives it.
-
-        Raises nothing. Cost: reading a small file.
-        """
-        return self._registry.is_approved(group)
-
-    def approve(self, group: AgentGroup) -> None:
-        """Let the command of an agent run on this machine: these very words, in this folder.
-
-        Args:
-            group: The agent, as it was shown to the person who approves.
-
-        Raises StorageFailed. Cost: writing a small file.
-        """
-        self._registry.approve(group)
 
     # -- Where -----------------------------------------------------------------------------------------------------
 
@@ -138,7 +285,7 @@ class Sessions:
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
         wiring = Wiring(*self._place(place), self.agent(agent).name, **how)
-        return self._registry.edit(lambda state: state.put(wiring)).wirings[wiring.id]
+        return self.registry.edit(lambda state: state.put(wiring)).wirings[wiring.id]
 
     def unwire(self, place: str, agent: str) -> None:
         """Remove the wiring of an agent in a place.
@@ -149,9 +296,46 @@ class Sessions:
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
         wiring = Wiring(*self._place(place), self._store.agents.identity(agent))
-        if wiring.id not in self.state().wirings:
+        if wiring.id not in self.registry.read().wirings:
             raise NotFound(f"{wiring.agent} is not wired to {place}", id=wiring.id)
-        self._registry.edit(lambda state: state.without(wiring))
+        self.registry.edit(lambda state: state.without(wiring))
+
+    def allow(self, agent: str, place: str, *, title: str | None = None) -> str:
+        """Let an agent send to a place by itself.
+
+        Args:
+            agent: The agent, as in `agent`.
+            place: As `wire` takes it.
+            title: What the agent is to call it; None: as people do.
+
+        Returns:
+            The name by which the agent calls it, made of the title.
+
+        Raises NotFound, InvalidInput. Cost: writing a small file.
+        """
+        id, (channel, there) = self.agent(agent).name, self._place(place)
+        title = title or (self._store.head(there).title if channel == CONVERSATIONS else None) or there
+        name = ""
+
+        def change(state: State) -> State:
+            nonlocal name
+            group, name = destinations.allow(state.agents[id], events.Route(channel, there), title)
+            return state.put(group)
+
+        self.registry.edit(change)
+        return name
+
+    def forbid(self, agent: str, name: str) -> None:
+        """Let an agent send to a place no more; it may still answer what comes from there.
+
+        Args:
+            agent: The agent, as in `agent`.
+            name: The name by which it calls the place.
+
+        Raises NotFound, InvalidInput. Cost: writing a small file.
+        """
+        id = self.agent(agent).name
+        self.registry.edit(lambda state: state.put(destinations.forbid(state.agents[id], name)))
 
     def _place(self, text: str) -> tuple[str, str]:
         """The channel and the place in a text."""

@@ -119,6 +119,8 @@ def _told(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str
     if name in ("attempt", "delivered", "undeliverable") and about in answers:
         number, then = _part(event, "attempts", "attempt {}"), _part(event, "nextAt", "next at {}")
         return str(name), (f"answer {about}", number, _part(event, "platformId", "as {}"), reason, then)
+    if name == "compacted" and message in event.get("left", {}):
+        return str(event["ended"].get(message, "completed")), ("its steps were compacted",)
     return "", ()
 
 

@@ -103,7 +103,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
     "projects": dict.fromkeys(("list", "show", "link", "unlink"), "messaging.projects"),
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
-    "session": dict.fromkeys(("list", "agent", "wire", "unwire", "webhook"), "sessions.session"),
+    "session": dict.fromkeys(("list", "show", "why", "pause", "resume", "retry", "cancel"), "sessions.session")
+    | dict.fromkeys(("agent", "wire", "unwire", "allow", "forbid", "webhook"), "sessions.session"),
     "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),
 }
 

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from capsule import Refused, Store
+from capsule import Refused, Store, timestamps
+from capsule.sessions import events
+from capsule.sessions.registry import Registry
+from capsule.sessions.rules.messages import claim, finish, pick, receive
+from capsule.sessions.session import Session
 
 
 def test_an_agent_gets_a_command_and_keeps_what_is_not_given(capsule: Any) -> None:
@@ -61,4 +65,68 @@ def test_an_agent_sees_nothing_of_the_sessions(capsule: Any) -> None:
     capsule("session", "agent", "helper", "--", "cat")
     capsule("session", "list", "--as", "helper", expect=6)
     with Store.in_memory() as store, pytest.raises(Refused):
-        store.beside(agent="helper").sessions.state()
+        store.beside(agent="helper").sessions.list()
+
+
+@pytest.fixture
+def session(capsule: Any) -> Any:
+    """A session in which two messages wait, of which a worker gave one back for good."""
+    capsule("session", "agent", "helper", "--", "cat")
+    with Store.open(capsule.root) as store:
+        row = Registry(store.engine).ensure_session(("helper", "webhook", "ci", ""), timestamps.now())
+        session = Session.create(store.engine, row.id, "ci")
+        route = events.Route("webhook", "ci")
+        for id in ("m-failed", "m-waits"):
+            said = [events.incoming(id=id, content="Build!", sender="bot", route=route)]
+            said.append(events.routed(message=id, agent="helper", outcome="wake", reason="a pattern"))
+            session.tell(lambda inbound, outbound, said=said: [said[1], *receive(inbound, outbound, said[:1])])
+            if id == "m-failed":
+                now = timestamps.now()
+                session.say(lambda i, o, now=now: claim(o, pick(i, o, now, first=True), "w"))
+                session.say(lambda i, o, id=id: finish(i, o, [id], instance="w", state="failed", error="exit code 65"))
+        yield session
+
+
+def test_a_session_is_listed_and_shown_and_its_messages_tell_their_way(capsule: Any, session: Any) -> None:
+    (row,) = capsule.json("session", "list", "--agent", "helper")
+    assert (row["id"], row["agent"], row["channel"], row["place"]) == (session.id, "helper", "webhook", "ci")
+    assert capsule.json("session", "list", "--agent", "other") == []
+    shown = capsule.json("session", "show", session.id[:8])
+    assert shown["messages"] == {"failed": 1, "pending": 1} and shown["nextAt"] and shown["paused"] == []
+    steps = capsule.json("session", "why", "m-failed")
+    assert [step["kind"] for step in steps] == ["routed", "received", "claimed", "failed"]
+    assert "exit code 65" in capsule("session", "why", "m-failed").line
+    capsule("session", "show", "s_nobody", expect=3)
+    capsule("session", "why", "m-nobody", expect=3)
+
+
+def test_a_person_pauses_retries_and_cancels(capsule: Any, session: Any) -> None:
+    capsule("session", "pause", session.id)
+    assert capsule.json("session", "show", session.id) | {
+        "status": "paused",
+        "paused": [""],
+        "nextAt": "",
+    } == capsule.json("session", "show", session.id)
+    capsule("session", "resume", session.id)
+    assert capsule.json("session", "list")[0]["status"] == "active"
+    capsule("session", "pause", session.id, "--series", "nightly", expect=3)
+    assert capsule.json("session", "retry", "m-failed")["sessions"] == [session.id]
+    capsule("session", "cancel", "m-waits")
+    capsule("session", "cancel", "m-waits", expect=2)
+    capsule("session", "retry", "m-waits", expect=2)
+    capsule("session", "retry", "m-nobody", expect=3)
+    assert capsule.json("session", "show", session.id)["messages"] == {"pending": 1, "cancelled": 1}
+    capsule("session", "cancel", session.id)
+    shown = capsule.json("session", "show", session.id)
+    assert (shown["status"], shown["messages"]) == ("closed", {"cancelled": 2})
+
+
+def test_an_agent_may_send_where_it_is_allowed(capsule: Any) -> None:
+    capsule("session", "agent", "helper", "--", "cat")
+    id = capsule.new("Release plan", "--type", "group")
+    assert capsule("session", "allow", "helper", id).line == "release-plan"
+    assert capsule("session", "allow", "helper", "webhook:x", "--name", "Release plan").line == "release-plan-2"
+    assert capsule("session", "allow", "helper", id[:8]).line == "release-plan"
+    capsule("session", "forbid", "helper", "release-plan")
+    capsule("session", "forbid", "helper", "release-plan", expect=3)
+    assert list(capsule.json("session", "agent", "helper")[0]["destinations"]) == ["release-plan-2"]

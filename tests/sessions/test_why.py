@@ -57,6 +57,9 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
         assert words in text
     assert why.way(answer["id"], told)[0].kind == "received", "the way of an answer is that of what it answers"
     assert why.way("m2", told) == []
+    files.compact()
+    left = why.way("m1", [why.Files("s1", "helper", files.in_events, files.out_events)])
+    assert [step.kind for step in left] == ["routed", "completed"], "what is left after the files were compacted"
 
 
 @pytest.mark.parametrize("by", ["worker", "host"])

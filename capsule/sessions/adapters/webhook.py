@@ -84,10 +84,6 @@ class Webhooks:
             raise NotFound(f"there is no webhook {name}", id=name)
         return Webhook(name, str(found["secret"]), str(found.get("url") or ""))
 
-    def names(self) -> list[str]:
-        """The names of those that were ever kept. Raises nothing. Cost: listing a directory."""
-        return self._engine.ids(KIND)
-
     def keep(self, name: str, url: str = "") -> Webhook:
         """Make a webhook with a new secret, or change where messages are sent to.
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from capsule_cli.completion import complete_agent
+from capsule_cli.completion import complete_agent, complete_session
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument, flag, option, refuse
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.output import answer, details, listing, one_line
 
 if TYPE_CHECKING:
     from capsule.sessions.registry import Item
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
+Session = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION", autocompletion=complete_session, help="The session: its id, or a unique beginning of it."
+    ),
+]
 Agent = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agent, by its id.")]
 Place = Annotated[
     str, typer.Argument(metavar="PLACE", help="A conversation, or CHANNEL:PLACE, as webhook:ci for the webhook ci.")
 ]
+Message = Annotated[str, typer.Argument(metavar="MESSAGE", help="The id of a message, or of an answer.")]
+Series = Annotated[str | None, typer.Option("--series", metavar="ID", help="Only this series of scheduled messages.")]
 
 
 @group.callback()
@@ -39,6 +47,56 @@ def list_(
     rows = [(one.id, one.agent, one.status, one.worker, one.last_active, _place(one)) for one in found]
     columns = ("id", "agent", "status", "worker", "seen", "place")
     listing(_told(*found), columns, rows, "there is no session yet; a message makes one", last="place")
+
+
+@commands.command("show")
+def show(session: Session) -> None:
+    """Print what is known of a session: what waits, what runs, where its agent may send."""
+    with store_of() as store:
+        details(store.sessions.get(session))
+
+
+@commands.command("why")
+def why(message: Message) -> None:
+    """Print the whole way of a message: who got it and why, who claimed it, what was answered and delivered."""
+    with store_of() as store:
+        found = store.sessions.why(message)
+    rows = [(step.at, step.agent, step.kind, step.text) for step in found]
+    listing([step.as_json() for step in found], ("time", "agent", "step", "details"), rows, "", last="details")
+
+
+@commands.command("pause")
+def pause(session: Session, series: Series = None) -> None:
+    """Let a session, or one of its series, take messages and answer none until `resume`."""
+    with store_of() as store:
+        id = store.sessions.pause(session, series=series)
+    answer({"id": id, "series": series, "paused": True}, f"{series or id}: paused")
+
+
+@commands.command("resume")
+def resume(session: Session, series: Series = None) -> None:
+    """Let a session, or one of its series, go on."""
+    with store_of() as store:
+        id = store.sessions.resume(session, series=series)
+    answer({"id": id, "series": series, "paused": False}, f"{series or id}: goes on")
+
+
+@commands.command("retry")
+def retry(message: Message) -> None:
+    """Try a message again that failed or waits for its next try, or an answer that could not be delivered."""
+    with store_of() as store:
+        sessions = store.sessions.retry(message)
+    answer({"message": message, "sessions": sessions}, f"{one_line(message)}: is tried again")
+
+
+@commands.command("cancel")
+def cancel(
+    id: str = argument("ID", "A message, or a session: then nothing more is answered there.", ...),
+) -> None:
+    """Cancel a message that is not answered yet, or close a session with all that waits in it."""
+    with store_of() as store:
+        found = store.sessions.cancel(id)
+    answer({"id": id, "cancelled": found}, f"{one_line(id)}: cancelled")
 
 
 @commands.command("agent")
@@ -62,14 +120,17 @@ def agent(
     with store_of() as store:
         sessions = store.sessions
         if name is None:
-            found = list(sessions.state().agents.values())
+            found = list(sessions.registry.read().agents.values())
         elif command or given or folder is not None or provider is not None:
             found = [sessions.set_agent(name, command, folder=folder, provider=provider, settings=given)]
         else:
             found = [sessions.agent(name)]
         if approve:
-            sessions.approve(found[0])
-        told = [one | {"approved": sessions.is_approved(each)} for one, each in zip(_told(*found), found, strict=True)]
+            sessions.registry.approve(found[0])
+        told = [
+            one | {"approved": sessions.registry.is_approved(each)}
+            for one, each in zip(_told(*found), found, strict=True)
+        ]
     rows = [
         (one["name"], " ".join(one["command"]), "" if one["approved"] else "not approved", one["folder"])
         for one in told
@@ -104,7 +165,7 @@ def wire(
     refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
     with store_of() as store:
         if place is None or agent is None:
-            found = list(store.sessions.state().wirings.values())
+            found = list(store.sessions.registry.read().wirings.values())
         else:
             words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": session, "priority": priority}
             words |= {"engage": "pattern", "pattern": pattern} if pattern is not None else {"engage": engage}
@@ -120,6 +181,26 @@ def unwire(place: Place, agent: Agent) -> None:
     with store_of() as store:
         store.sessions.unwire(place, agent)
     answer({"place": place, "agent": agent, "wired": False}, f"{one_line(place)}: {one_line(agent)} is not wired")
+
+
+@commands.command("allow")
+def allow(
+    agent: Agent,
+    place: Place,
+    title: str | None = option("--name NAME", "Make the name of this."),
+) -> None:
+    """Let an agent send to a place by itself, and print the name by which it calls it."""
+    with store_of() as store:
+        found = store.sessions.allow(agent, place, title=title)
+    answer({"agent": agent, "place": place, "name": found}, found)
+
+
+@commands.command("forbid")
+def forbid(agent: Agent, name: str = argument("NAME", "The name by which the agent calls the place.", ...)) -> None:
+    """Let an agent send to a place no more. It may still answer what comes from there."""
+    with store_of() as store:
+        store.sessions.forbid(agent, name)
+    answer({"agent": agent, "name": name, "allowed": False}, f"{one_line(agent)} sends to {one_line(name)} no more")
 
 
 @commands.command("webhook")
