@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Required, TypedDict, Unpack, get_args
 from uuid import UUID, uuid5
 
 from capsule.errors import InvalidInput
@@ -61,68 +61,70 @@ def reply_id(session: str, message: str, number: int | str) -> str:
     return str(uuid5(_REPLIES, f"{session}\0{message}\0{number}"))
 
 
-def incoming(
-    *,
-    id: str,
-    content: str,
-    kind: Kind = "chat",
-    trigger: Trigger = "wake",
-    sender: str | None = None,
-    route: Route | None = None,
-    timestamp: str | None = None,
-    on_wake: bool = False,
-    process_after: str | None = None,
-    hops: int = 0,
-    attachments: Sequence[Mapping[str, Any]] = (),
-    series: str | None = None,
-    recurrence: Mapping[str, Any] | None = None,
-    wiring: str | None = None,
-    question: str | None = None,
-    value: str | None = None,
-) -> Event:
-    """A message for the worker; `receive` numbers it.
+class Incoming(TypedDict, total=False):
+    """A message for the worker; None is the same as nothing."""
 
-    Args:
-        id: Its id; a message with the same id is the same message.
-        content: The text.
-        kind: What it is; `system` is for the worker's tools, and is never part of a prompt.
-        trigger: Whether it wakes the worker, or waits until another message does.
-        sender: Who said it; None: the host.
-        route: Where it came from.
-        timestamp: When it was said; None: when it is written.
-        on_wake: Whether only a worker that has just started gets it.
-        process_after: From when on it is due; None: at once.
-        hops: Through how many agents it came, one answering the other.
-        attachments: What is attached.
-        series: The id of the series that it is an occurrence of.
-        recurrence: When the series recurs: `cron`, `timeZone`, `catchUp`.
-        wiring: The id of the wiring that brought it here.
-        question: The id of the question that it answers; `value` is the answer.
+    id: Required[str]  # A message with the same id is the same message.
+    content: Required[str]
+    kind: Kind  # `system` is for the worker's tools, and is never part of a prompt.
+    trigger: Trigger  # Whether it wakes the worker, or waits until another message does.
+    sender: str | None  # None: the host.
+    route: Route | None  # Where it came from.
+    timestamp: str | None  # When it was said; None: when it is written.
+    on_wake: bool  # Whether only a worker that has just started gets it.
+    process_after: str | None  # From when on it is due; None: at once.
+    hops: int  # Through how many agents it came, one answering the other.
+    attachments: Sequence[Mapping[str, Any]]
+    series: str | None  # The series that it is an occurrence of.
+    recurrence: Mapping[str, Any] | None  # When that recurs: `cron`, `timeZone`, `catchUp`.
+    wiring: str | None  # The wiring that brought it here.
+    question: str | None  # The question that it answers, with `value`.
+    value: str | None
 
-    Raises InvalidInput: a time can't be read, or a word is unknown.
-    """
-    _known("kind", kind, Kind)
-    _known("trigger", trigger, Trigger)
-    return _event(
-        "message",
-        "user",
-        content,
-        id=_named("id", id),
-        timestamp=_time("timestamp", timestamp),
-        kind=kind,
-        trigger=trigger,
-        onWake=on_wake or None,
-        processAfter=_time("processAfter", process_after),
-        route=route and route.written(),
-        hops=hops or None,
-        attachments=[dict(one) for one in attachments] or None,
-        series=series,
-        recurrence=_recurrence(recurrence),
-        wiring=wiring,
-        question=question,
-        value=value,
-        **{"from": sender or None},
-    )
+
+def incoming(**fields: Unpack[Incoming]) -> Event:
+    """A message for the worker; `receive` numbers it. Raises InvalidInput: a time can't be read, a word is unknown."""
+    given: dict[str, Any] = {"kind": "chat", "trigger": "wake", **fields}
+    sender, route = given.pop("sender", None), given.pop("route", None)
+    _known("kind", given["kind"], Kind)
+    _known("trigger", given["trigger"], Trigger)
+    more = {"from": sender or None, "route": route and route.written()}
+    return _event("message", "user", **_checked(given), **more)
+
+
+class Outgoing(TypedDict, total=False):
+    """What the worker says; None is the same as nothing."""
+
+    id: Required[str]  # Of `reply_id`.
+    content: str
+    kind: OutKind
+    number: int | None  # Its number among the replies to a message.
+    in_reply_to: str | None
+    to: str | None  # The name of a destination; None: where the answered message came from, else the default route.
+    thread: str | None  # None: that of its route.
+    deliver_after: str | None  # From when on it is due; None: at once.
+    recurrence: Mapping[str, Any] | None  # When it recurs: `cron`, `timeZone`.
+    hops: int
+    target: str | None  # The message that an `edit` or a `reaction` is about.
+    emoji: str | None
+    attachments: Sequence[Mapping[str, Any]]  # Each a `name` and a `path`.
+    question: str | None
+    options: Sequence[Mapping[str, str]]  # Each a `label` and a `value`.
+    expires_at: str | None
+    #: For the host: the `action` and the id of a `series`, and of its `prompt`, `cron`, `timeZone`, `catchUp` and
+    #: `processAfter` what it is to be.
+    task: Mapping[str, Any] | None
+
+
+def outgoing(**fields: Unpack[Outgoing]) -> Event:
+    """What the worker says; `send` numbers it. Raises InvalidInput: a time can't be read, a word is unknown."""
+    given: dict[str, Any] = {"kind": "chat", **fields}
+    task = dict(given.pop("task", None) or {})
+    _known("kind", given["kind"], OutKind)
+    if task:
+        _known("action", task.get("action", ""), Action)
+        task["processAfter"] = _time("processAfter", task.get("processAfter"))
+    return _event("message", "assistant", **_checked(given), **task)
 
 
 def retry(*, messages: Mapping[str, tuple[int, str]], reason: str, again: bool = False) -> Event:
@@ -207,78 +209,6 @@ def routed(*, message: str, agent: str, outcome: Outcome, reason: str, wiring: s
     return _event("routed", message=message, agent=agent, outcome=outcome, reason=reason, wiring=wiring)
 
 
-def outgoing(
-    *,
-    id: str,
-    content: str = "",
-    kind: OutKind = "chat",
-    number: int | None = None,
-    in_reply_to: str | None = None,
-    to: str | None = None,
-    thread: str | None = None,
-    deliver_after: str | None = None,
-    recurrence: Mapping[str, Any] | None = None,
-    hops: int = 0,
-    target: str | None = None,
-    emoji: str | None = None,
-    attachments: Sequence[Mapping[str, Any]] = (),
-    question: str | None = None,
-    options: Sequence[Mapping[str, str]] = (),
-    expires_at: str | None = None,
-    task: Mapping[str, Any] | None = None,
-) -> Event:
-    """What the worker says; `send` numbers it.
-
-    Args:
-        id: Its id, of `reply_id`.
-        content: The text.
-        kind: What it is: an `edit` or a `reaction` of a `target`, a `question` with `options`, a `task` for the host.
-        number: Its number among the replies to a message.
-        in_reply_to: The message that it answers.
-        to: The name of a destination; None: where the answered message came from, else the default route.
-        thread: The thread that it belongs to; None: that of its route.
-        deliver_after: From when on it is due; None: at once.
-        recurrence: When it recurs: `cron`, `timeZone`.
-        hops: Through how many agents it came.
-        target: The message that it changes or reacts to.
-        emoji: The reaction.
-        attachments: The files that go with it: `name` and `path`.
-        question: The question's id.
-        options: What it may be answered with: `label` and `value`.
-        expires_at: Until when it may be answered.
-        task: What the host is to do with a series: `action` make, update, cancel, pause or resume; `series`, its id;
-            and of `prompt`, `cron`, `timeZone`, `catchUp`, `processAfter` what it is to be.
-
-    Raises InvalidInput: a time can't be read, or a word is unknown.
-    """
-    _known("kind", kind, OutKind)
-    task = dict(task or {})
-    if task:
-        _known("action", task.get("action", ""), Action)
-        task["processAfter"] = _time("processAfter", task.get("processAfter"))
-    return _event(
-        "message",
-        "assistant",
-        content,
-        id=_named("id", id),
-        kind=kind,
-        number=number,
-        inReplyTo=in_reply_to,
-        to=to,
-        thread=thread,
-        deliverAfter=_time("deliverAfter", deliver_after),
-        recurrence=_recurrence(recurrence),
-        hops=hops or None,
-        target=target,
-        emoji=emoji,
-        attachments=[dict(one) for one in attachments] or None,
-        question=question,
-        options=[dict(one) for one in options] or None,
-        expiresAt=_time("expiresAt", expires_at),
-        **task,
-    )
-
-
 def ack(
     *, state: AckState, messages: Mapping[str, int], instance: str, batch: str | None = None, error: str | None = None
 ) -> Event:
@@ -310,6 +240,26 @@ def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message under their names in the file, without those that say nothing."""
+    _named("id", fields["id"])
+    recurrence = fields.get("recurrence")
+    if recurrence is not None and not isinstance(recurrence.get("cron"), str):
+        raise InvalidInput("recurrence: needs a cron expression")
+    checked: dict[str, Any] = {}
+    for name, value in fields.items():
+        first, *others = name.split("_")
+        key = first + "".join(map(str.capitalize, others))
+        if key in _TIMES:
+            checked[key] = _time(key, value)
+        elif value or key == "number" or key == "content":
+            checked[key] = [dict(one) for one in value] if key in ("attachments", "options") else value
+    return checked
+
+
+_TIMES = frozenset({"timestamp", "processAfter", "deliverAfter", "expiresAt"})
+
+
 def _known(name: str, word: str, words: Any) -> None:
     if word not in get_args(words):
         raise InvalidInput(f"{name}: must be one of {', '.join(get_args(words))}, is {word!r}")
@@ -326,9 +276,3 @@ def _time(name: str, text: str | None) -> str | None:
     if time is None and text is not None:
         raise InvalidInput(f"{name}: must be a time like 2026-11-22T13:30:00.000Z (ISO 8601), is {text!r}")
     return time
-
-
-def _recurrence(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if value is not None and not isinstance(value.get("cron"), str):
-        raise InvalidInput("recurrence: needs a cron expression")
-    return None if value is None else dict(value)

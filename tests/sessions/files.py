@@ -9,11 +9,16 @@ from typing import Any, TypeVar
 from capsule.sessions.events import AckState, Event, Route, incoming
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
-from capsule.sessions.rules.messages import claim, finish, later, pick, receive
+from capsule.sessions.rules import messages
+from capsule.sessions.rules.messages import claim, finish, pick, receive
 
 T = TypeVar("T", Inbound, Outbound)
 ROUTE = Route("conversations", "team")
 START = "2026-11-22T13:30:00.000Z"
+
+
+def later(seconds: float, than: str = START) -> str:
+    return messages.later(than, seconds)
 
 
 @dataclass
@@ -45,7 +50,7 @@ class Files:
             self.outbound.apply(event)
 
     def pass_time(self, seconds: float) -> None:
-        self.now = later(self.now, seconds)
+        self.now = later(seconds, self.now)
 
     def arrive(self, *messages: Event) -> None:
         """The host takes messages for the worker."""

@@ -141,7 +141,7 @@ def after_attempt(
     text = f"Your message {delivery_id(inbound, message)} was not delivered: {error}"
     id = reply_id(inbound.session, delivery_id(inbound, message), "undeliverable")
     notice = incoming(id=id, content=text, trigger="accumulate", route=_back(inbound, message))
-    return [gave_up, *receive(inbound, outbound, [notice])]
+    return [*receive(inbound, outbound, [notice]), gave_up]
 
 
 def _back(inbound: Inbound, message: OutMessage) -> Route | None:
