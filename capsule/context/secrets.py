@@ -93,6 +93,12 @@ SIGNS = (
 _NOT_ASKED = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _KEYWORD = "Secret Keyword"
 
+#: What stands in the place of a secret.
+REDACTED = "[redacted]"
+_KEY_BLOCK = re.compile(
+    r"-----BEGIN[ A-Z0-9]{0,40} PRIVATE KEY.*?(?:-----END[ A-Z0-9]{0,40} PRIVATE KEY[ A-Z]*-----|\Z)", re.DOTALL
+)
+
 #: The number of formats in one search: with more, the engine can't search for their first letters.
 _AT_ONCE = 5
 #: A longer line is searched in overlapping pieces of this many characters: some rules take quadratic time.
@@ -140,6 +146,26 @@ def tokens_in(path: str, text: str) -> list[Finding]:
         if len(found) >= _MOST:
             break
     return list(found)[:_MOST]
+
+
+def redacted(text: str) -> str:
+    """The text with `[redacted]` in the place of each secret that `tokens_in` would find. Costs as `tokens_in`."""
+    signs = [has_sign for has_sign in _signs() if has_sign(text)]
+    if not signs:
+        return text
+    text = _KEY_BLOCK.sub(REDACTED, text)
+    return "\n".join(_redacted_line(line) if any(has(line) for has in signs) else line for line in text.split("\n"))
+
+
+def _redacted_line(line: str) -> str:
+    for rule in _rules().values():
+        line = re.sub(rf"(?:{rule.pattern})[^\s'\"`,;<>(){{}}\[\]|\\]*", REDACTED, line)
+    for piece in _pieces(line):
+        for detector in _detectors():
+            for secret in detector.analyze_line(filename="", line=piece):
+                if value := secret.secret_value:
+                    line = line.replace(value, REDACTED)
+    return _GIVEN.sub(lambda found: f"{found[0].partition('=')[0]}={REDACTED}", line)
 
 
 def _kinds(path: str, line: str) -> set[str]:

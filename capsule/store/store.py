@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from capsule.store.summaries import Summaries
     from capsule.store.trash import Trash
     from capsule.store.versions import Versions
+    from capsule.transfer.exporting import Export
     from capsule.transfer.importing import Import
     from capsule.watch.stream import Event, Watch
 
@@ -66,10 +67,8 @@ class Store(Writing):
         agent: The agent that it acts for; None: the store's owner.
         locks: Locks on conversations.
         branches: The branches of conversations.
-        forks: Conversations that were split off from others.
-        summaries: Conversations that sum up others.
-        edits: Changes of messages and files that exist.
-        titles: Suggested titles.
+        forks, summaries: Conversations that were split off from others; those that sum up others.
+        edits, titles: Changes of messages and files that exist; suggested titles.
         context, servers: Project contexts; MCP servers that are switched on or off.
         trash, versions: Deleted conversations and messages; earlier versions.
         conflicts, incoming: Fields that a merge left for a person to decide; versions from other clones.
@@ -81,7 +80,7 @@ class Store(Writing):
         notes: What an agent writes for itself.
         configuration: What files declare of channels, agents and links.
         sessions: Workers that messages wake; for the owner only.
-        import_: Conversations of other programs, in.
+        import_, export: Conversations of other programs, in and out.
     """
 
     locks: Locks = offered("capsule.store.locks", "Locks")
@@ -105,6 +104,7 @@ class Store(Writing):
     configuration: Configuration = offered("capsule.messaging.configuration.configuration", "Configuration")
     sessions: Sessions = offered("capsule.sessions.sessions", "Sessions")
     import_: Import = offered("capsule.transfer.importing", "Import")
+    export: Export = offered("capsule.transfer.exporting", "Export")
 
     def __init__(
         self,

@@ -190,6 +190,7 @@ class Format:
         is_part: Whether a file belongs to another one of this format, which reads it.
         file_name: The path of a written file, POSIX; None: the id with the extension.
         embeds_files: Whether `write` takes the bytes of attachments, as `data`.
+        has_files_beside: Whether an archive has the attachments beside the conversations, under `attachments/`.
         is_portable: Whether what is written comes back whole when it is read.
         places: Where its program keeps its files, as patterns that begin with `~/`.
     """
@@ -204,6 +205,7 @@ class Format:
     is_part: Callable[[Source], bool] = lambda source: False
     file_name: Callable[[Draft], str] | None = None
     embeds_files: bool = False
+    has_files_beside: bool = False
     is_portable: bool = True
     places: tuple[str, ...] = ()
 

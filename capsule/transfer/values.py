@@ -15,6 +15,8 @@ import orjson
 
 #: The largest value (a line, an element, a file with one object) that is read, in bytes.
 MOST = 64 << 20
+#: What is told of a file whose last value is not complete.
+END_MISSING = "the end is missing"
 Shape = Literal["array", "lines", "object", ""]
 Record = tuple[int, dict[str, Any]]
 #: Takes what is wrong, and the line.
@@ -161,13 +163,13 @@ def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
 
 
 def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers from 1, without their ends. One that is too large is told and skipped."""
+    """The lines of a file with their numbers from 1, and their ends. One that is too large is told and skipped."""
     rest, line, is_skipped = b"", 1, False
     for chunk in chunks:
         *whole, last = chunk.split(b"\n")
         for part in whole:
             if not is_skipped:
-                yield line, rest + part
+                yield line, rest + part + b"\n"
             rest, line, is_skipped = b"", line + 1, False
         rest += last
         if is_skipped or len(rest) > MOST:
@@ -179,37 +181,51 @@ def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, byte
 
 
 def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
+    keys: set[str] = set()
     for line, data in split_lines(chunks, tell):
         try:
             value = orjson.loads(data)
         except ValueError:
-            if data.strip(b"\0 \t\r\xef\xbb\xbf"):
-                yield from ((line, value) for value in _mended(line, data, tell))
+            if data.strip(b"\0 \t\r\n\xef\xbb\xbf"):
+                yield from ((line, value) for value in _mended(line, data, keys, tell))
             elif b"\0" in data:
                 tell("a line of NULs", line)
             continue
         if isinstance(value, dict):
+            keys = keys or set(value)
             yield line, value
         else:
             tell("no JSON object", line)
 
 
-def _mended(line: int, data: bytes, tell: Tell) -> Iterator[dict[str, Any]]:
-    """The objects that can be read of a line that is no valid JSON. What is lost is told, or all that was odd."""
-    text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r")
+def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict[str, Any]]:
+    """The objects that can be read of a line that is no valid JSON: several, or what another one was written over.
+
+    Args:
+        line: The number of the line.
+        data: The line.
+        keys: Those of another record, which tell a record from what is in one.
+        tell: Takes what is lost, or what is odd.
+    """
+    text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r\n")
     at, found, reason = 0, [], ""
     while (at := text.find("{", at)) >= 0:
         try:
-            value, at = _decoder.raw_decode(text, at)
-            found.append(_clean(value))
+            value, end = _decoder.raw_decode(text, at)
+            if not reason or (len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")):
+                found.append(_clean(value))
+                at = end
+            else:
+                at += 1
         except (ValueError, RecursionError) as error:
             reason = reason or _reason(error)
-            after = re.compile(r'\{"').search(text, at + 1)  # A record that another one was written over.
-            if after is None:
+            at = text.find('{"', at + 1)
+            if at < 0 or not keys:
                 break
-            at = after.start()
-    if line == 1 and not found and len(text) > 2 and (value := completed(text)):
+    if line == 1 and not found and not keys and isinstance(value := completed(text), dict):
         found = [value]
+    if reason and not data.endswith(b"\n"):
+        reason = END_MISSING
     tell(reason or ("several records in one line" if len(found) > 1 else "characters that JSON does not have"), line)
     yield from found
 
@@ -260,7 +276,7 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
         buffer, at, line, is_open = _next_element(buffer, at, line, keys, texts)
         counted = at
     if not ended:
-        tell("the end is missing", line + buffer.count("\n", counted))
+        tell(END_MISSING, line + buffer.count("\n", counted))
 
 
 def _may_be_cut(error: Exception | None, buffer: str) -> bool:

@@ -86,3 +86,10 @@ def complete_session(incomplete: str) -> list[tuple[str, str]]:
     """The ids of the sessions that begin with `incomplete`, with their agents and places."""
     rows = _of_store(lambda store: list(store.sessions.list()))
     return [(row.id, f"{row.agent} {row.place}".strip()) for row in rows if row.id.startswith(incomplete)]
+
+
+def complete_format(incomplete: str) -> list[tuple[str, str]]:
+    """The names of the formats that begin with `incomplete`, with what they are."""
+    from capsule.transfer.registry import formats
+
+    return [(name, each.title) for name, each in formats().items() if name.startswith(incomplete)]

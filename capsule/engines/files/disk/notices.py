@@ -5,8 +5,9 @@ the event before the writer's call returns; where that can't be had (another pla
 machine, no instance left) there is no tracker, and whoever wants to know scans. Two things no event tells of: writes
 through a mapping, and through a second name elsewhere; for these a scan now and then is for the caller to do.
 
-It is the only listener of the project. watchfiles can't stand in for it: it looks every few milliseconds for what the
-kernel told it, so that what is heard of soon costs processor time when nothing happens.
+There is one more listener, for the folders of other programs (`capsule.transfer.following`). watchfiles can't stand in
+for it: it looks every few milliseconds for what the kernel told it, so that what is heard of soon costs processor time
+when nothing happens.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class InotifyTracker:
 
     def __init__(self, directory: str, suffix: str) -> None:
         self._suffix = suffix.encode()
-        self._fd: int = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd: int = libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
-            raise _failure()
+            raise failure()
         self._pid = os.getpid()
         self._directory = directory
         self._name = os.fsencode(os.path.basename(directory))
@@ -59,9 +60,9 @@ class InotifyTracker:
             self._watch(directory, _WANTED | _DONT_FOLLOW)
 
     def _watch(self, directory: str, wanted: int) -> int:
-        watch: int = _libc().inotify_add_watch(self._fd, os.fsencode(directory), wanted | _ONLYDIR)
+        watch: int = libc().inotify_add_watch(self._fd, os.fsencode(directory), wanted | _ONLYDIR)
         if watch < 0:
-            error = _failure()
+            error = failure()
             self.close()
             raise error
         return watch
@@ -158,7 +159,8 @@ def _identity(directory: str) -> tuple[int, int] | None:
 
 
 @cache
-def _libc() -> Any:
+def libc() -> Any:
+    """The C library, which has inotify. Raises OSError where it has not."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -167,7 +169,8 @@ def _libc() -> Any:
     return libc
 
 
-def _failure() -> OSError:
+def failure() -> OSError:
+    """The error of the last call of the C library."""
     import ctypes
 
     number = ctypes.get_errno()

@@ -1,0 +1,218 @@
+"""`import` and `export`: conversations of other programs, in and out.
+
+What must stay true: an import in which nothing was found does not exit 0, nor one in which something was damaged. An
+export replaces no file unasked, and leaves no half one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import glob
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
+
+import typer
+
+from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
+from capsule_cli.completion import complete_format, complete_id
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import DryRun, Tags, Yes, argument, flag, option, refuse, usage
+from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, out_json, progress, say, shown
+from capsule_cli.signals import end_at_once
+
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.transfer.importing import Report
+
+commands = typer.Typer()
+_MOST_SHOWN = 20
+
+
+@commands.command("import")
+def import_(
+    paths: list[str] | None = argument("PATH", "Files, folders and zips; - for standard input."),
+    format: str | None = option(
+        "--format FORMAT", "Take them for this format. Without it, the content tells.", autocompletion=complete_format
+    ),
+    dry_run: DryRun = False,
+    on_conflict: Literal["skip", "update", "copy"] = option(
+        "--on-conflict CHOICE",
+        "Where the source and this store changed the same: leave it (skip), take what the source has (update), or make "
+        "a second conversation (copy).",
+        "skip",
+    ),
+    discover: bool = flag("--discover", "Look where programs on this machine keep conversations, and choose."),
+    follow: bool = flag("--follow -f", "Go on importing while the other program writes, until Ctrl-C."),
+    yes: Yes = False,
+) -> None:
+    """Import conversations of other programs. Those imported before get what is new, and nothing is doubled.
+
+    The exit code is 0 when all was taken or is there already, 3 when nothing was found, and 5 when something was
+    damaged; the rest is in.
+    """
+    if discover:
+        refuse(paths, "it finds the paths itself; give none", "--discover")
+        paths = _chosen(format, yes=yes)
+        if not paths:
+            return
+    if not paths:
+        raise usage("give a path, - for standard input, or --discover")
+    options: dict[str, Any] = {"format": format, "on_conflict": on_conflict}
+    if follow:
+        refuse(dry_run or "-" in paths, "it needs files, and writes what it finds", "--follow")
+        end_at_once()
+        with store_of() as store:
+            _follow(store, paths, options)
+        return
+    with store_of() as store, progress("importing") as bar:
+        tell = None if bar is None else (lambda done, total, report: bar(done, total))
+        stream = sys.stdin.buffer if "-" in paths else None
+        files = [path for path in paths if path != "-"]
+        report = store.import_(*files, is_dry_run=dry_run, stream=stream, progress=tell, **options)
+    _answer(report, dry_run=dry_run)
+
+
+def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
+    from capsule.transfer.following import follow
+
+    for report in follow(store, paths, stop=lambda: False, **options):
+        changed = [taken for taken in report.conversations if taken.state != "unchanged"]
+        for taken in changed:
+            if asked.json:
+                out_json(taken.as_json(), line=True)
+            else:
+                answer(None, f"{taken.state:<9}  {taken.id}  {shown(taken.title)}")
+        for problem in report.problems.found:
+            say(_place(problem.path, problem.line, problem.what))
+
+
+def _answer(report: Report, *, dry_run: bool) -> None:
+    problems = report.problems.found
+    counts = [f"{report.count(state)} {state}" for state in ("imported", "updated", "unchanged", "skipped")]
+    would = "would be " if dry_run else ""
+    lines = [f"{would}{', '.join(counts)}, {report.problems.count} damaged"]
+    lines += [_place(problem.path, problem.line, problem.what) for problem in problems[:_MOST_SHOWN]]
+    if report.problems.count > _MOST_SHOWN:
+        lines.append(f"... and {report.problems.count - _MOST_SHOWN} more; --json has them")
+    skipped = [taken for taken in report.conversations if taken.state == "skipped"][:_MOST_SHOWN]
+    lines += [f"skipped: {taken.id}  {taken.title}" for taken in skipped]
+    answer(report.as_json(), shown("\n".join(lines)))
+    if not report.conversations:
+        if report.unknown and not asked.json:
+            say(f"in no known format: {', '.join(report.unknown[:5])}")
+        raise typer.Exit(NotFound.exit_code)
+    if report.problems.count:
+        raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _place(path: str, line: int | None, what: str) -> str:
+    return f"{path}:{line}: {what}" if line else f"{path}: {what}"
+
+
+def _chosen(format: str | None, *, yes: bool) -> list[str]:
+    """The paths of programs on this machine that are to be imported."""
+    from capsule.transfer.registry import formats
+
+    found = []
+    for name, each in formats().items():
+        for place in each.places if format in (None, name) else ():
+            if files := sorted(glob(os.path.expanduser(place))):
+                size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+                found.append({"format": name, "title": each.title, "path": place, "files": len(files), "bytes": size})
+    is_picked = yes or format is not None
+    if not is_picked or not found:
+        columns = ("format", "path", "files", "bytes")
+        rows = [[str(row[name]) for name in columns] for row in found]
+        listing({"found": found}, columns, rows, "no conversations of other programs were found", last="path")
+    if found and not is_picked and in_terminal() and sys.stdin.isatty() and not asked.json:
+        picked = typer.prompt("Import which formats (names with spaces, or all)", default="", show_default=False)
+        found = [row for row in found if picked == "all" or row["format"] in picked.split()]
+    elif not is_picked:
+        if not found:
+            raise typer.Exit(NotFound.exit_code)
+        return []
+    return [path for row in found for path in sorted(glob(os.path.expanduser(str(row["path"]))))]
+
+
+@commands.command("export")
+def export(
+    ids: list[str] | None = argument(
+        "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
+    ),
+    format: str = option("--format FORMAT", "Write this format.", ..., autocompletion=complete_format),
+    all: bool = flag("--all", "Export every conversation."),
+    tags: Tags = None,
+    output: str | None = option("--output -o PATH", "Write to this file; .zip makes a zip. Default: standard output."),
+    redact: bool = flag("--redact", "Replace secrets, by the rules of a context capture."),
+    force: bool = flag("--force", "Replace the file."),
+) -> None:
+    """Export conversations in the format of another program.
+
+    Several conversations make one file, or a zip if the format has a file for each.
+    """
+    from capsule.store.lists import Filter
+    from capsule.transfer.registry import format_named
+
+    refuse(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")
+    format_named(format)
+    with store_of() as store:
+        damaged: list[str] = []
+        if ids:
+            chosen = [store.resolve(id) for id in ids]
+        else:
+            heads = store.list(Filter(tags=tuple(tags or ()), archived=None)).heads
+            chosen = [head.id for head in heads if not head.damaged]
+            damaged = [head.id for head in heads if head.damaged]
+        if not chosen:
+            raise NotFound("there is no such conversation", id="")
+        is_archive = output is not None and output.endswith(".zip")
+        with _file(output, force=force) as file:
+            count = store.export(chosen, file, format=format, is_archive=is_archive, is_redacted=redact)
+    if output is not None:
+        answer({"path": output, "conversations": count}, f"wrote {counted(count, 'conversation')} to {shown(output)}")
+    if damaged:
+        say(f"damaged, and left out: {', '.join(damaged)}")
+        raise typer.Exit(InvalidDocument.exit_code)
+
+
+class _Stdout:
+    """Standard output, as a file of bytes."""
+
+    def write(self, data: bytes) -> int:
+        out_bytes(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Each write is flushed."""
+
+
+@contextmanager
+def _file(path: str | None, *, force: bool) -> Iterator[IO[bytes]]:
+    """The file to write; it gets its name when it is complete."""
+    if path is None:
+        yield cast("IO[bytes]", _Stdout())
+        return
+    if os.path.lexists(path) and not force:
+        raise Refused(f"{path} is there already; replace it with --force", path=path)
+    try:
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".capsule-", delete=False) as file:
+            try:
+                yield cast("IO[bytes]", file)
+                file.flush()
+                os.chmod(file.name, 0o666 & ~_umask())
+                (os.replace if force else os.link)(file.name, path)
+            finally:
+                if os.path.lexists(file.name):
+                    os.unlink(file.name)
+    except OSError as error:
+        raise StorageFailed(f"{path} can't be written: {error.strerror}", path=path, errno=error.errno) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

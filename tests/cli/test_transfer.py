@@ -1,0 +1,160 @@
+"""`capsule import` and `capsule export`: what is said, what is written, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOKEN = "ghp_" + "a1B2" * 9
+
+
+def line(*texts: str, id: str = "c1") -> str:
+    people = ("human", "gpt")
+    said = [{"from": people[place % 2], "value": text} for place, text in enumerate(texts)]
+    return json.dumps({"id": id, "conversations": said}) + "\n"
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Path:
+    path = tmp_path / "my chät.txt"
+    path.write_text(line("Hi", "Hello"))
+    return path
+
+
+def test_an_import_reports_what_became_of_each_conversation(capsule: Any, chat: Path) -> None:
+    report = capsule.json("import", str(chat))
+
+    (taken,) = report.pop("conversations")
+    source = {"format": "sharegpt", "id": "c1", "path": str(chat)}
+    assert taken == {"id": taken["id"], "title": "Hi", "messages": 2, "source": source, "state": "imported"}
+    counts = {"imported": 1, "updated": 0, "unchanged": 0, "skipped": 0, "damaged": 0}
+    assert report == {**counts, "problems": []}
+    assert capsule("import", str(chat)).line == "0 imported, 0 updated, 1 unchanged, 0 skipped, 0 damaged"
+    assert [message["content"] for message in capsule.history(taken["id"])] == ["Hi", "Hello"]
+
+
+def test_damage_is_told_by_line_and_ends_with_5(capsule: Any, chat: Path) -> None:
+    chat.write_text(line("a", id="1") + '{"id": "2", "conv\n' + line("b", id="3"))
+    report = capsule.json("import", str(chat), expect=5)
+
+    assert (report["imported"], report["damaged"]) == (2, 1)
+    assert [(problem["path"], problem["line"]) for problem in report["problems"]] == [(str(chat), 2)]
+    assert f"{chat}:2: " in capsule("import", str(chat), expect=5).stdout
+
+
+def test_an_import_in_which_nothing_is_found_ends_with_3(capsule: Any, chat: Path) -> None:
+    chat.write_text("Dear diary")
+
+    assert str(chat) in capsule("import", str(chat), expect=3).stderr
+    assert capsule.json("import", str(chat), expect=3)["conversations"] == []
+    assert capsule("import", str(chat.parent / "none"), expect=3).stderr
+    capsule("import", expect=2)
+    capsule("import", str(chat), "--format", "word", expect=2)
+
+
+def test_standard_input_and_a_dry_run(capsule: Any) -> None:
+    assert capsule("import", "-", "--dry-run", input=line("a")).line.startswith("would be 1 imported")
+    assert capsule("import", "-", input=line("a")).line.startswith("1 imported")
+
+
+def test_an_export_goes_to_standard_output_or_to_a_new_file(capsule: Any, chat: Path, tmp_path: Path) -> None:
+    id = capsule.json("import", str(chat))["conversations"][0]["id"]
+    said = capsule("export", id, "--format", "sharegpt").stdout
+    out = tmp_path / "out.jsonl"
+
+    assert json.loads(said) == json.loads(chat.read_text())
+    assert capsule.json("export", id, "--format", "sharegpt", "-o", str(out)) == {"path": str(out), "conversations": 1}
+    assert out.read_text() == said
+    out.write_text("mine")
+    capsule("export", id, "--format", "sharegpt", "-o", str(out), expect=6)
+    assert out.read_text() == "mine"
+    capsule("export", id, "--format", "sharegpt", "-o", str(out), "--force")
+    assert out.read_text() == said
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_everything_is_exported_into_one_zip(capsule: Any, chat: Path, tmp_path: Path) -> None:
+    chat.write_text(line("a", id="1") + line("b", id="2"))
+    capsule("import", str(chat))
+    out = tmp_path / "all.zip"
+    capsule("export", "--all", "--format", "sharegpt", "-o", str(out))
+
+    with zipfile.ZipFile(BytesIO(out.read_bytes())) as archive:
+        assert archive.namelist() == ["conversations.jsonl"]
+    assert capsule.json("import", str(out))["unchanged"] == 2
+
+
+def test_an_export_by_tag_and_what_it_refuses(capsule: Any) -> None:
+    one = capsule.new("One", "--tag", "x")
+    capsule.new("Two")
+
+    assert one in capsule("export", "--tag", "x", "--format", "jsonl").stdout
+    capsule("export", "--tag", "y", "--format", "jsonl", expect=3)
+    capsule("export", one, "--all", "--format", "jsonl", expect=2)
+    capsule("export", one, "--format", "word", expect=2)
+    capsule("export", one, expect=2)
+
+
+def test_secrets_are_redacted(capsule: Any) -> None:
+    id = capsule.new("Plan")
+    capsule("append", id, f"Use {TOKEN}, and password = 'hunter2-abc'.\nThen go on.")
+    plain = capsule("export", id, "--format", "jsonl").stdout
+    safe = capsule("export", id, "--format", "jsonl", "--redact").stdout
+
+    assert TOKEN in plain and "hunter2-abc" in plain
+    assert TOKEN not in safe and "hunter2-abc" not in safe
+    assert safe.count("[redacted]") >= 2 and "Then go on." in safe
+
+
+def test_discovery_shows_what_is_there_and_imports_what_is_named(
+    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from capsule.transfer import registry
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "chats").mkdir()
+    (tmp_path / "chats" / "a.jsonl").write_text(line("a"))
+    found = {"sharegpt": replace(registry.formats()["sharegpt"], places=("~/chats/*.jsonl",))}
+    monkeypatch.setattr(registry, "formats", lambda: found)
+
+    (place,) = capsule.json("import", "--discover")["found"]
+    assert (place["format"], place["files"]) == ("sharegpt", 1)
+    assert capsule("import", "--discover", "--format", "sharegpt").line.startswith("1 imported")
+    monkeypatch.setattr(registry, "formats", dict)
+    capsule("import", "--discover", expect=3)
+
+
+@pytest.mark.slow
+def test_following_takes_what_is_written_and_ends_at_a_signal(capsule: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    folder.mkdir()
+    process = capsule.start("import", "--follow", str(folder), "--json")
+    (folder / "a.jsonl").write_text(line("a"))
+    first = json.loads(process.stdout.readline())
+    (folder / "new").mkdir()
+    with (folder / "a.jsonl").open("a") as file:
+        file.write(line("b", id="c2")[:20])
+        file.flush()
+        time.sleep(0.3)  # Half a line is no damage.
+        file.write(line("b", id="c2")[20:])
+    second = json.loads(process.stdout.readline())
+    (folder / "new" / "b.jsonl").write_text(line("c", id="c3"))
+    third = json.loads(process.stdout.readline())
+    process.terminate()
+
+    assert [taken["source"]["id"] for taken in (first, second, third)] == ["c1", "c2", "c3"]
+    assert process.communicate(timeout=60)[1] == b""
+
+
+def test_formats_are_completed() -> None:
+    from capsule_cli.completion import complete_format
+
+    assert [name for name, _ in complete_format("shareg")] == ["sharegpt"]
