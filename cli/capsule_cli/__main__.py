@@ -1,4 +1,4 @@
-"""`capsule`, and `python -m capsule_cli`. A client's hook is answered before typer is loaded."""
+"""`capsule`, and `python -m capsule_cli`. A client's hook is answered, and a worker runs, before typer is loaded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ def main() -> None:
     words = sys.argv[1:]
     if words[:3] == hooks.WORDS and (asked := hooks.parsed(words[3:])):
         sys.exit(hooks.run(*asked))
+    if "worker" in words[:3]:
+        from capsule_cli import worker
+
+        if options := worker.parsed(words):
+            sys.exit(worker.main(options))
     from capsule_cli import app
 
     app.main()

@@ -1,0 +1,41 @@
+"""`worker`: answers for an agent, by a command. What must stay true: it is `capsule_cli.worker`, explained."""
+
+from __future__ import annotations
+
+import typer
+
+from capsule_cli import worker as process
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.options import argument, option, seconds
+
+commands = typer.Typer()
+
+
+@commands.command("worker")
+def worker(
+    command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
+    agent: str = option("--agent NAME", "Answer for this agent; it is set up if need be.", ...),
+    session: str | None = option("--session ID", "Serve this session only. Else: all those of the agent, in turn."),
+    idle: str | None = option("--idle TIME", "End after so long without work, as 10m. Else: go on."),
+    limit: str | None = option("--limit TIME", "Stop the command after so long. Else: 30m."),
+) -> None:
+    """Answer the messages of an agent by a command, until SIGTERM comes.
+
+    The command reads the messages from stdin, and what it prints is the answer; printing nothing is none. Exit code 0:
+    it is done. 65, 126 or 127: it failed for good. Any other: it is tried again, up to five times, ever later. Without
+    COMMAND, it is the one that `capsule session agent` has set up.
+
+    The environment has CAPSULE_STORE, CAPSULE_AGENT, CAPSULE_SESSION and CAPSULE_MESSAGE, so `capsule mcp --tools
+    session` gives the command tools. To go on with a conversation of its own, the command writes its id to the file
+    $CAPSULE_CONTINUATION_FILE, and finds it the next time in CAPSULE_CONTINUATION; a blank one is forgotten.
+
+    The command, and what it started, ends with the worker, even if that is killed.
+    """
+    process.run(
+        store=asked.store,
+        agent=agent,
+        session=session,
+        idle_s=None if idle is None else seconds(idle, "--idle"),
+        limit_s=None if limit is None else seconds(limit, "--limit"),
+        command=command,
+    )

@@ -1,0 +1,64 @@
+"""Runs a worker: `capsule worker --agent NAME [--session ID] [-- COMMAND]`.
+
+A host starts one for a message that waits, so `capsule_cli.__main__` comes here before typer is loaded. What must stay
+true: it loads no typer, no pydantic and no mcp; and it ends as soon as SIGTERM comes, with what it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def parsed(words: Sequence[str]) -> dict[str, Any] | None:
+    """The arguments of `run` in the words that a host starts a worker with; None: they are for typer."""
+    plain = {"--agent": "agent", "--session": "session", "--store": "store"}
+    head = list(words[: words.index("--")] if "--" in words else words)
+    command = words[len(head) + 1 :]
+    head.remove("worker")
+    given = dict(zip(head[::2], head[1::2], strict=False))
+    if len(head) % 2 or "--agent" not in given or not given.keys() <= plain.keys():
+        return None
+    return {plain[option]: value for option, value in given.items()} | {"command": command}
+
+
+def run(*, store: str | None = None, agent: str, command: Sequence[str], **more: Any) -> None:
+    """Run a worker until it ends. Raises CapsuleError.
+
+    Args:
+        store: The store's directory; None: the one that is found.
+        agent, command, more: As `worker_of` takes them.
+    """
+    from capsule import Store
+    from capsule.sessions.worker import worker_of
+
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    with Store.open(store, keep_locks=False) as opened:
+        worker_of(opened, agent, command, os.environ, log=_log, **more).run()
+
+
+def main(options: Mapping[str, Any]) -> int:
+    """Run a worker, and tell an error as a line of the log; the exit code."""
+    from capsule.errors import CapsuleError
+
+    try:
+        run(**options)
+    except CapsuleError as error:
+        _log("failed", error=error.message)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _log(event: str, **about: Any) -> None:
+    import orjson
+
+    from capsule import timestamps
+
+    line = {"time": timestamps.now(), "event": event, **about}
+    sys.stderr.write(orjson.dumps(line).decode() + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,96 @@
+"""Running a worker's command, with real processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule.sessions.command import Ended, run
+from tests.processes import Child
+
+
+def ran(*words: str, given: str = "", **more: Any) -> Ended:
+    options: dict[str, Any] = {"folder": None, "limit_s": 60, "most": 10_000_000, "hand": "HAND", "heard": lambda: None}
+    return run(words, given, dict(os.environ), **options | more)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within the time that a loaded machine needs."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_more_than_a_pipe_holds_goes_in_and_comes_out() -> None:
+    text = "éa" * 500_000
+    heard: list[None] = []
+    assert ran("cat", given=text, heard=lambda: heard.append(None)) == Ended(0, text)
+    assert heard
+
+
+def test_a_command_that_reads_nothing_is_no_failure() -> None:
+    assert ran("echo", "done", given="x" * 1_000_000) == Ended(0, "done\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "out", "reason"),
+    [
+        ("printf 'a\\377b'", 0, "a\ufffdb", ""),
+        ("echo no >&2; exit 3", 3, "", "exit code 3: no"),
+        ("kill -9 $$", -9, "", "ended by SIGKILL"),
+        ("exec >&- 2>&-; sleep 0.1; exit 4", 4, "", "exit code 4"),
+        ("yes", 65, "", "it wrote more than 10000000 bytes"),
+        ("echo said; sleep 100 & exit 0", 0, "said\n", ""),
+    ],
+)
+def test_how_a_command_ends(script: str, code: int, out: str, reason: str) -> None:
+    assert ran("sh", "-c", script) == Ended(code, out, reason)
+
+
+def test_a_command_that_is_not_there_says_so_and_so_does_a_folder() -> None:
+    missing = ran("no-such-program")
+    assert missing.code == 127 and "no-such-program" in missing.reason
+    assert "/no/such/folder" in ran("true", folder="/no/such/folder").reason
+
+
+def test_what_a_command_hands_back_stands_apart_from_what_it_answers() -> None:
+    assert ran("sh", "-c", 'echo answer; printf id-1 > "$HAND"') == Ended(0, "answer\n", handed="id-1")
+
+
+def test_a_command_over_its_time_gets_sigterm_with_all_that_it_started() -> None:
+    script = 'trap "echo stopped; exit 0" TERM; sleep 100 & echo $!; wait'
+    ended = ran("sh", "-c", script, limit_s=0.5)
+    pid, word = ended.out.split()
+    assert (word, ended.reason) == ("stopped", "it took longer than 0.5 s")
+    assert gone(int(pid))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc"), reason="reads /proc")
+def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(tmp_path: Path) -> None:
+    child = Child(
+        """
+        from capsule.sessions.command import run
+        script = 'trap "" TERM HUP; sleep 100 & echo $$ $! > "$0"; echo; exec sleep 100'
+        words = ["sh", "-c", script, sys.argv[1]]
+        run(words, "", os.environ, folder=None, limit_s=60, most=1000, hand="HAND", heard=say)
+        """,
+        str(tmp_path / "pids"),
+    )
+    try:
+        child.hear()
+        pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+        child.kill()
+        assert all(gone(pid) for pid in pids)
+    finally:
+        child.close()
