@@ -1,0 +1,262 @@
+"""OpenCode: its folder of sessions, messages and parts, its later database, and what `opencode export` gives.
+
+A session is one line of messages. A message has parts: its texts, thoughts, files and calls. What was called and what
+came back are one part here, and two messages for us; texts after a result are an answer of their own, under the id of
+its first part. Pure, and read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    first,
+    moment,
+    read_each,
+    read_records,
+    shape,
+    text_of,
+)
+from capsule.transfer.rows import data_of, drafts, filled, object_of, objects_of, rest, rows
+
+_Message = tuple[Fields, list[Fields]]
+#: Where the messages of a session lie, from its file, and the parts of a message: today, and in 2025.
+_MESSAGES = ("../../message/{0}/*.json", "../message/{0}/*.json")
+_PARTS = ("../../part/{1}/*.json", "../part/{0}/{1}/*.json")
+#: What files beside them have: a part, a project, a list of tasks, and one of changes.
+_BESIDE = (
+    {"messageID", "type"},
+    {"worktree", "time"},
+    {"content", "status", "priority"},
+    {"file", "additions", "deletions"},
+)
+_TOKENS = {"inputTokens": "input", "outputTokens": "output", "reasoningTokens": "reasoning", "totalTokens": "total"}
+_UNNAMED = ("New session - ", "Child session - ")
+_OF_A_SESSION = ("id", "parentID", "parent_id", "time", "time_created", "time_updated")
+
+
+def _file(part: Fields) -> Fields:
+    url = text_of(part.get("url") or part.get("uri"))
+    name = text_of(part.get("filename") or part.get("name")) or url[:200].rpartition("/")[2]
+    made = filled({"name": name}, type=part.get("mime"))
+    return made | ({"url": url} if (data := data_of(url)) is None else {"data": data})
+
+
+def _usage(tokens: Fields) -> Fields:
+    found = {ours: tokens[theirs] for ours, theirs in _TOKENS.items() if isinstance(tokens.get(theirs), int)}
+    cached = object_of(tokens.get("cache")).get("read")
+    return found | ({"cachedTokens": cached} if isinstance(cached, int) else {})
+
+
+def _is_done(part: Fields) -> bool:
+    return part.get("type") == "tool" and object_of(part.get("state")).get("status") in ("completed", "error")
+
+
+def _said(info: Fields, parts: list[Fields]) -> list[Fields]:
+    """The messages that a message is: what it says, what its tools answered, what it says after that, and so on."""
+    groups: list[list[Fields]] = [[]]
+    for part in parts:
+        if part.get("type") in ("text", "reasoning") and any(map(_is_done, groups[-1])):
+            groups.append([])
+        groups[-1].append(part)
+    id, time, is_answer = text_of(info.get("id")), object_of(info.get("time")), info.get("role") == "assistant"
+    entries: list[Fields] = []
+    for place, group in enumerate(groups):
+        ids = {"id": f"{id}/{group[0].get('id')}" if place else id, "role": "assistant" if is_answer else "user"}
+        began = object_of(group[0].get("time")).get("start") if place else time.get("created")
+        entry = filled(ids, timestamp=moment(began), model=is_answer and info.get("modelID"))
+        source: Fields = {}
+        if not place:
+            usage = _usage(object_of(info.get("tokens")))
+            source = rest(info, "id", "sessionID", "role", "modelID", "tokens", "parts")
+            entry |= {"metadata": {"usage": usage}} if usage else {}
+        entries += [_spoken(entry, group, source), *(_result(id, part) for part in group if _is_done(part))]
+    return entries
+
+
+def _spoken(entry: Fields, parts: list[Fields], source: Fields) -> Fields:
+    """A message with what parts of it say."""
+    found: dict[str, list[Any]] = {kind: [] for kind in ("text", "made", "reasoning", "file", "tool", "rest")}
+    for part in parts:
+        kind, left = text_of(part.get("type")), rest(part, "id", "sessionID", "messageID")
+        if kind in ("text", "reasoning"):
+            found["made" if part.get("synthetic") else kind].append(text_of(part.get("text")))
+            left = left if part.get("synthetic") else rest(left, "type", "text", "time")
+        elif kind == "file":
+            found[kind].append(_file(part))
+            left = rest(left, "type", "mime", "filename", "url", "name", "uri")
+        elif kind == "tool":
+            call = {"id": text_of(part.get("callID")), "name": text_of(part.get("tool"))}
+            found[kind].append(call | {"arguments": object_of(part.get("state")).get("input", {})})
+            left = rest(left, "type", "callID", "tool", *(("state",) if _is_done(part) else ()))
+        found["rest"] += [left] if left else []
+    is_hidden = bool(found["made"]) and not (found["text"] or found["file"] or found["tool"])
+    entry["content"] = "\n\n".join(found["made" if is_hidden else "text"])
+    metadata = filled(entry.get("metadata", {}), hidden=is_hidden, source=filled(source, parts=found["rest"]))
+    reasoning = "\n\n".join(filter(None, found["reasoning"]))
+    return filled(entry, reasoning=reasoning, toolCalls=found["tool"], attachments=found["file"], metadata=metadata)
+
+
+def _result(id: str, part: Fields) -> Fields:
+    state = object_of(part["state"])
+    is_error = state["status"] == "error"
+    source = rest(state, "status", "input", "output", "error", "attachments")
+    entry = {"id": f"{id}/{part.get('id')}/result", "role": "tool", "toolCallId": text_of(part.get("callID"))}
+    entry["content"] = text_of(state.get("error" if is_error else "output"))
+    files = [*map(_file, objects_of(state.get("attachments")))]
+    metadata = filled({}, isError=is_error, source=source)
+    return filled(
+        entry, timestamp=moment(object_of(state.get("time")).get("end")), attachments=files, metadata=metadata
+    )
+
+
+def _draft(session: Fields, messages: Iterable[_Message], tell: Any, line: int | None = None) -> Draft | None:
+    id, time, title = text_of(session["id"]), object_of(session.get("time")), text_of(session.get("title"))
+    history: list[Fields] = []
+    current, undone = "", text_of(object_of(session.get("revert")).get("messageID"))
+    for info, parts in messages:
+        if undone and history and text_of(info.get("id")) >= undone:
+            current = current or history[-1]["id"]
+        if moment(object_of(info.get("time")).get("created")) is None:
+            tell(f"message {text_of(info.get('id'))} has no time")
+        history += _said(info, parts)
+    if not history:
+        return None
+    is_named = not title.startswith(_UNNAMED)
+    left = rest(session, *_OF_A_SESSION, *(("title",) if is_named else ())) | filled({}, time=time)
+    metadata = filled({}, archived="archived" in time, currentNode=current, source=left)
+    metadata = filled(metadata, sourceConversationId=session.get("parentID"))
+    head = filled({"id": id}, title=is_named and title, createdAt=moment(time.get("created")), metadata=metadata)
+    return Draft(filled(head, updatedAt=moment(time.get("updated"))), history, line)
+
+
+# The folder
+
+
+def _is_session(record: Fields) -> bool:
+    return {"id", "projectID", "directory"} <= record.keys() or {"id", "version", "time", "title"} <= record.keys()
+
+
+def _is_message(record: Fields) -> bool:
+    return {"id", "sessionID", "role"} <= record.keys()
+
+
+def _beside(source: Source, patterns: Iterable[str], *ids: str) -> Iterator[Source]:
+    for pattern in patterns:
+        yield from source.near(pattern.format(*ids))
+
+
+def _leads(source: Source, message: Fields) -> bool:
+    """Whether a message is the first of a session that is not there."""
+    paths = ("../../session/*/{0}.json", "../../info/{0}.json")
+    sessions = _beside(source, paths, text_of(message["sessionID"]))
+    if any(map(_is_session, (record for session in sessions for record in first(session)))):
+        return False
+    return next((other.name for other in source.near("*.json")), "") == source.name
+
+
+def _is_part(source: Source) -> bool:
+    record = next(iter(first(source)), {})
+    if shape(source) == "object" and _is_message(record):
+        return not _leads(source, record)
+    return shape(source) in ("object", "array") and any(keys <= record.keys() for keys in _BESIDE)
+
+
+def _messages(files: Iterable[Source], source: Source) -> Iterator[_Message]:
+    for file in files:
+        for _, info in read_records(file):
+            ids = text_of(info.get("sessionID")), text_of(info.get("id"))
+            found = [part for file in _beside(source, _PARTS, *ids) for _, part in read_records(file)]
+            yield info, found or objects_of(info.get("parts"))
+
+
+# The database
+
+
+def _rows(database: Any, table: str, of: Fields) -> Iterator[Fields]:
+    """The rows of a session in their order, with what their `data` holds."""
+    for row in rows(database, f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id", of["id"]):
+        yield object_of(row.get("data")) | rest(row, "data", "session_id", "time_created", "time_updated")
+
+
+def _stored(source: Source) -> Iterator[Draft]:
+    def made(row: Fields) -> Draft | None:
+        session = row | {"parentID": row.get("parent_id")}
+        session["time"] = {name[5:]: value for name, value in row.items() if name.startswith("time_")}
+        parts: dict[str, list[Fields]] = {}
+        for part in _rows(database, "part", row):
+            parts.setdefault(part.pop("message_id"), []).append(part)
+        messages = [(info, parts.pop(info["id"], [])) for info in _rows(database, "message", row)]
+        for id in parts:
+            source.tell(f"parts of message {id}, which is not there")
+        if not messages and "session_message" in source.tables:
+            messages = [_later(record) for record in _rows(database, "session_message", row)]
+        return _draft(session, messages, source.tell)
+
+    with source.database() as database:
+        yield from drafts(rows(database, "SELECT * FROM session ORDER BY id"), made, source)
+
+
+def _later(record: Fields) -> _Message:
+    """A record of the later store as a message with parts."""
+    kind, info = text_of(record.get("type")), rest(record, "type")
+    parts = [
+        {**part, "type": part.get("type", "file")} for part in objects_of(record.get("content", record.get("files")))
+    ]
+    if kind == "assistant":
+        model = object_of(record.get("model"))
+        info = rest(info, "content", "model") | {"role": kind, "modelID": model.get("id")} | rest(model, "id")
+        return info, [_later_part(part) if part["type"] == "tool" else part for part in parts]
+    if kind == "shell":
+        state = {"status": "completed", "input": {"command": record.get("command")}, "output": record.get("output")}
+        tool = {"id": kind, "type": "tool", "callID": record.get("callID"), "tool": kind, "state": state}
+        return rest(info, "callID", "command", "output"), [tool]
+    text: Fields = {"type": "text", "text": text_of(record.get("summary", record.get("text")))}
+    text |= {} if kind == "user" else {"synthetic": True, "kind": kind}
+    return rest(info, "text", "summary", "files"), [text, *parts]
+
+
+def _later_part(part: Fields) -> Fields:
+    state = object_of(part.get("state"))
+    output = "\n".join(text_of(item.get("text")) for item in objects_of(state.get("content")))
+    error = object_of(state.get("error")).get("message", state.get("error"))
+    state = rest(state, "content") | filled({"output": output}, error=error)
+    return rest(part, "name", "state") | {"callID": part.get("id"), "tool": part.get("name"), "state": state}
+
+
+def _recognizes(source: Source) -> bool:
+    if source.tables:
+        return {"session", "message", "part"} <= source.tables
+    record = next(iter(first(source)), {})
+    if "messages" in record:
+        return _is_session(object_of(record.get("info")))
+    return shape(source) == "object" and (_is_session(record) or _is_message(record))
+
+
+def _read(source: Source) -> Iterator[Draft]:
+    if source.tables:
+        yield from _stored(source)
+        return
+
+    def made(record: Fields, line: int) -> Draft | None:
+        if "info" in record:
+            listed = [
+                (object_of(one.get("info")), objects_of(one.get("parts"))) for one in objects_of(record["messages"])
+            ]
+            return _draft(object_of(record["info"]), listed, source.tell, line)
+        if _is_message(record):
+            source.tell(f"session {record['sessionID']} is not there")
+            return _draft({"id": record["sessionID"]}, _messages(source.near("*.json"), source), source.tell)
+        files = _beside(source, _MESSAGES, text_of(record["id"]))
+        return _draft(record, _messages(files, source), source.tell)
+
+    yield from read_each(source, made)
+
+
+_PLACES = ("~/.local/share/opencode/opencode.db", "~/.local/share/opencode/storage/session/*/*.json")
+FORMATS = [Format("opencode", "OpenCode", _recognizes, _read, is_part=_is_part, places=_PLACES)]

@@ -1,0 +1,116 @@
+"""What is special of the formats that are databases: llm, OpenCode and Cursor."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.transfer.exchange import DATA, content, read, read_data
+
+THREAD = """
+CREATE TABLE threads (id TEXT, name TEXT, tip_message_hash TEXT, forked_from TEXT, datetime_utc TEXT);
+CREATE TABLE turns (id TEXT, thread_id TEXT, parent_message_hash TEXT, tip_message_hash TEXT, model TEXT,
+  duration_ms INTEGER, datetime_utc TEXT);
+CREATE TABLE messages (hash TEXT PRIMARY KEY, parent_hash TEXT, role TEXT, provider_metadata TEXT);
+CREATE TABLE parts (id INTEGER, message_hash TEXT, position INTEGER, type TEXT, text TEXT, payload TEXT);
+INSERT INTO threads VALUES ('01jb0000000000000000000001', 'Multiply', 'b2:7', NULL, '2024-11-03 10:00:00');
+INSERT INTO turns VALUES ('01jb9', '01jb0000000000000000000001', 'b2:6', 'b2:7', 'gpt-5', 9, '2024-11-03T10:00:00');
+"""
+SAID = [
+    ("system", "Use tools."),
+    ("user", "Numbers are exact.\n123 * 321?"),
+    ("assistant", ""),
+    ("tool", "39483"),
+    ("assistant", "39483"),
+    ("user", "Thanks"),
+    ("assistant", "You are welcome"),
+]
+
+
+def origins(document: dict[str, Any]) -> list[str]:
+    return [entry["metadata"]["imported"]["id"] for entry in document["history"]]
+
+
+def database(script: str) -> bytes:
+    with closing(sqlite3.connect(":memory:")) as made:
+        made.executescript(script)
+        return made.serialize()
+
+
+def test_a_thread_that_goes_on_where_responses_ended_doubles_no_message() -> None:
+    before, _ = read(DATA / "llm/responses.sql")
+    script = (DATA / "llm/responses.sql").read_text("utf-8") + THREAD
+    for place, (role, text) in enumerate(SAID, 1):
+        parent = f"'b2:{place - 1}'" if place > 1 else "NULL"
+        script += f"INSERT INTO messages VALUES ('b2:{place}', {parent}, '{role}', NULL);"
+        kind, column = (
+            ("tool_result", f'NULL, \'{{"output": "{text}"}}\'') if role == "tool" else ("text", f"'{text}', NULL")
+        )
+        script += f"INSERT INTO parts VALUES ({place}, 'b2:{place}', 0, '{kind}', {column});"
+
+    after, problems = read_data(database(script))
+
+    assert not problems.found
+    assert after[0]["id"] == before[0]["id"]
+    assert origins(after[0]) == [*origins(before[0]), "b2:6", "b2:7"]
+    assert [entry.get("parent") for entry in after[0]["history"]] == [None] * 7
+    assert after[0]["history"][2]["toolCalls"] == before[0]["history"][2]["toolCalls"]
+
+
+def test_a_forked_thread_names_its_origin_and_has_the_times_of_what_both_share() -> None:
+    (thread, fork), _ = read(DATA / "llm/threads.sql")
+
+    assert fork["metadata"]["forkedFrom"] == thread["id"]
+    shared = [entry.get("timestamp") for entry in fork["history"][:5]]
+    assert shared == [entry["timestamp"] for entry in thread["history"][:5]]
+
+
+def test_the_folder_the_database_and_the_export_of_opencode_give_the_same_messages() -> None:
+    shapes = [read(DATA / "opencode" / name)[0] for name in ("files", "database.sql", "exported.json")]
+
+    first, *others = [next(one for one in shape if one["title"] == "Fix the menu") for shape in shapes]
+    for other in others:
+        assert other["id"] == first["id"]
+        assert [rest(entry) for entry in other["history"]] == [rest(entry) for entry in first["history"]]
+    child = next(one for one in shapes[0] if one["title"].startswith("Find the menu"))
+    assert child["metadata"]["sourceConversationId"] == first["id"]
+
+
+def rest(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != "metadata"}
+
+
+def test_what_was_undone_in_opencode_is_there_and_not_active() -> None:
+    documents, _ = read(DATA / "opencode/database.sql")
+    later = next(one for one in documents if one["title"] == "A later session")
+
+    current = next(n for n, entry in enumerate(later["history"]) if entry["id"] == later["metadata"]["currentNode"])
+    assert [entry["content"] for entry in later["history"][current + 1 :]] == ["Said hi."]
+
+
+def test_a_bubble_that_a_checkpoint_cut_off_is_a_branch() -> None:
+    documents, _ = read(DATA / "cursor/global.sql")
+    history = documents[0]["history"]
+
+    cut = next(entry for entry in history if "cut off" in entry["content"])
+    assert cut["parent"] == next(entry["id"] for entry in history if entry["content"] == "It compares 1 with 2.")
+    assert documents[0]["metadata"]["currentNode"] == history[history.index(cut) - 1]["id"]
+
+
+def test_cursor_is_read_while_it_writes(tmp_path: Path) -> None:
+    path = tmp_path / "state.vscdb"
+    path.write_bytes(content(DATA / "cursor/global.sql"))
+    with closing(sqlite3.connect(path)) as cursor:
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("UPDATE cursorDiskKV SET value = replace(value, 'Why does', 'Why did') WHERE key LIKE '%:b1'")
+        cursor.commit()
+        cursor.execute("DELETE FROM cursorDiskKV")
+
+        documents, problems = read(path)
+
+        assert not problems.found
+        assert documents[0]["history"][0]["content"] == "Why did the test fail?"
+        cursor.rollback()
+        assert cursor.execute("SELECT count(*) FROM cursorDiskKV").fetchone()[0] > 5
