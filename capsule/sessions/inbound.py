@@ -98,6 +98,7 @@ class Inbound:
         ended: The ids that the host ended, as `failed` or `cancelled`.
         open: The ids of messages that may not be finished.
         notices: Of each notice to a sender that is not delivered, its message and the reason.
+        settled: Up to which number a compaction found all messages out delivered or given up.
         delivered: The ids on their platforms of messages out.
         undeliverable: Why messages out could not be delivered.
         attempts: How far the deliveries came.
@@ -115,6 +116,7 @@ class Inbound:
     ended: dict[str, str] = field(default_factory=dict)
     open: dict[str, None] = field(default_factory=dict)
     notices: dict[str, tuple[str, str]] = field(default_factory=dict)
+    settled: int = 0
     delivered: dict[str, str] = field(default_factory=dict)
     undeliverable: dict[str, str] = field(default_factory=dict)
     attempts: dict[str, Attempts] = field(default_factory=dict)
@@ -145,7 +147,10 @@ class Inbound:
             outbound: The fold of the other file, read after this one.
             now: The time.
         """
-        heads, said = set(self.series.values()), {message.in_reply_to for message in outbound.undelivered(self)}
+        undelivered = list(outbound.undelivered(self))
+        settled = min((message.seq - 1 for message in undelivered), default=outbound.highest)
+        ahead = {message.id for message in outbound.messages.values() if message.seq > settled}
+        heads, said = set(self.series.values()), {message.in_reply_to for message in undelivered}
         notices = [told for told in self.notices.values() if status(self, outbound, told[0]) == "failed"]
         telling = {id for id, _ in notices}
         kept: list[InMessage] = []
@@ -164,7 +169,7 @@ class Inbound:
             if not stays and state != "completed":
                 ended[message.id] = state
         left = windowed(self.left | {message.id: digest(message.event) for message in reversed(gone)}, ())
-        staying = {message.id for message in kept}
+        known = left.keys() | {message.id for message in kept} | ahead
         snapshot = {
             "role": "system",
             "content": "",
@@ -172,11 +177,10 @@ class Inbound:
             "timestamp": now,
             "seq": self.highest,
             "left": left,
-            "ended": {
-                id: state for id, state in ended.items() if id in left or id in staying | outbound.messages.keys()
-            },
-            "delivered": windowed(self.delivered, outbound.messages),
-            "undeliverable": windowed(self.undeliverable, outbound.messages),
+            "ended": {id: state for id, state in ended.items() if id in known},
+            "settled": max(settled, self.settled),
+            "delivered": windowed(self.delivered, ahead),
+            "undeliverable": windowed(self.undeliverable, ahead),
             "attempts": {
                 id: [tried.count, tried.next_at, tried.round]
                 for id, tried in self.attempts.items()
@@ -211,6 +215,7 @@ class Inbound:
             if event.get("again") and self.ended.get(id) != "cancelled":
                 self._change(id, again=tries)
                 self.ended.pop(id, None)
+                self.notices = {notice: told for notice, told in self.notices.items() if told[0] != id}
                 self.open = {key: None for key in self.messages if key == id or key in self.open}
 
     def _take_failed(self, event: Event) -> None:
@@ -272,6 +277,7 @@ class Inbound:
 
     def _take_compacted(self, event: Event) -> None:
         self.highest = max(self.highest, int(event["seq"]))
+        self.settled = max(self.settled, int(event["settled"]))
         for name in ("left", "ended", "delivered", "undeliverable", "destinations"):
             getattr(self, name).update(event[name])
         self.attempts.update({id: Attempts(*tried) for id, tried in event["attempts"].items()})

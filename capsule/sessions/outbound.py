@@ -112,10 +112,12 @@ class Outbound:
     def undelivered(self, inbound: Inbound) -> Iterator[OutMessage]:
         """The messages that are neither delivered nor given up, oldest first. Forgets the others."""
         for id in list(self.open):
-            if id in inbound.delivered or id in inbound.undeliverable or inbound.ended.get(id) == "cancelled":
+            message = self.messages[id]
+            is_settled = id in inbound.delivered or id in inbound.undeliverable or 0 < message.seq <= inbound.settled
+            if is_settled or inbound.ended.get(id) == "cancelled":
                 self.open.pop(id, None)
             else:
-                yield self.messages[id]
+                yield message
 
     def compacted(self, inbound: Inbound, now: str) -> list[Event]:
         """The events that a compacted file has. Cost: proportional to the file.

@@ -56,7 +56,8 @@ def test_nothing_is_answered_twice_or_answered_and_pending_whoever_dies(steps: l
     assert {id for id in states if states[id] == "completed"} == set(world.answered) & set(world.ids)
 
 
-def test_ten_thousand_messages_leave_little_behind() -> None:
+@pytest.mark.parametrize("often", [0.05, 0])
+def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     files, rng = Files(), random.Random(7)
     for turn in range(1000):
         files.arrive(*(chat(f"{turn}-{at}", "Hello " * 20) for at in range(10)))
@@ -67,7 +68,7 @@ def test_ten_thousand_messages_leave_little_behind() -> None:
         for message in due_out(files.inbound, files.outbound, files.now):
             files.tell(*after_attempt(files.inbound, files.outbound, message, files.now, platform_id=f"p{turn}"))
         files.tell(routed(message=ids[0], agent="anna", outcome="wake", reason="it is a direct"))
-        if rng.random() < 0.05:
+        if rng.random() < often:
             files.compact()
     files.arrive(*(chat(f"context-{at}", trigger="accumulate") for at in range(2000)))
     files.compact()
