@@ -213,6 +213,7 @@ STALE: dict[str, tuple[float | None, list[float], float, bool]] = {
     "a silence that the tool's limit covers": (45 * 60, [], 7200, False),
     "an old claim, and the last heartbeat before it": (75, [70], 0, True),
     "an old claim, and a heartbeat since": (2, [70], 0, False),
+    "an old claim, and a heartbeat right after it, by a file system that keeps time by ticks": (70.004, [70], 0, False),
     "a young claim, and an old heartbeat": (70, [5], 0, False),
     "an old claim that the tool's limit covers": (305, [300], 600, False),
     "a silence longer than the tool's limit": (7300, [], 7200, True),

@@ -25,6 +25,8 @@ FIRST_RETRY_S = 5
 #: After how many seconds without a heartbeat a worker is dead, and one that has not shown life since it claimed.
 SILENT_S = 30 * 60
 STUCK_S = 60
+#: A heartbeat is the time of a file, which the system keeps by ticks: one after a claim may seem to be before it.
+GRAIN_MS = 1000
 
 
 def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
@@ -209,7 +211,7 @@ def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: f
     if beat and at - beat > silent_ms:
         return f"no heartbeat for {(at - beat) // 1000} seconds"
     for claimed in filter(None, map(timestamps.ms_of, claimed_at)):
-        if at - claimed > stuck_ms and beat <= claimed:
+        if at - claimed > stuck_ms and beat + GRAIN_MS <= claimed:
             return f"no heartbeat since it claimed a message {(at - claimed) // 1000} seconds ago"
     return ""
 
