@@ -83,7 +83,7 @@ class _Reader:
         for entry, before in zip(history, said, strict=False):
             if any(entry.get(name) != before.get(name) for name in ("role", "content")):
                 break
-            about = before.get("metadata", {}) | entry.get("metadata", {})
+            about = entry.get("metadata", {}) | before.get("metadata", {})
             names[entry["id"]] = before["id"]
             entry |= filled(dict(before), metadata=about)
         for entry in history:
@@ -95,10 +95,8 @@ class _Reader:
         tip = thread.get("tip_message_hash")
         left = rest(old | thread, "id", "name", "datetime_utc", "forked_from", "tip_message_hash")
         metadata = filled({}, currentNode=names.get(tip, tip), forkedFrom=thread.get("forked_from"), source=left)
-        title = text_of(thread.get("name", old.get("name")))
-        return Draft(
-            filled({"id": id, "title": title}, createdAt=self.time(thread), metadata=metadata), history + others
-        )
+        title, began = text_of(old.get("name", thread.get("name"))), None if said else self.time(thread)
+        return Draft(filled({"id": id, "title": title}, createdAt=began, metadata=metadata), history + others)
 
     def time(self, row: Fields) -> str | None:
         """When a thread, a turn or a response began."""
