@@ -1,15 +1,41 @@
-"""Schedules: when a task comes next.
+"""Schedules: series of tasks, and when the next one of a series comes.
 
-What must stay true: cron is read in the time zone of the user, as Debian's cron reads it where the clock changes: what
-falls into a gap runs once, right after it; what falls into an hour that comes twice runs once. What can't be read is
-refused when it is written.
+What must stay true: a series has one live row, its last occurrence, and one write makes the next when that is over,
+however it ended; so none is lost or comes twice, and the times of a series never go back, though a clock may. A pause
+holds, and what it held is not caught up. Cron is read in the time zone of the user, as Debian's cron reads it where
+clocks change: what falls into a gap comes once, right after it, and what falls into an hour that comes twice comes
+once. What can't be read is refused when it is written. No file, no clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from capsule.errors import InvalidInput
+from capsule import timestamps
+from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.format.values import canonical_time
+from capsule.sessions.events import (
+    CatchUp,
+    Event,
+    Route,
+    cancelled,
+    changed,
+    delivered,
+    incoming,
+    paused,
+    reply_id,
+    resumed,
+)
+from capsule.sessions.inbound import Inbound, InMessage
+from capsule.sessions.outbound import Outbound
+from capsule.sessions.rules.deliveries import after_attempt, route_of
+from capsule.sessions.rules.messages import FINAL, receive, status
+
+#: After how many seconds an occurrence of a series that catches nothing up is passed over.
+GRACE_S = 300
 
 
 def zone(name: str) -> ZoneInfo:
@@ -18,3 +44,248 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidInput(f"{name[:80]!r} is no time zone; it has a name like Europe/Berlin") from None
+
+
+def next_at(recurrence: Mapping[str, Any], after: str) -> str:
+    """The first time after `after` at which something recurs. Raises InvalidInput: cron can't be read, or never fits.
+
+    Args:
+        recurrence: `cron`, five fields, and `timeZone`.
+        after: A time.
+    """
+    start = timestamps.parse(after)
+    return _written(at for at in _times(recurrence, start) if at > start)
+
+
+def _last_at(recurrence: Mapping[str, Any], until: str) -> str:
+    end = timestamps.parse(until)
+    return _written(at for at in _times(recurrence, end + timedelta(seconds=1), reverse=True) if at <= end)
+
+
+def _times(recurrence: Mapping[str, Any], start: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+    from cronsim import CronSim, CronSimError
+
+    cron = str(recurrence["cron"])
+    try:
+        if len(cron.split()) != 5:
+            raise CronSimError("it has five fields")
+        for at in CronSim(cron, start.astimezone(zone(str(recurrence.get("timeZone") or ""))), reverse):
+            yield at.astimezone(UTC)
+    except (CronSimError, OverflowError) as error:
+        raise InvalidInput(f"the cron expression {cron[:80]!r} can't be read: {error}") from None
+    raise InvalidInput(f"the cron expression {cron[:80]!r} fits no time within 50 years")
+
+
+def _written(times: Iterator[datetime]) -> str:
+    return timestamps.canonical(next(times).isoformat())
+
+
+# -- What comes next ---------------------------------------------------------------------------------------------------
+
+
+def occurrences(inbound: Inbound, outbound: Outbound, now: str) -> list[Event]:
+    """Make the next occurrence of each series whose last one is over, or was missed; it is the only live one then.
+
+    An occurrence of a series that catches up `latest` makes room for a later one while nobody has tried it; one of a
+    series that is to `skip` what was missed is passed over after `GRACE_S`. A series that can't be read any more ends.
+    """
+    rows = [message for message in inbound.unfinished(outbound) if message.id != inbound.series.get(message.series)]
+    old = [message.id for message in rows if message.series]
+    events = [cancelled(messages=old)] if old else []
+    for id in inbound.series.values():
+        head = inbound.messages.get(id)
+        if head is not None and (at := _following(inbound, outbound, head, now)):
+            events += _replaced(inbound, outbound, head, at)
+    return _numbered(inbound, outbound, events)
+
+
+def _following(inbound: Inbound, outbound: Outbound, head: InMessage, now: str) -> str:
+    """The time of the occurrence that takes the place of the last one; empty: it keeps its place."""
+    recurrence, state = _recurrence(head), status(inbound, outbound, head.id)
+    if not recurrence.get("cron") or state == "cancelled":
+        return ""
+    at, catch_up = _time_of(head), recurrence.get("catchUp") or "latest"
+    try:
+        if state in FINAL:
+            if catch_up == "all":
+                return next_at(recurrence, at)
+            last = _last_at(recurrence, now) if catch_up == "latest" else ""
+            return last if last > at else next_at(recurrence, max(at, now))
+        if state == "pending" and not head.tries and not inbound.paused & {"", head.series} and catch_up != "all":
+            if catch_up == "latest":
+                last = _last_at(recurrence, now)
+                return last if last > at else ""
+            is_missed = timestamps.ms_of(now) > timestamps.ms_of(at) + GRACE_S * 1000
+            return next_at(recurrence, now) if is_missed else ""
+    except (InvalidInput, ValueError):
+        return ""
+    return ""
+
+
+def _recurrence(head: InMessage) -> dict[str, Any]:
+    return head.event.get("recurrence") or {}
+
+
+def _time_of(head: InMessage) -> str:
+    """The time that an occurrence is for; `due` may be that of another try."""
+    return str(_recurrence(head).get("at") or head.due)
+
+
+def _replaced(inbound: Inbound, outbound: Outbound, head: InMessage, at: str, **fields: Any) -> list[Event]:
+    """The events that put another occurrence, for a time, in the place of the last one."""
+    following = _occurrence(inbound, head.id, at, {**head.event, "processAfter": at, **fields})
+    is_over = status(inbound, outbound, head.id) in FINAL
+    return [following] if is_over else [cancelled(messages=[head.id]), following]
+
+
+def _occurrence(inbound: Inbound, before: str, at: str, event: Event) -> Event:
+    """An occurrence for a time, in the place of the message `before`, which says what `event` says."""
+    recurrence = event.get("recurrence")
+    return incoming(
+        id=reply_id(inbound.session, before, "next"),
+        content=event["content"],
+        kind="task",
+        route=Route.of(event.get("route")),
+        process_after=event["processAfter"],
+        hops=event.get("hops", 0),
+        series=event["series"],
+        recurrence=recurrence and {**recurrence, "at": at},
+    )
+
+
+def _numbered(inbound: Inbound, outbound: Outbound, events: list[Event]) -> list[Event]:
+    """The events with their messages numbered and first: a power cut may leave the first of a write alone."""
+    messages = [event for event in events if event["event"] == "message"]
+    return receive(inbound, outbound, messages) + [event for event in events if event["event"] != "message"]
+
+
+# -- What people and agents do with series -----------------------------------------------------------------------------
+
+
+def live(inbound: Inbound, outbound: Outbound) -> dict[str, InMessage]:
+    """The live rows of the series that are not over, by the ids of the series, oldest first."""
+    found = {}
+    for series, id in inbound.series.items():
+        if head := inbound.messages.get(id):
+            state, recurs = status(inbound, outbound, id), bool(_recurrence(head).get("cron"))
+            if state not in FINAL or (recurs and state != "cancelled"):
+                found[series] = head
+    return found
+
+
+def tasks(inbound: Inbound, outbound: Outbound, now: str, time_zone: str = "") -> list[Event]:
+    """Do what the worker's oldest message of kind `task` asks for, and note that it is done, or why not.
+
+    Nothing is left to do when it gives nothing.
+
+    Args:
+        inbound: The host's file.
+        outbound: The worker's file.
+        now: The time.
+        time_zone: Where cron is read if a task does not say.
+    """
+    message = next((each for each in outbound.undelivered(inbound) if each.kind == "task"), None)
+    if message is None:
+        return []
+    try:
+        route = route_of(inbound, message) if message.event.get("action") == "make" else None
+        done = act(inbound, outbound, message.event, message.id, now, route=route, time_zone=time_zone)
+    except (InvalidInput, NotFound, Refused) as error:
+        return after_attempt(inbound, outbound, message, now, error=error.message, is_final=True)
+    return [*done, delivered(message=message.id, platform_id=message.event.get("series") or message.id)]
+
+
+def act(
+    inbound: Inbound,
+    outbound: Outbound,
+    task: Mapping[str, Any],
+    id: str,
+    now: str,
+    *,
+    route: Route | None = None,
+    time_zone: str = "",
+) -> list[Event]:
+    """Do something with a series.
+
+    Args:
+        inbound: The host's file.
+        outbound: The worker's file.
+        task: As in `events.outgoing`. An `update` merges what it names; with `processAfter` now, the task runs now.
+        id: A new id, for a new series that has none.
+        now: The time.
+        route: Where the answers of a new series go; None: where the session's go.
+        time_zone: Where cron is read if the task does not say.
+
+    Raises:
+        InvalidInput: Cron, a time zone or a time can't be read, or a new series has no time, or an id that is taken.
+        NotFound: There is no such series, or it is over.
+    """
+    series, action, there = str(task.get("series") or id), task.get("action"), live(inbound, outbound)
+    head = there.get(series)
+    if action == "make":
+        if head is not None and head.id != reply_id(inbound.session, id, "next"):
+            raise InvalidInput(f"there is a series {series[:80]!r}")
+        to = route or inbound.route
+        events = [_first(inbound, task, id, now, {"series": series, "route": to and to.written()}, time_zone)]
+    elif head is None:
+        raise NotFound(f"there is no series {series[:80]!r}; there are: {', '.join(there) or 'none'}", id=series)
+    elif action == "cancel":
+        events = [cancelled(messages=[head.id])]
+    elif action == "pause":
+        events = [paused(series=series)]
+    elif action == "resume":
+        events = [resumed(series=series)]
+        if _recurrence(head) and _time_of(head) <= now and status(inbound, outbound, head.id) == "pending":
+            events += _replaced(inbound, outbound, head, next_at(_recurrence(head), now))
+    elif action == "update":
+        events = _updated(inbound, outbound, head, task, now)
+    else:
+        raise InvalidInput(f"{action!r} is nothing that can be done with a series")
+    return _numbered(inbound, outbound, events)
+
+
+def _first(inbound: Inbound, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str) -> Event:
+    recurrence = _merged({"timeZone": time_zone} if time_zone else {}, task)
+    at = task.get("processAfter") or (recurrence and next_at(recurrence, now))
+    if not at:
+        raise InvalidInput("a task needs a time: cron, or processAfter")
+    said = {"content": task.get("prompt") or task.get("content") or "", "hops": task.get("hops", 0)}
+    return _occurrence(inbound, id, _time(at), {**event, **said, "processAfter": at, "recurrence": recurrence})
+
+
+def _updated(inbound: Inbound, outbound: Outbound, head: InMessage, task: Mapping[str, Any], now: str) -> list[Event]:
+    """A task's fields merged into a series: into its live row, or, if that runs or is over, for the next one."""
+    recurrence, prompt = _merged(_recurrence(head), task), task.get("prompt")
+    if status(inbound, outbound, head.id) != "pending":
+        told = recurrence or {}
+        words = {"cron": told.get("cron"), "time_zone": told.get("timeZone"), "catch_up": told.get("catchUp")}
+        return [changed(series=head.series, prompt=prompt, **words)]
+    at, due = _time_of(head), head.due
+    if recurrence and (task.get("cron") or task.get("timeZone")):
+        at = due = next_at(recurrence, now)
+    if task.get("processAfter"):
+        due = _time(task["processAfter"])
+        if max(due, now) < at:  # It runs before its turn: so it is for the moment before, and its turn comes after it.
+            at = timestamps.from_ms(timestamps.ms_of(at) - 1)
+        elif due > now:
+            at = max(at, due)
+    content = prompt or head.event["content"]
+    return _replaced(inbound, outbound, head, at, processAfter=due, content=content, recurrence=recurrence)
+
+
+def _merged(recurrence: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any] | None:
+    """When a series recurs after a change; None: it does not. Raises InvalidInput."""
+    merged = {**recurrence, **{name: task[name] for name in ("cron", "timeZone", "catchUp") if task.get(name)}}
+    if not merged.get("cron"):
+        return None
+    if merged.get("catchUp", "latest") not in get_args(CatchUp):
+        raise InvalidInput(f"catchUp must be one of {', '.join(get_args(CatchUp))}, is {merged['catchUp']!r}")
+    next_at(merged, timestamps.from_ms(0))
+    return merged
+
+
+def _time(text: str) -> str:
+    time = canonical_time(text)
+    if time is None:
+        raise InvalidInput(f"processAfter must be a time like 2026-11-22T13:30:00.000Z (ISO 8601), is {text!r}")
+    return time
