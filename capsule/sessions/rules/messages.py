@@ -27,6 +27,8 @@ SILENT_S = 30 * 60
 STUCK_S = 60
 #: A heartbeat is the time of a file, which the system keeps by ticks: one after a claim may seem to be before it.
 GRAIN_MS = 1000
+#: How many events a file may have whose messages are all done.
+MOST_EVENTS = 1000
 
 
 def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
@@ -151,6 +153,16 @@ def _holder(inbound: Inbound, outbound: Outbound, id: str) -> str:
     claimed = outbound.claims.get(id)
     holds = claimed is not None and id in inbound.messages and status(inbound, outbound, id) == "processing"
     return claimed.instance if claimed is not None and holds else ""
+
+
+def holders(inbound: Inbound, outbound: Outbound) -> set[str]:
+    """The workers that hold claims."""
+    return {_holder(inbound, outbound, id) for id in outbound.claims} - {""}
+
+
+def is_bulky(inbound: Inbound, outbound: Outbound) -> bool:
+    """Whether so much of the files is done that a compaction is worth its cost."""
+    return any(len(fold.seen) > MOST_EVENTS + 4 * len(fold.open) for fold in (inbound, outbound))
 
 
 def release(inbound: Inbound, outbound: Outbound, now: str, *, is_alive: Callable[[str], bool]) -> list[Event]:

@@ -1,0 +1,165 @@
+"""Conversations as a channel: what an agent with workers has not read goes to its sessions; their answers come back.
+
+What must stay true: the agent's cursor is the only memory of what was brought, and moves when `receive` has returned;
+what is brought twice has the same id. An answer is sent as the agent, under its own id as the key, so that permissions
+decide and a repetition writes nothing. A conversation that can't be brought now does not stop the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
+from capsule.messaging.mail.unread import mail_at
+from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
+from capsule.sessions.registry import Registry
+
+if TYPE_CHECKING:
+    from capsule.messaging.mail.mail import Mail
+    from capsule.messaging.mail.unread import Seat
+    from capsule.store.store import Store
+
+_log = logging.getLogger("capsule")
+#: How many messages of a conversation are brought at once.
+_MOST = 500
+
+
+class Conversations(Adapter):
+    """The directs, groups and channels of a store, for each agent that has workers.
+
+    Args:
+        store: The store.
+    """
+
+    name = "conversations"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store._acting(None)
+        self._registry = Registry(self._store.engine)
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        #: The agents for which this listens, so that nothing else wakes them.
+        self._listening: set[str] = set()
+
+    def start(self, receiver: Receiver) -> None:
+        """See `Adapter.start`."""
+        self._thread = threading.Thread(target=self._run, args=(receiver,), name="capsule-conversations", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """See `Adapter.look`."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """See `Adapter.stop`."""
+        self._stopped = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+        for agent in self._listening:
+            self._store._acting(agent).agents.presence.announce(agent, -1)
+
+    def _run(self, receiver: Receiver) -> None:
+        hub = self._store._listeners.ensure_hub()
+        waiter = hub.waiter(None, self._woken.set)
+        with hub.listening():
+            while not (self._stopped or hub.closed):
+                self._woken.clear()
+                try:
+                    for agent in self._registry.read().agents:
+                        if self._store.agents.documents.exists(agent):
+                            self._bring(agent, receiver)
+                except Exception as error:  # The next change, or look, tries again.
+                    _log.warning("messages to agents could not be looked for: %s", error, exc_info=True)
+                self._woken.wait()
+        hub.remove(waiter)
+
+    def _bring(self, agent: str, receiver: Receiver) -> None:
+        """Bring what an agent has not read. Cost: as `Messages.inbox`, and reading the messages."""
+        if agent not in self._listening:
+            self._store._acting(agent).agents.presence.announce(agent, +1)
+            self._listening.add(agent)
+        marks, messages = {}, self._store.messages
+        for id, seat in messages._unread.seats(agent).items():
+            if seat.item is None:
+                continue
+            try:
+                unread = self._store.index.behind(seat.behind, id, refresh=False)
+                places = dict(sorted((each.place, each.message) for each in unread)[:_MOST])
+                mail = mail_at(self._store, seat, places, seat.mine.entries)
+            except (NotFound, InvalidDocument, Refused):
+                continue  # It went, was damaged, or is not for the agent any more.
+            try:
+                receiver.receive([_arrived(each, seat) for each in mail])
+            except CapsuleError as error:
+                _log.warning("what %s was told in %s is brought later: %s", agent, id, error)
+                continue
+            if mail:
+                marks[id] = mail[-1].at, mail[-1].id
+            if len(unread) > _MOST:
+                self._woken.set()
+        messages._receipts.acknowledge(agent, marks, refresh=False)
+
+    def deliver(self, out: Outgoing) -> str:
+        """See `Adapter.deliver`. Cost: as `Messages.send`; an edit, as `Edits.message`."""
+        acting = self._store._acting(out.agent)
+        if out.kind == "edit":
+            acting.edits.message(out.place, out.target, out.text)
+            return out.target
+        text = out.emoji or out.text + "".join(f"\n- {option['label']}" for option in out.options)
+        thread, reply_to = self._there(out.place, out.thread), self._there(out.place, out.target or out.reply_to)
+        about = {"session": {"id": out.session, "hops": out.hops}}
+        if out.files:
+            more: dict[str, Any] = {"thread": thread, "replyTo": reply_to, "metadata": about}
+            more = {name: value for name, value in more.items() if value is not None}
+            kept = [self._kept(file) for file in out.files]
+            return str(acting.append_once(out.place, out.id, content=text, attachments=kept, **more)[0].id)
+        sent = self._store.messages.send(
+            text,
+            agent=out.agent,
+            conversation=out.place,
+            thread=thread,
+            reply_to=reply_to,
+            intent="reaction" if out.kind == "reaction" else None,
+            metadata=about,
+            idempotency_key=out.id,
+        )
+        return sent.message
+
+    def _there(self, conversation: str, message: str) -> str | None:
+        """The id of a message, if it is still in the conversation: an answer outlives what it answers."""
+        return message if message and self._store.index.place_of(conversation, message) is not None else None
+
+    def _kept(self, file: File) -> dict[str, str]:
+        """A file as a message names it; it is kept once, whatever names it."""
+        data = file.read()
+        digest = sha256(data).hexdigest()
+        self._store.engine.keep_file("attachments", digest, digest, data)
+        return {"name": file.name, "path": f"attachments/{digest}"}
+
+
+def _arrived(mail: Mail, seat: Seat) -> Arrived:
+    """A message to an agent, as the host takes it."""
+    named, said = mail.more.get("mentions"), mail.more.get("metadata")
+    valid = named.get("valid") if isinstance(named, dict) else None
+    about: Any = said.get("session") if isinstance(said, dict) else None
+    hops = about.get("hops") if isinstance(about, dict) else None
+    return Arrived(
+        mail.id,
+        Conversations.name,
+        mail.conversation,
+        mail.from_,
+        mail.content,
+        mail.timestamp,
+        thread=mail.more.get("thread") or "",
+        title=seat.item.name if seat.item is not None else seat.mine.title,
+        is_group=mail.type != "direct",
+        mentions=frozenset([*(valid or ()), *([seat.agent] if mail.mention else [])]),
+        to=frozenset([seat.agent]),
+        reply_to=mail.reply_to or "",
+        hops=hops if type(hops) is int else 0,
+    )

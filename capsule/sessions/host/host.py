@@ -1,0 +1,316 @@
+"""The host of a store: the loop that is woken by what is written, by the ends of workers, and by the time.
+
+What must stay true: what is to be done stands in the files, so each step may be done twice, and the process may die
+between any two. A session that can't be read or written is shown, is tried again later, and stops no other. Times that
+something is due are those of the wall, which may jump: no wait is longer than `LOOK_S`. One host at a time serves a
+store; another one waits for the lock that the kernel frees. A session that nothing happens to costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from capsule import timestamps
+from capsule.engines.interface import INBOUND, OUTBOUND
+from capsule.errors import CapsuleError, StoreBusy
+from capsule.sessions.adapters.conversations import Conversations
+from capsule.sessions.adapters.interface import Adapter
+from capsule.sessions.host.deliverer import Deliverer
+from capsule.sessions.host.opened import Opened, Rule, folds
+from capsule.sessions.host.router import Router
+from capsule.sessions.host.supervisor import Spawn, Supervisor, process
+from capsule.sessions.registry import KIND_OF_COMMANDS
+from capsule.sessions.rules import deliveries, destinations, messages, questions
+
+if TYPE_CHECKING:
+    from capsule.engines.files.protocols import Notices
+    from capsule.sessions.inbound import Inbound
+    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.registry import AgentGroup, State
+    from capsule.sessions.session import Session
+    from capsule.store.store import Store
+
+#: The longest wait, in seconds; and how often what comes without a notice is looked for.
+LOOK_S = 30.0
+#: Seconds after which a session is looked at again whose worker another process runs.
+_ELSEWHERE_S = 5.0
+#: How often a standby tries the lock, in seconds; and how long workers have to end, when the host does.
+_STANDBY_S, _GRACE_S = 1.0, 10.0
+#: How often all sessions are looked at where the system tells of no writes, in seconds.
+_UNTOLD_S = 1.0
+
+
+class Host:
+    """Routes messages to sessions, runs their workers, and delivers what these say.
+
+    Args:
+        store: The store.
+        worker_words: The words that start a worker; `--agent AGENT --session ID` are added.
+        adapters: The adapters besides the one for conversations.
+        log: Takes a line of the log: an object for JSON.
+        max_workers: How many workers run at once, at most.
+        spawn: Starts a worker, in place of `worker_words`.
+        clock: Gives the time, as the format writes it.
+
+    Attributes:
+        broken: By session and what can't be done for it, why.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        worker_words: Sequence[str] = (),
+        adapters: Iterable[Adapter] = (),
+        log: Callable[[dict[str, Any]], None] = lambda line: None,
+        max_workers: int = 8,
+        spawn: Spawn | None = None,
+        clock: Callable[[], str] = timestamps.now,
+    ) -> None:
+        self._store = store._acting(None)
+        self._engine = self._store.engine
+        self._write_log = log
+        self._clock = clock
+        self._since = clock()
+        self._adapters = {adapter.name: adapter for adapter in (Conversations(self._store), *adapters)}
+        self._opened = Opened(self._engine, self._log)
+        self._router = Router(self._opened, clock, self._log, self._step)
+        self._deliverer = Deliverer(self._opened, self._adapters, clock, partial(self._trying, "deliver"))
+        self._workers = Supervisor(spawn or process(worker_words), max_workers, self._log, self._ring)
+        self._state = self._opened.state()
+        #: When to look at sessions again: by the time on the wall, and by that of this process.
+        self._due: dict[str, str] = {}
+        self._again: dict[str, float] = {}
+        self._changed: set[str] = set()
+        self._next_sweep = 0.0
+        #: A byte sent into the second socket ends a wait for the first.
+        self._bell = socket.socketpair()
+        for end in self._bell:
+            end.setblocking(False)
+        self.broken: dict[tuple[str, str], str] = {}
+
+    def _log(self, step: str, **about: Any) -> None:
+        self._write_log({"time": self._clock(), "step": step, **about})
+
+    # -- The loop --------------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve the store until `stop` is set; wait, if another host does.
+
+        Raises CapsuleError if an adapter can't begin. Cost: none worth mentioning while nothing happens.
+        """
+        threading.Thread(target=lambda: stop.wait() and self._ring(), name="capsule-host-stop", daemon=True).start()
+        with ExitStack() as held:
+            for end in self._bell:
+                held.enter_context(end)
+            state = ""
+            while state != "running" and not stop.is_set():
+                try:
+                    held.enter_context(self._engine.hold("host", 0))
+                    state = "running"
+                except StoreBusy:
+                    if state == "standby":
+                        stop.wait(_STANDBY_S)
+                        continue
+                    state = "standby"
+                self._announce(state)
+                self._log(state)
+            if state == "running":
+                self._serve(stop)
+
+    def _serve(self, stop: threading.Event) -> None:
+        notices: Notices | None = None
+        touched: Collection[tuple[str, str]] | None = None
+        try:
+            for adapter in self._adapters.values():
+                adapter.start(self._router)
+            while not stop.is_set():
+                if notices is None or not notices.is_open:  # Before the look, so that nothing happens in between.
+                    notices, touched = self._engine.notices(), None
+                self._turn(touched)
+                self._wait(notices)
+                touched = None if notices is None else notices.changed()
+        finally:
+            self._workers.stop(_GRACE_S)
+            self._deliverer.close()
+            for adapter in self._adapters.values():
+                adapter.stop()
+            if notices is not None:
+                notices.close()
+            self._log("stopped")
+
+    def _ring(self) -> bool:
+        """End the wait of the loop, unless it was ended already."""
+        with suppress(OSError):  # It is full of rings, or closed.
+            return self._bell[1].send(b".") > 0
+        return False
+
+    def _wait(self, notices: Notices | None) -> None:
+        """Wait until something is written, a worker ends, or something is due."""
+        now, at = self._clock(), time.monotonic()
+        soonest = min([self._next_sweep, *self._again.copy().values()]) - at
+        waits = [LOOK_S if notices else _UNTOLD_S, soonest]
+        waits += [timestamps.seconds_between(now, due) for due in sorted(self._due.copy().values())[:1]]
+        poll = select.poll()
+        poll.register(self._bell[0], select.POLLIN)
+        if notices is not None:
+            poll.register(notices, select.POLLIN)
+        poll.poll(max(0, math.ceil(min(waits) * 1000)))
+        with suppress(BlockingIOError):
+            while self._bell[0].recv(4096):
+                pass
+
+    def _turn(self, touched: Collection[tuple[str, str]] | None) -> None:
+        """Look at the sessions to which something happened. `touched` was written; None: anything may be."""
+        before, self._state = self._state, self._opened.state()
+        rows, now, at = self._state.sessions, self._clock(), time.monotonic()
+        ids = {*self._workers.ended(), *(id for kind, id in touched or () if kind in (INBOUND, OUTBOUND))}
+        self._changed |= ids
+        agents = {id for kind, id in touched or () if kind == KIND_OF_COMMANDS}
+        ids |= rows.keys() if touched is None else self._concerned(before, agents)
+        ids |= {id for id, due in self._due.copy().items() if due <= now}
+        ids |= {id for id, again in self._again.copy().items() if again <= at}
+        for id in ids:
+            self._step(id)
+        self._make_room()
+        if self._next_sweep <= at or before.agents != self._state.agents:
+            for adapter in self._adapters.values():
+                adapter.look()
+        if self._next_sweep <= at:
+            self._sweep()
+
+    def _concerned(self, before: State, agents: Collection[str]) -> set[str]:
+        """The sessions whose rows or agents are not as before, or whose agents are among these."""
+        if not agents and before is self._state:
+            return set()
+        was, now = before.agents, self._state.agents
+        concerned = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)} | set(agents)
+        rows = ((id, row, before.sessions.get(id)) for id, row in self._state.sessions.items())
+        return {id for id, row, old in rows if row.agent in concerned or old is None or old.status != row.status}
+
+    # -- One session -----------------------------------------------------------------------------------------------
+
+    def _step(self, id: str) -> None:
+        """Do what is to be done for a session. Any thread may call it."""
+        self._again.pop(id, None)
+        self._trying("serve", id, partial(self._look_at, id))
+
+    def _trying(self, what: str, id: str, act: Callable[[], None]) -> None:
+        """Do something for a session; what it raises is shown, and tried again later."""
+        try:
+            act()
+        except Exception as error:
+            about = error.message if isinstance(error, CapsuleError) else f"{type(error).__name__}: {error}"
+            if self.broken.get((id, what)) != about:
+                self._log("broken", session=id, what=what, error=about)
+            self.broken[id, what] = about
+            self._again[id] = time.monotonic() + LOOK_S
+        else:
+            if self.broken.pop((id, what), None) is not None:
+                self._log("mended", session=id, what=what)
+
+    def _look_at(self, id: str) -> None:
+        state, now = self._opened.state(), self._clock()
+        row = state.sessions.get(id)
+        self._due.pop(id, None)
+        if row is None:
+            return
+        with self._opened.session(id) as session:
+            inbound, outbound = folds(session)
+            agent = state.agents.get(row.agent)
+            rules: tuple[Rule, ...] = (
+                partial(messages.release, now=now, is_alive=self._engine.is_alive),
+                lambda inbound, _: destinations.of(inbound, state, row),
+            )
+            for rule in rules:
+                while rule(inbound, outbound):
+                    self._opened.tell(session, rule)
+                    inbound, outbound = folds(session)
+            if messages.is_bulky(inbound, outbound):
+                session.compact(now)
+                self._log("compacted", session=id)
+                inbound, outbound = folds(session)
+            if deliveries.due_out(inbound, outbound, now):
+                self._deliverer.drain(id)
+            if row.status == "active" and not self._workers.runs(id):
+                self._wake(id, agent, inbound, outbound, now)
+            times = messages.next_due(inbound, outbound, now), deliveries.next_delivery(inbound, outbound, now)
+            if later := [at for at in times if at is not None and at > now]:
+                self._due[id] = min(later)
+            self._heal(session, inbound, outbound, now)
+
+    def _heal(self, session: Session, inbound: Inbound, outbound: Outbound, now: str) -> None:
+        """End the worker of a session if it counts as dead; look again later, as long as it has work."""
+        for instance in messages.holders(inbound, outbound):
+            is_here = self._workers.runs(session.id)
+            self._again[session.id] = time.monotonic() + (LOOK_S if is_here else _ELSEWHERE_S)
+            reason = messages.fault(inbound, outbound, now, instance=instance, heartbeat=session.heartbeat())
+            if reason and not is_here:  # Its number may be that of another process, in another container.
+                raise StoreBusy(f"its worker, instance {instance}, is to be ended: {reason}", id=session.id, holder="")
+            if reason:
+                self._log("stale", session=session.id, reason=reason)
+                self._workers.end(session.id, kill=True)
+
+    def _wake(self, id: str, agent: AgentGroup | None, inbound: Inbound, outbound: Outbound, now: str) -> None:
+        """Start the worker of a session if it has work, and none has a claim there."""
+        picked = messages.pick(inbound, outbound, now, first=True)
+        if not picked or agent is None or not agent.command or messages.holders(inbound, outbound):
+            return
+        if not self._opened.registry.is_approved(agent):
+            self._log("not-approved", session=id, agent=agent.name)
+        elif wait_s := self._workers.wake(id, agent.name, f"{picked[0].id} {picked[0].tries}"):
+            self._again[id] = time.monotonic() + wait_s
+
+    # -- All sessions ----------------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """End idle workers for those sessions that wait for a place."""
+        for id in self._workers.running():
+            if self._workers.wanted <= 0:
+                return
+            with suppress(CapsuleError), self._opened.session(id) as session:
+                inbound, outbound = folds(session)
+                is_busy = messages.holders(inbound, outbound) or messages.pick(
+                    inbound, outbound, self._clock(), first=True
+                )
+                if not is_busy:
+                    self._workers.end(id)
+
+    def _sweep(self) -> None:
+        """Close questions whose time is over, and note what people read of the sessions."""
+        self._next_sweep, now = time.monotonic() + LOOK_S, self._clock()
+        changed, self._changed = self._changed, set()
+
+        def change(state: State) -> State:
+            rows = [row for id in changed if (row := state.sessions.get(id)) is not None]
+            state = state.put(*(replace(row, worker=self._at_work(row.id), last_active=now) for row in rows))
+            return questions.expired(state, now)[0]
+
+        try:
+            for id, event in questions.expired(self._state, now)[1]:
+                with self._opened.session(id) as session:
+                    self._opened.tell(session, partial(messages.receive, messages=[event]))
+            self._opened.registry.edit(change)
+        except CapsuleError as error:
+            self._log("registry", error=error.message)
+        self._announce("running")
+
+    def _at_work(self, id: str) -> Literal["running", "stopped"]:
+        return "running" if self._workers.runs(id) else "stopped"
+
+    def _announce(self, state: str) -> None:
+        """Tell other processes of this store that this one is its host, and what it can't serve."""
+        broken = {id: about[:200] for (id, _), about in islice(self.broken.items(), 10)}
+        about = {"host": os.getpid(), "since": self._since, "state": state, "broken": broken}
+        self._engine.announce(self._store.instance_id, about)

@@ -1,0 +1,84 @@
+"""The sessions that a host has open, and the registry as it last could be read.
+
+What must stay true: one thread at a time uses a session, as its folds change while they are read; a damaged registry
+stops nothing that runs. What is done with a session is not known here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from capsule.engines.interface import INBOUND
+from capsule.errors import CapsuleError
+from capsule.sessions.registry import Registry, State
+from capsule.sessions.session import Session
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
+    from capsule.sessions.events import Event
+    from capsule.sessions.inbound import Inbound
+    from capsule.sessions.outbound import Outbound
+
+#: Writes a line of the log: the name of the step, and what it was about.
+Log = Callable[..., None]
+#: What the host writes into the inbound file of a session, given both folds.
+Rule = Callable[["Inbound", "Outbound"], "list[Event]"]
+#: What the log does not say of an event: it names messages, and holds no text of them.
+_NOT_LOGGED = frozenset({"event", "role", "content", "timestamp", "value"})
+
+
+class Opened:
+    """The open sessions of a store.
+
+    Args:
+        engine: The engine of the whole store.
+        log: Writes a line of the log.
+
+    Attributes:
+        registry: The registry.
+    """
+
+    def __init__(self, engine: Engine, log: Log) -> None:
+        self.registry = Registry(engine)
+        self._engine = engine
+        self._log = log
+        self._guard = threading.Lock()
+        self._sessions: dict[str, tuple[Session, threading.RLock]] = {}
+        self._state = State()
+
+    @contextmanager
+    def session(self, id: str) -> Iterator[Session]:
+        """A session, for this thread alone while the body runs; its files are made if they are not there."""
+        with self._guard:
+            if id not in self._sessions:
+                is_there = self._engine.exists(INBOUND, id)
+                made = Session(self._engine, id) if is_there else Session.create(self._engine, id, id)
+                self._sessions[id] = made, threading.RLock()
+            session, alone = self._sessions[id]
+        with alone:
+            yield session
+
+    def state(self) -> State:
+        """The registry as it is, or as it was before it was damaged. Cost: an lstat."""
+        try:
+            self._state = self.registry.read()
+        except CapsuleError as error:
+            self._log("registry", error=str(error))
+        return self._state
+
+    def tell(self, session: Session, rule: Rule) -> list[Event]:
+        """Write what a rule says into the inbound file of a session, durably, and into the log."""
+        written = session.tell(rule)
+        for event in written:
+            about = {name: value for name, value in event.items() if name not in _NOT_LOGGED}
+            self._log(event["event"], session=session.id, **about)
+        return written
+
+
+def folds(session: Session) -> tuple[Inbound, Outbound]:
+    """What the two files of a session say; the second is read first, as an ack leaves it after its message."""
+    outbound = session.outbound()
+    return session.inbound(), outbound

@@ -1,0 +1,147 @@
+"""The router: it takes messages from adapters, and puts each into the inbound files of the sessions that it is for.
+
+What must stay true: what was taken is durable; a message that comes again changes nothing. A session whose file can't
+be written is told to the adapter, which brings its messages again, and the others have theirs. Whom a message is for is
+decided by `rules.wirings`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.sessions import events
+from capsule.sessions.events import Event, Route
+from capsule.sessions.host.opened import Log, Opened, folds
+from capsule.sessions.rules import questions, wirings
+from capsule.sessions.rules.messages import receive
+
+if TYPE_CHECKING:
+    from capsule.sessions.adapters.interface import Arrived
+    from capsule.sessions.inbound import Inbound
+    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.registry import Serves, State
+    from capsule.sessions.rules.wirings import Decision
+
+_Items = list[tuple["Arrived", "Decision"]]
+
+
+class Router:
+    """What the adapters of a host give their messages to. See `Receiver`.
+
+    Args:
+        opened: The sessions.
+        clock: Gives the time, as the format writes it.
+        log: Writes a line of the log.
+        told: Called for each session that got messages, with its id.
+    """
+
+    def __init__(self, opened: Opened, clock: Callable[[], str], log: Log, told: Callable[[str], None]) -> None:
+        self._opened = opened
+        self._clock = clock
+        self._log = log
+        self._told = told
+        self._alone = threading.Lock()
+
+    def receive(self, arrived: Sequence[Arrived]) -> None:
+        """See `Receiver.receive`."""
+        by_session: dict[Serves, _Items] = defaultdict(list)
+        errors: list[CapsuleError] = []
+        with self._alone:  # Messages of one place keep their order.
+            state = self._opened.state()
+            for each in arrived:
+                if self._answers(each, state):
+                    continue
+                for decision in wirings.route(each, state, partial(self._engaged, state)):
+                    by_session[decision.serves].append((each, decision))
+            for serves, items in by_session.items():
+                try:
+                    self._take(serves, items)
+                except CapsuleError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _answers(self, arrived: Arrived, state: State) -> bool:
+        """Whether a message answers a question of an agent that it is for. Then the session has the answer."""
+        now = self._clock()
+        if not arrived.reply_to or not state.questions:
+            return False
+        _, event, id = questions.answered(state, arrived, self._delivered, now)
+        if event is None or (arrived.to and state.sessions[id].agent not in arrived.to):
+            return False
+        with self._opened.session(id) as session:  # First: the registry's word alone would be lost with this process.
+            self._opened.tell(session, partial(receive, messages=[event]))
+        self._opened.registry.edit(lambda state: questions.answered(state, arrived, self._delivered, now)[0])
+        self._told(id)
+        return True
+
+    def _delivered(self, id: str, message: str) -> str | None:
+        """The id on its platform of a message that a session sent."""
+        with self._opened.session(id) as session:
+            return folds(session)[0].delivered.get(message)
+
+    def _take(self, serves: Serves, items: _Items) -> None:
+        now, row = self._clock(), self._opened.state().serving.get(serves)
+        is_heard = any(decision.outcome != "ignored" for _, decision in items)
+        if row is None and is_heard:
+            row = self._opened.registry.ensure_session(serves, now)
+        if row is not None:
+            with self._opened.session(row.id) as session:
+                self._opened.tell(session, partial(self._told_by, items))
+        for arrived, decision in items if row is None else ():
+            self._log("ignored", message=arrived.id, agent=decision.agent, reason=decision.reason)
+        if row is not None and is_heard:
+            self._told(row.id)
+
+    def _told_by(self, items: _Items, inbound: Inbound, outbound: Outbound) -> list[Event]:
+        """The events for messages that a session does not have yet."""
+        messages, said, route = list[Event](), list[Event](), inbound.route
+        for arrived, decision in items:
+            came_by = Route(arrived.channel, arrived.place, arrived.thread or decision.serves[3])
+            if decision.outcome != "ignored":
+                message = events.incoming(
+                    id=arrived.id,
+                    content=arrived.text,
+                    kind=arrived.kind,
+                    trigger=decision.outcome,
+                    sender=arrived.sender,
+                    route=came_by,
+                    timestamp=arrived.at or None,
+                    hops=arrived.hops,
+                    attachments=arrived.attachments,
+                    wiring=decision.wiring or None,
+                )
+                try:
+                    new = receive(inbound, outbound, [message])
+                except InvalidInput as error:  # It was changed after it was routed; what the session has stays.
+                    self._log("refused", message=arrived.id, session=inbound.session, error=str(error))
+                    continue
+                if not new:
+                    continue
+                messages.append(message)
+                route = came_by if decision.outcome == "wake" else route
+            said.append(
+                events.routed(
+                    message=arrived.id,
+                    agent=decision.agent,
+                    outcome=decision.outcome,
+                    reason=decision.reason,
+                    wiring=decision.wiring or None,
+                )
+            )
+        if route is not None and route != inbound.route:
+            said.append(events.routing(route=route))
+        return [*receive(inbound, outbound, messages), *said]
+
+    def _engaged(self, state: State, serves: Serves) -> bool:
+        """Whether the session that serves this was woken there before."""
+        row = state.serving.get(serves)
+        if row is None:
+            return False
+        with self._opened.session(row.id) as session:
+            return folds(session)[0].route is not None

@@ -1,0 +1,179 @@
+"""The workers that a host runs: one a session, no more than there are places, ended with the host.
+
+What must stay true: a worker that ends and leaves what it was started for is started again later and later; one that
+got on is started at once. There is no thread but one for each running worker, which waits for its end. Why a session
+needs a worker, and what becomes of what a dead one claimed, is not known here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from capsule.errors import CapsuleError
+
+#: Seconds between two starts for the same piece of work, at most; the first is 1, and each is twice the one before.
+_LONGEST_S = 60.0
+#: Writes a line of the log.
+Log = Callable[..., None]
+
+
+class Running(Protocol):
+    """A worker that runs. `subprocess.Popen` is one."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """Wait for its end; its exit code."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+#: Starts a worker for a session of an agent. Raises OSError, CapsuleError.
+Spawn = Callable[[str, str], Running]
+
+
+def process(words: Sequence[str]) -> Spawn:
+    """Starts workers as processes: these words, then `--agent AGENT --session ID`.
+
+    Each is in a session of its own, so that what the terminal sends to the host is not sent to it.
+    """
+
+    def spawn(session: str, agent: str) -> Running:
+        named = [*words, "--agent", agent, "--session", session]
+        return subprocess.Popen(named, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+
+    return spawn
+
+
+class Supervisor:
+    """The workers of a host. Any thread may call it.
+
+    Args:
+        spawn: Starts a worker.
+        most: How many run at once, at most.
+        log: Writes a line of the log.
+        ring: Called when one has ended.
+    """
+
+    def __init__(self, spawn: Spawn, most: int, log: Log, ring: Callable[[], object]) -> None:
+        self._spawn = spawn
+        self._most = most
+        self._log = log
+        self._ring = ring
+        self._guard = threading.Lock()
+        self._running: dict[str, Running] = {}
+        #: Those that were asked to end.
+        self._ending: set[str] = set()
+        #: The sessions that wait for a place, the first one first.
+        self._waiting: dict[str, None] = {}
+        #: By session: the work that it was started for last, how often in a row, and when not to start it again before.
+        self._starts: dict[str, tuple[str, int, float]] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._ended: SimpleQueue[str] = SimpleQueue()
+        self._closed = False
+
+    def wake(self, session: str, agent: str, work: str) -> float:
+        """Start the worker of a session, unless it runs.
+
+        Args:
+            session: The session.
+            agent: Its agent.
+            work: What it is to do: another text for another piece of work.
+
+        Returns:
+            Seconds after which to ask again; 0: it runs, or `ended` names the session when there is a place.
+
+        Cost: starting a process.
+        """
+        with self._guard:
+            if session in self._running or self._closed:
+                return 0
+            was, count, not_before = self._starts.get(session, ("", 0, 0.0))
+            count = count if was == work else 0
+            if count and (left_s := not_before - time.monotonic()) > 0:
+                return left_s
+            if len(self._running) >= self._most:
+                self._waiting.setdefault(session)
+                return 0
+            pause_s = min(2.0**count, _LONGEST_S)
+            self._starts[session] = work, min(count + 1, 10), time.monotonic() + pause_s
+            try:
+                worker = self._running[session] = self._spawn(session, agent)
+            except (OSError, CapsuleError) as error:
+                self._log("not-started", session=session, agent=agent, error=str(error), again_s=pause_s)
+                return pause_s
+            self._log("started", session=session, agent=agent, pid=worker.pid, message=work.partition(" ")[0])
+            name = f"capsule-worker-{session}"
+            thread = self._threads[session] = threading.Thread(
+                target=self._await_end, args=(session, worker), name=name, daemon=True
+            )
+            thread.start()
+            return 0
+
+    def _await_end(self, session: str, worker: Running) -> None:
+        code = worker.wait()
+        with self._guard:
+            del self._running[session], self._threads[session]
+            self._ending.discard(session)
+            work, count, _ = self._starts[session]
+            self._starts[session] = work, count, time.monotonic() + min(2.0 ** (count - 1), _LONGEST_S)
+        self._log("ended", session=session, pid=worker.pid, code=code)
+        self._ended.put(session)
+        self._ring()
+
+    def ended(self) -> list[str]:
+        """The sessions whose workers ended since the last call, and those that waited and have a place now."""
+        found = []
+        with suppress(Empty):
+            while True:
+                found.append(self._ended.get_nowait())
+        with self._guard:
+            for session in list(self._waiting)[: self._most - len(self._running)]:
+                del self._waiting[session]
+                found.append(session)
+        return found
+
+    def runs(self, session: str) -> bool:
+        """Whether the worker of a session runs."""
+        return session in self._running
+
+    def running(self) -> list[str]:
+        """The sessions whose workers run and were not asked to end."""
+        with self._guard:
+            return [session for session in self._running if session not in self._ending]
+
+    @property
+    def wanted(self) -> int:
+        """How many more places are wanted than there will be when those that were asked to end have ended."""
+        return len(self._waiting) - len(self._ending)
+
+    def end(self, session: str, *, kill: bool = False) -> None:
+        """Ask the worker of a session to end; with `kill`, end it."""
+        with self._guard:
+            worker = self._running.get(session)
+            if worker is not None:
+                self._ending.add(session)
+                with suppress(ProcessLookupError):
+                    worker.kill() if kill else worker.terminate()
+
+    def stop(self, grace_s: float) -> None:
+        """Ask all workers to end, and end those that have not done so after so many seconds."""
+        with self._guard:
+            self._closed = True
+            left = dict(self._running), list(self._threads.values())
+        until = time.monotonic() + grace_s
+        for kill in (False, True):
+            for session in left[0]:
+                self.end(session, kill=kill)
+            for thread in left[1]:
+                thread.join(max(until - time.monotonic(), 0) if not kill else None)

@@ -1,0 +1,130 @@
+"""The host: messages come to workers, and their answers back, whatever else happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from capsule import Store
+from capsule.sessions.command import Ended
+from capsule.sessions.registry import Registry
+from capsule.sessions.session import Session
+from capsule.sessions.worker import Prompt
+from tests.sessions.hosting import group, hosting, said, until
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        store.agents.register("anna")
+        yield store
+
+
+def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> None:
+    group(store, "bot")
+    with hosting(store) as (_, lines):
+        sent = store.messages.send("hello", agent="anna", to="bot")
+        until(lambda: said(store, sent.conversation, "bot"))
+        answer = store.engine.document("conversations", sent.conversation)["history"][1]
+    assert (answer["content"], answer["replyTo"]) == ("you said: hello", sent.message)
+    assert answer["metadata"]["session"]["hops"] == 1
+    steps = [line["step"] for line in lines]
+    assert [step for step in steps if step in ("running", "message", "started")] == ["running", "message", "started"]
+
+
+def test_two_agents_that_answer_each_other_stop_after_the_limit_of_hops(store: Store) -> None:
+    group(store, "bot", maxHops=3)
+    group(store, "robot", maxHops=3)
+    with hosting(store) as (_, lines):
+        sent = store.messages.send("hello", agent="bot", to="robot")
+        until(lambda: any("agents that answered each other" in line.get("reason", "") for line in lines))
+    history = store.engine.document("conversations", sent.conversation)["history"]
+    hops = [entry.get("metadata", {}).get("session", {}).get("hops", 0) for entry in history]
+    assert hops == [0, 1, 2, 3, 4]
+
+
+def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worker_is_told(store: Store) -> None:
+    group(store, "bot")
+    made = store.groups.create("talk", with_=["bot"], agent="anna")
+
+    def leave(prompt: Prompt) -> Ended:
+        store.groups.leave(made.id, agent="bot")
+        return Ended(0, "too late")
+
+    with hosting(store, leave) as (_, lines):
+        store.messages.send("@bot hello", agent="anna", conversation=made.id)
+        line = until(lambda: next((line for line in lines if line["step"] == "undeliverable"), None))
+        inbound = Session(store.engine, line["session"]).inbound()
+    assert list(inbound.undeliverable) == [line["message"]]
+    told = [message for message in inbound.messages.values() if not message.wakes]
+    assert len(told) == 1 and "was not delivered" in told[0].event["content"]
+    assert said(store, made.id, "bot") == []
+
+
+def test_a_damaged_session_is_shown_and_stops_no_other(store: Store) -> None:
+    group(store, "bot")
+    with hosting(store, lambda prompt: Ended(0, "yes")) as (host, _):
+        first = store.messages.send("one", agent="anna", to="bot")
+        until(lambda: said(store, first.conversation, "bot"))
+        broken = next(iter(Registry(store.engine).read().sessions))
+        with store.engine.transaction("outbound", broken) as transaction:
+            transaction.delete()
+        store.agents.register("ben")
+        store.messages.send("two", agent="anna", to="bot")
+        until(lambda: (broken, "serve") in host.broken)
+        other = store.messages.send("three", agent="ben", to="bot")
+        until(lambda: said(store, other.conversation, "bot"))
+        assert said(store, first.conversation, "bot") == ["yes"]
+
+
+def test_sessions_that_wait_for_a_place_get_those_of_idle_workers(store: Store) -> None:
+    group(store, "bot")
+    others = [f"person{number}" for number in range(4)]
+    for other in others:
+        store.agents.register(other)
+    with hosting(store, idle_s=3600, max_workers=2) as (_, _):
+        sent = [store.messages.send("hello", agent=other, to="bot").conversation for other in others]
+        until(lambda: all(said(store, conversation, "bot") for conversation in sent))
+
+
+def test_a_worker_that_ends_without_its_work_is_started_again_later_and_later(store: Store) -> None:
+    group(store, "bot")
+    starts: list[float] = []
+
+    class Ends:
+        pid = 0
+
+        def wait(self) -> int:
+            return 1
+
+        def terminate(self) -> None: ...
+
+        kill = terminate
+
+    def spawn(session: str, agent: str) -> Ends:
+        starts.append(time.monotonic())
+        return Ends()
+
+    with hosting(store, spawn=spawn):
+        store.messages.send("hello", agent="anna", to="bot")
+        until(lambda: len(starts) == 3)
+    first, second = starts[1] - starts[0], starts[2] - starts[1]
+    assert first >= 1 and second >= 2
+
+
+def test_a_second_host_waits_and_goes_on_where_the_first_one_ended(store: Store) -> None:
+    group(store, "bot")
+    with ExitStack() as first_ends:
+        _, first = first_ends.enter_context(hosting(store, max_workers=0))
+        until(lambda: first)
+        with store.beside() as other, hosting(other) as (_, second):
+            sent = store.messages.send("hello", agent="anna", to="bot")
+            until(lambda: any(line["step"] == "message" for line in first))
+            until(lambda: second)
+            assert [line["step"] for line in second] == ["standby"]
+            first_ends.close()
+            until(lambda: said(store, sent.conversation, "bot"))
+    assert [line["step"] for line in first] == ["running", "message", "routed", "routing", "stopped"]

@@ -1,0 +1,130 @@
+"""A host that is killed, at any step: every message is answered, and none twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from tests.processes import ROOT, Child
+from tests.sessions.hosting import group, said, until
+
+WORKER = f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}]
+from capsule import Store
+from capsule.sessions.command import Ended
+from capsule.sessions.worker import Worker
+def answer(prompt):
+    return Ended(0, " ".join(message["content"] for message in prompt.messages))
+with Store.open(sys.argv[1]) as store:
+    Worker(store, sys.argv[3], answer, session=sys.argv[5], idle_s=0.3).run()
+"""
+
+HOST = """
+import signal, threading
+from importlib import import_module
+from capsule.sessions.host.host import Host
+store, words, place, count = Store.open(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+if place:
+    module, kind, name = place.split(":")
+    kind = getattr(import_module(module), kind)
+    real, calls = getattr(kind, name), []
+    def dying(*args, **more):
+        result = real(*args, **more)
+        calls.append(1)
+        if len(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(kind, name, dying)
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop.set())
+say("begins")
+Host(store, worker_words=words).run(stop)
+"""
+
+HOSTS = "capsule.sessions.host"
+#: What the host has just done when it is killed, and the how manieth time.
+PLACES = [
+    ("capsule.sessions.registry:Registry:ensure_session", 1),
+    (f"{HOSTS}.opened:Session:create", 1),
+    (f"{HOSTS}.opened:Opened:tell", 1),
+    (f"{HOSTS}.opened:Opened:tell", 2),
+    (f"{HOSTS}.router:Router:receive", 1),
+    (f"{HOSTS}.supervisor:Supervisor:wake", 1),
+    ("capsule.sessions.adapters.conversations:Conversations:deliver", 1),
+    (f"{HOSTS}.deliverer:Deliverer:_deliver", 1),
+]
+
+
+Hosts = Callable[..., Child]
+
+
+@pytest.fixture
+def host(child: Callable[..., Child], tmp_path: Path) -> Hosts:
+    """Starts a host: as it is, or one that is killed behind the count-th call of a method."""
+
+    def start(place: str = "", count: int = 0) -> Child:
+        started = child(HOST, tmp_path, json.dumps([sys.executable, "-c", WORKER, str(tmp_path)]), place, count)
+        assert started.hear() == "begins"
+        return started
+
+    return start
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        store.agents.register("anna")
+        group(store, "bot")
+        yield store
+
+
+@pytest.mark.slow
+def test_a_host_killed_at_any_step_loses_no_message_and_answers_none_twice(store: Store, host: Hosts) -> None:
+    for number, (place, count) in enumerate(PLACES):
+        store.agents.register(f"person{number}")
+        running = host(place, count)
+        store.messages.send(f"message {number}", agent=f"person{number}", to="bot")
+        assert running.end() == -signal.SIGKILL, place
+    running = host()
+    for number, (place, _) in enumerate(PLACES):
+        conversation = f"direct_bot_person{number}"
+        until(lambda conversation=conversation: said(store, conversation, "bot"))
+        assert said(store, conversation, "bot") == [f"message {number}"], place
+    running.signal(signal.SIGTERM)
+    assert running.end() == 0
+
+
+@pytest.mark.slow
+def test_hosts_and_workers_killed_at_random_answer_every_message_once(store: Store, host: Hosts) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance, texts = random.Random(seed), []
+    for turn in range(8):
+        running = host()
+        for number in range(5):
+            texts.append(f"message {turn}.{number}")
+            store.messages.send(texts[-1], agent="anna", to="bot")
+        time.sleep(chance.uniform(0.05, 1.5))
+        for about in store.engine.instances().values():
+            if "session" in about and chance.random() < 0.5:
+                with suppress(ProcessLookupError):
+                    os.kill(about["pid"], signal.SIGKILL)
+        running.kill()
+    running = host()
+    until(lambda: len(" ".join(said(store, "direct_anna_bot", "bot")).split("message ")) == len(texts) + 1)
+    answers = " ".join(said(store, "direct_anna_bot", "bot"))
+    assert [answers.count(text) for text in texts] == [1] * len(texts)
+    running.signal(signal.SIGTERM)
+    assert running.end() == 0
