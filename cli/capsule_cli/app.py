@@ -39,7 +39,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("branches", "switch, regenerate", "Choose a branch, or put another answer beside."),
         ("branches", "fork, trim", "Copy a branch out, or remove all but one."),
         ("summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
-        ("context", "context, servers", "Attach a snapshot of a project; switch MCP servers."),
+        ("context", "context, servers", "Attach a project as context; switch servers."),
     ),
     "Talk to each other": (
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
@@ -55,7 +55,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("mcp.server", "mcp, tokens", "Serve the store to AI agents, and admit them."),
     ),
     "Look after the store": (
-        ("transfer", "import, export", "Bring in conversations of other programs, or out."),
+        ("transfer", "import, export", "Bring in what other programs keep, or out."),
         ("maintenance", "init, demo", "Make a store, or one that shows the main job."),
         ("messaging.config", "config", "Apply what files say of channels and agents."),
         ("maintenance", "doctor", "Examine every file, and mend what can be mended."),
