@@ -191,12 +191,21 @@ def imported_conversation_id(format: str, source: str) -> str:
         format: The name of the format.
         source: The id that the conversation has there.
     """
-    return str(uuid.uuid5(_SOURCES, "\0".join((format, source))))
+    return _uuid5(_SOURCES, "\0".join((format, source)))
 
 
 def imported_message_id(conversation: str, source: str) -> str:
     """The id of the message of a conversation that has this id in another program: the same in every store."""
-    return str(uuid.uuid5(_SOURCES, "\0".join((conversation, source, ""))))  # No other name has two of them.
+    return _uuid5(_SOURCES, "\0".join((conversation, source, "")))  # No other name has two of them.
+
+
+def _uuid5(namespace: uuid.UUID, name: str) -> str:
+    """As `uuid.uuid5`, in a tenth of the time: an import makes many."""
+    from hashlib import sha1
+
+    text = sha1(namespace.bytes + name.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(text[16], 16) & 3]
+    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:32]}"
 
 
 def named_instance_id(user: str, host: str, name: str) -> str:

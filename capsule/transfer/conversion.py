@@ -18,13 +18,14 @@ from typing import Any
 import orjson
 
 from capsule.errors import InvalidInput
-from capsule.format import new
-from capsule.format.canonical import in_order, order_message
-from capsule.format.fields import MODES, TYPES, names
+from capsule.format import codec, new
+from capsule.format.canonical import in_order
+from capsule.format.fields import MODES, ROLES, TYPES, names
 from capsule.format.message import check_message
 from capsule.format.text.titles import check_title, title_by_rule, title_from
 from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id, is_id
+from capsule.timestamps import is_canonical
 from capsule.transfer.branches import ordered
 from capsule.transfer.interface import Draft, Fields, Source, moment
 from capsule.transfer.values import MOST
@@ -36,6 +37,8 @@ Keep = Callable[[bytes | Source], tuple[str, int]]
 #: The bytes of a stored attachment; None: it is not there.
 Load = Callable[[str], bytes | None]
 IMPORTED, SOURCE = "imported", "source"
+_TEXTS = frozenset({"role", "content", "model", "reasoning", "toolCallId"})
+_LISTS = frozenset({"toolCalls", "attachments"})
 #: The references of a message to others.
 _LINKS = ("replyTo", "thread")
 #: The conversations that a head names.
@@ -68,6 +71,15 @@ def digests_of_head(document: Document) -> dict[str, str]:
     if document.get("context", new.empty_context()) != new.empty_context():
         said["context"] = document["context"]
     return {name: digest_of(value) for name, value in {"title": document["title"], **said}.items()}
+
+
+def digest_of_document(document: Document) -> str:
+    """The digest of a conversation as an import brings it."""
+    said: list[Any] = [document["title"], document["metadata"], document["context"]]
+    if IMPORTED not in document["metadata"]:
+        return digest_of([*said, document["history"]])
+    marks = [[entry["id"], entry.get("parent"), entry["metadata"][IMPORTED]["digest"]] for entry in document["history"]]
+    return digest_of([*said, marks])
 
 
 def source_id(draft: Draft) -> str:
@@ -133,7 +145,7 @@ def document_of(
         elif parent is None and before is not None:
             entry["parent"] = None
         entry |= {name: ids.get(entry[name], entry[name]) for name in _LINKS if name in entry}
-        history.append(order_message(entry))
+        history.append(entry)
         before = entry["id"]
     return _with_head(draft, format, stamp, id, ids, history, is_own=is_own)
 
@@ -145,20 +157,36 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int) -> Fields:
         return links
     said = {name: value for name, value in entry.items() if name not in links}
     for name in ("timestamp", "editedAt"):
-        if said.get(name) is not None and (time := moment(said[name])) != said[name]:
-            said |= {name: time}
-            if time is None:
+        if (given := said.get(name)) is not None and not (type(given) is str and is_canonical(given)):
+            said[name] = moment(given)
+            if said[name] is None:
                 tell(f"a {name} that is no time is left out")
     try:
         if "attachments" in said:
             said["attachments"] = [_stored(attached, keep) for attached in said["attachments"]]
-        checked = check_message(said)
-        if len(orjson.dumps(checked, option=orjson.OPT_INDENT_2)) > 0.9 * most:
+        checked = said if _is_plain(said) else check_message(said)
+        if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
             raise InvalidInput(f"it is larger than {most:,} bytes")
+        orjson.dumps(checked)
         return checked | links
     except (InvalidInput, TypeError) as error:
         tell(f"a message can't be accepted: {error}"[:300])
         return links
+
+
+def _is_plain(said: Fields) -> bool:
+    """Whether a message has a few well-known fields of the right types, as nearly all have: `check_message` agrees."""
+    for name, value in said.items():
+        kind = type(value)
+        if name in _TEXTS:
+            if kind is not str:
+                return False
+        elif name in _LISTS:
+            if kind is not list or not all(type(item) is dict for item in value):
+                return False
+        elif (name != "metadata" or kind is not dict) and (name != "timestamp" or value is None):
+            return False
+    return said["role"] in ROLES and "content" in said
 
 
 def _stored(attached: Fields, keep: Keep) -> Fields:

@@ -8,10 +8,11 @@ What is remembered of imports (`memory`) is derived: without it they only take l
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
@@ -26,9 +27,9 @@ from capsule.errors import (
 )
 from capsule.format import codec
 from capsule.store.change import REMOVED
-from capsule.store.creation import write_new
+from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
-from capsule.transfer.conversion import digest_of, document_of, source_id
+from capsule.transfer.conversion import digest_of_document, document_of, source_id
 from capsule.transfer.interface import Draft, Format, Source, read_bytes
 from capsule.transfer.memory import Memory
 from capsule.transfer.reading import drafts_of, format_of
@@ -45,6 +46,10 @@ Progress = Callable[[int, int, "Report"], None]
 STATES = ("imported", "updated", "unchanged", "skipped")
 #: The largest attachment that is stored, in bytes.
 _LARGEST_FILE = 1 << 28
+#: So many new conversations are written at once.
+_AT_ONCE = 8
+#: Errors of one conversation, which the others do not share.
+_TOLD = (InvalidInput, InvalidDocument, Locked, LockLost, StoreBusy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,17 @@ class Import:
         return run.report
 
 
+@dataclass(slots=True)
+class _Pending:
+    """What a draft became, and the write that is under way."""
+
+    document: Document
+    digest: str
+    taken: Taken
+    tell: Callable[[str], None]
+    write: Future[Any] | None = None
+
+
 class _Run:
     """One import."""
 
@@ -164,12 +180,19 @@ class _Run:
         self._is_dry_run = is_dry_run
         self._memory = Memory(store.engine)
         self._stamp = timestamps.now()
+        #: New conversations are written while the next ones are read: most of a write is waiting for the disk.
+        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        self._pending: deque[_Pending] = deque()
         self._trashed: set[str] | None = None
         self._removed: dict[str, list[Any]] | None = None
 
     def finish(self) -> None:
-        if not self._is_dry_run:
-            self._memory.save()
+        try:
+            self._settle(0)
+        finally:
+            self._pool.shutdown()
+            if not self._is_dry_run:
+                self._memory.save()
 
     def take(self, files: list[File], progress: Progress) -> None:
         total, done = sum(file.size for file in files), 0
@@ -184,12 +207,12 @@ class _Run:
         report, only = self.report, self._only.name if self._only else ""
         digest = f"{only}:{_digest(file)}"
         before = self._memory.file(digest)
-        if before is not None and all(self._store.engine.exists(KIND, row[0]) for row in before):
-            for id, title, count, name, source, inside in before:
+        if before is not None and self._is_as(file, before):
+            for id, title, count, name, source, inside in before["rows"]:
                 report.conversations.append(Taken(id, title, count, name, source, file.name + inside, "unchanged"))
             return
         problems, first = report.problems.count, len(report.conversations)
-        is_alone, is_known = True, False
+        is_known, asked = False, set[str]()
         for part in opened(file):
             format = format_of(part, self._only)
             if format is None:
@@ -198,15 +221,24 @@ class _Run:
                 is_known = True
                 for _ in self._drafts(part, format):
                     yield part
-            is_alone = is_alone and part.is_alone
+            is_known = is_known and part.asked is not None
+            asked |= part.asked or set()
+        self._settle(0)
         taken = report.conversations[first:]
-        is_settled = report.problems.count == problems and all(one.state != "skipped" for one in taken)
-        if is_known and is_alone and is_settled:
+        if is_known and report.problems.count == problems and all(one.state != "skipped" for one in taken):
             rows = [
                 (one.id, one.title, one.messages, one.format, one.source, one.path.removeprefix(file.name))
                 for one in taken
             ]
-            self._memory.keep_file(digest, rows)
+            near = {"patterns": sorted(asked), "digest": file.digest_of_near(asked)} if asked else None
+            self._memory.keep_file(digest, {"rows": rows, "near": near})
+
+    def _is_as(self, file: File, before: dict[str, Any]) -> bool:
+        """Whether a file, those it was read with, and what was made of it are as they were."""
+        near = before["near"]
+        if near is not None and near["digest"] != file.digest_of_near(near["patterns"]):
+            return False
+        return all(self._store.engine.exists(KIND, row[0]) for row in before["rows"])
 
     def _drafts(self, file: File, format: Format) -> Iterator[None]:
         nameless: Counter[str] = Counter()
@@ -223,58 +255,70 @@ class _Run:
         def tell(what: str) -> None:
             file.tell(what, draft.line)
 
-        def add(document: Document, state: str) -> None:
-            title, count = document["title"], len(document["history"])
-            self.report.conversations.append(
-                Taken(document["id"], title, count, format.name, source_id(draft), file.name, state)
-            )
+        def put(suffix: str) -> tuple[str, bool]:
+            limit = self._store.settings.message_bytes
+            document = document_of(draft, format.name, self._stamp, tell, self._keep, suffix, limit)
+            digest, count = digest_of_document(document), len(document["history"])
+            new = Taken(document["id"], document["title"], count, format.name, source_id(draft), file.name, "imported")
+            return digest, self._put(_Pending(document, digest, new, tell))
 
         try:
-            document = self._document(draft, format, tell, suffix)
-            digest = digest_of([document["title"], document["metadata"], document["context"], document["history"]])
-            state, is_conflict = self._put(document, digest)
-            add(document, state)
+            digest, is_conflict = put(suffix)
             if is_conflict and self._on_conflict == "copy":
-                document = self._document(draft, format, tell, f"{suffix}#copy-{digest}")
-                add(document, self._put(document, digest)[0])
-        except (InvalidInput, InvalidDocument, Locked, LockLost, StoreBusy) as error:
+                put(f"{suffix}#copy-{digest}")
+        except _TOLD as error:
             tell(error.message)
 
-    def _document(self, draft: Draft, format: Format, tell: Callable[[str], None], suffix: str) -> Document:
-        limit = self._store.settings.message_bytes
-        return document_of(draft, format.name, self._stamp, tell, self._keep, suffix, limit)
-
-    def _put(self, document: Document, digest: str) -> tuple[str, bool]:
-        """Write what a draft became; its state, and whether both sides changed the same."""
-        id, engine = document["id"], self._store.engine
+    def _put(self, new: _Pending) -> bool:
+        """Write what a draft became, and note its state; whether both sides changed the same."""
+        id, engine = new.taken.id, self._store.engine
+        if any(pending.taken.id == id for pending in self._pending):
+            self._settle(0)
         if not engine.exists(KIND, id):
             if id in self._in_trash():
-                return "skipped", False
+                self._note(new, "skipped")
+                return False
+            self._note(new, "imported")
             if not self._is_dry_run:
-                write_new(self._store, document)
-                self._memory.keep_conversation(id, digest)
-            return "imported", False
-        if self._memory.conversation(id) == digest:
-            return "unchanged", False
-        present = self._store.document(id)
-        removed = self._removed_from(id)
-        theirs = self._on_conflict == "update"
-        change = revised(present, document, removed, theirs=theirs)
-        is_open = bool(change.conflicts) and not theirs
+                self._settle(_AT_ONCE - 1)
+                new.write = self._pool.submit(write_new, self._store, new.document, has_checked_messages=True)
+                self._pending.append(new)
+            return False
+        if self._memory.conversation(id) == new.digest:
+            self._note(new, "unchanged")
+            return False
+        present, removed, theirs = self._store.document(id), self._removed_from(id), self._on_conflict == "update"
+
+        def change(now: Document) -> Document:
+            return revised(now, new.document, removed, theirs=theirs).document
+
+        found = revised(present, new.document, removed, theirs=theirs)
+        is_changed, is_open = found.document is not present, bool(found.conflicts) and not theirs
         if not self._is_dry_run:
-            if change.document is not present:
-                self._store._change(
-                    id,
-                    lambda conversation: conversation.rewrite(
-                        lambda now: revised(now, document, removed, theirs=theirs).document,
-                        reason="edited",
-                    ),
-                )
+            if is_changed:
+                self._store._change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
             if not is_open:
-                self._memory.keep_conversation(id, digest)
-        if change.document is not present:
-            return "updated", is_open
-        return ("skipped" if is_open else "unchanged"), is_open
+                self._memory.keep_conversation(id, new.digest)
+        self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")
+        return is_open
+
+    def _note(self, new: _Pending, state: str) -> None:
+        self.report.conversations.append(replace(new.taken, state=state))
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most so many writes are under way."""
+        while len(self._pending) > most:
+            new = self._pending.popleft()
+            assert new.write is not None
+            try:
+                new.write.result()
+                self._memory.keep_conversation(new.taken.id, new.digest)
+            except _TOLD as error:
+                self.report.conversations.remove(new.taken)
+                if isinstance(error, TakenId):  # Another process was quicker.
+                    self._put(new)
+                else:
+                    new.tell(error.message)
 
     def _in_trash(self) -> set[str]:
         if self._trashed is None:

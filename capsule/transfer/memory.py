@@ -6,7 +6,6 @@ conversation. What another version of Capsule remembered does not count, as it m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -35,18 +34,18 @@ class Memory:
                 found = orjson.loads(engine.read(_KIND, _ID))
         if found.get("version") != capsule.__version__:
             found = {}
-        self._files: dict[str, list[list[Any]]] = found.get("files", {})
+        self._files: dict[str, dict[str, Any]] = found.get("files", {})
         self._conversations: dict[str, str] = found.get("conversations", {})
         self._is_changed = False
 
-    def file(self, digest: str) -> list[list[Any]] | None:
+    def file(self, digest: str) -> dict[str, Any] | None:
         """What was made of a file with this digest; None: it is new."""
         return self._files.get(digest)
 
-    def keep_file(self, digest: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Remember what was made of a file."""
+    def keep_file(self, digest: str, made: dict[str, Any]) -> None:
+        """Remember what was made of a file, as JSON."""
         self._files.pop(digest, None)
-        self._files[digest] = [list(row) for row in rows]
+        self._files[digest] = made
         self._is_changed = True
 
     def conversation(self, id: str) -> str | None:

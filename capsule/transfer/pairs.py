@@ -18,31 +18,47 @@ Fields = dict[str, Any]
 OWN = "capsule"
 #: The keys of a difference: of fields that are to be left out, and of the items of a list by their places.
 _ABSENT, _ITEMS = "$absent", "$items"
+_MISSING: Any = object()
 
 
 def difference(wanted: Fields, built: Fields) -> Fields:
     """What `applied` needs to make `wanted` of `built`; empty if they are the same. JSON, if both are."""
     rest: Fields = {}
     for key, value in wanted.items():
-        if key not in built:
+        other = built.get(key, _MISSING)
+        if other is value:  # As most are: a pair hands texts on.
+            continue
+        kind = type(value)
+        if kind is str:
+            if value != other:
+                rest[key] = value
+        elif other is _MISSING:
             rest[key] = value
-        elif (found := _unlike(value, built[key])) is not None:
+        elif kind is dict and type(other) is dict:
+            if below := difference(value, other):
+                rest[key] = below
+        elif (found := _unlike(value, other)) is not None:
             rest[key] = found[0]
-    if absent := [key for key in built if key not in wanted]:
-        rest[_ABSENT] = absent
+    if not built.keys() <= wanted.keys():
+        rest[_ABSENT] = [key for key in built if key not in wanted]
     return rest
 
 
 def _unlike(wanted: Any, built: Any) -> tuple[Any] | None:
-    """The difference of two values; None: they are the same."""
-    if isinstance(wanted, dict) and isinstance(built, dict):
+    """The difference of two values; None: they are the same, and of the same types."""
+    kind = type(wanted)
+    if kind is not type(built):
+        return (wanted,)
+    if kind is dict:
         rest = difference(wanted, built)
         return (rest,) if rest else None
-    if isinstance(wanted, list) and isinstance(built, list) and len(wanted) == len(built):
-        found = {str(n): _unlike(*both) for n, both in enumerate(zip(wanted, built, strict=True))}
-        items = {n: unlike[0] for n, unlike in found.items() if unlike is not None}
+    if kind is list and len(wanted) == len(built):
+        items = {}
+        for n, (item, other) in enumerate(zip(wanted, built, strict=True)):
+            if item is not other and (unlike := _unlike(item, other)) is not None:
+                items[str(n)] = unlike[0]
         return ({_ITEMS: items},) if items else None
-    return None if type(wanted) is type(built) and wanted == built else (wanted,)
+    return None if wanted == built else (wanted,)
 
 
 def applied(built: Fields, rest: Fields) -> Fields:

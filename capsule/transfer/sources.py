@@ -12,11 +12,12 @@ import sqlite3
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import IO, BinaryIO
@@ -77,7 +78,7 @@ class File:
         problems: Takes what is damaged.
         path: The file on disk; None: it is elsewhere.
         at: How many bytes were read in chunks.
-        is_alone: Whether nothing beside its own bytes was asked for.
+        asked: The patterns of other files on disk that were asked for; None: what was asked for can't be said.
         found: Finds the files that match a pattern, relative to the folder of this one.
     """
 
@@ -88,7 +89,7 @@ class File:
     path: Path | None = None
     found: Callable[[str], Iterator[File]] = lambda path: iter(())
     at: int = 0
-    is_alone: bool = True
+    asked: set[str] | None = field(default_factory=set)
 
     def tell(self, what: str, line: int | None = None) -> None:
         """As `Source.tell`."""
@@ -96,7 +97,8 @@ class File:
 
     def near(self, path: str) -> Iterator[File]:
         """As `Source.near`."""
-        self.is_alone = False
+        if self.path is not None and self.asked is not None:
+            self.asked.add(path)
         if ".." in PurePosixPath(path.lstrip("./")).parts or path.startswith("/") or "\0" in path:
             return iter(())
         return self.found(path)
@@ -111,6 +113,15 @@ class File:
                     yield chunk
         except _DAMAGED as error:
             self.tell(f"can't be read to its end: {error}")
+
+    def digest_of_near(self, patterns: Iterable[str]) -> str:
+        """The digest of the names, sizes and times of the files that match patterns."""
+        digest = blake2b(digest_size=16)
+        for pattern in sorted(patterns):
+            for other in self.found(pattern):
+                assert other.path is not None
+                digest.update(f"{pattern}\0{other.name}\0{other.size}\0{other.path.stat().st_mtime_ns}\0".encode())
+        return digest.hexdigest()
 
     @cached_property
     def head(self) -> bytes:
@@ -137,7 +148,7 @@ class File:
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
         """As `Source.database`. Raises sqlite3.Error."""
-        self.is_alone = False  # Its log is beside it.
+        self.asked = None  # Its log is beside it, and changes under one's hands.
         if self.path is not None:
             with closing(_connected(self.path)) as database:
                 yield database

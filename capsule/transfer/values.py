@@ -22,7 +22,7 @@ Record = tuple[int, dict[str, Any]]
 #: Takes what is wrong, and the line.
 Tell = Callable[[str, int | None], None]
 
-_decoder = json.JSONDecoder(strict=False)
+_decoder = json.JSONDecoder(strict=False, parse_constant=lambda name: None)  # NaN has no place in JSON.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]', re.DOTALL)
 _GAP = re.compile(r"[\s,\0\ufeff]*")
 _LONE = re.compile(r"[\ud800-\udfff]")
