@@ -223,7 +223,7 @@ class Inbound:
         for id in event["messages"]:
             self.ended.setdefault(id, "failed")
             message = self.messages.get(id)
-            route = message.route if message and message.wakes else None
+            route = message.route if message else None
             if message and route and route not in routes:
                 routes.add(route)
                 notice = reply_id(self.session, id, f"failed {message.tries}")

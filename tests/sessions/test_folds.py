@@ -79,6 +79,18 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     assert status(files.inbound, files.outbound, "context-1899") == "cancelled"
 
 
+def test_what_was_delivered_stays_so_while_the_other_file_still_has_it() -> None:
+    files = Files()
+    files.say(*send(files.inbound, files.outbound, [outgoing(id=f"o{at}") for at in range(WINDOW + 10)]))
+    *most, last = due_out(files.inbound, files.outbound, files.now)
+    for message in most:
+        files.tell(*after_attempt(files.inbound, files.outbound, message, files.now, platform_id="p"))
+    files.in_events = files.stamped(files.inbound.compacted(files.outbound, files.now))
+    assert len(files.in_events[0]["delivered"]) == WINDOW
+    again = fold(Inbound("s1"), files.in_events)
+    assert due_out(again, fold(Outbound("s1"), files.out_events), files.now) == [last]
+
+
 def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() -> None:
     files = Files()
     odd: list[dict[str, Any]] = [

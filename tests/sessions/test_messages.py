@@ -17,6 +17,7 @@ from capsule.sessions.rules.messages import (
     pick,
     receive,
     release,
+    retried,
     stale,
     status,
 )
@@ -308,6 +309,44 @@ def test_a_second_try_has_the_same_batch_alone_and_the_same_name_for_its_replies
     assert files.claim("w2") == ["m1", "m4"]
     assert files.claim("w2") == ["m3"]
     assert files.out_events[-1]["batch"] == "m2"
+
+
+def test_what_accumulated_comes_with_another_message_when_the_one_it_came_with_is_cancelled() -> None:
+    files = Files()
+    files.arrive(chat("a1", trigger="accumulate"), chat("m1"))
+    assert files.claim("w1") == ["a1", "m1"]
+    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead), cancelled(messages=["m1"]))
+    files.pass_time(5)
+    assert files.claim("w2") == []
+    files.arrive(chat("m2"))
+    assert files.claim("w2") == ["a1", "m2"]
+    assert files.out_events[-1]["batch"] == "m2"
+
+
+@pytest.mark.parametrize("by", ["worker", "host"])
+def test_a_person_may_have_a_failed_message_tried_again_and_its_sender_hears_only_of_the_last_failure(by: str) -> None:
+    files = Files()
+    files.arrive(chat("m1"), chat("m2"))
+    with pytest.raises(InvalidInput):
+        retried(files.inbound, files.outbound, files.claim(), files.now)
+    if by == "worker":
+        files.finish(["m1", "m2"], "failed")
+        files.tell(*release(files.inbound, files.outbound, files.now, is_alive=alive))
+    else:
+        files.tell(failed(messages=["m1", "m2"], reason="by hand"))
+    files.tell(*retried(files.inbound, files.outbound, ["m1"], files.now))
+    files.arrive(chat("m3"))
+    files.compact()
+    assert files.claim() == ["m1"]
+    assert files.inbound.notices == {}
+    assert files.finish(["m1"])
+    assert [status(files.inbound, files.outbound, id) for id in ("m1", "m2", "m3")] == [
+        "completed",
+        "failed",
+        "pending",
+    ]
+    with pytest.raises(InvalidInput):
+        retried(files.inbound, files.outbound, ["m1"], files.now)
 
 
 def test_a_clock_that_goes_back_does_not_hold_up_a_retry_but_does_a_plan() -> None:
