@@ -77,6 +77,19 @@ _MESSAGING = """\
   wait and nobody listens for them. When a server over stdin and stdout ends, the `CLAUDE.md` of the agent's folder says
   what it has not read.
 """
+_SESSION = """\
+## Tools of a session
+
+`capsule mcp --tools session` offers these tools instead, for the agent that `capsule worker` runs.
+
+- **Which session it is** says the environment: `CAPSULE_AGENT`, `CAPSULE_SESSION` and `CAPSULE_MESSAGE`, as a worker
+  gives them to its command. No argument says it.
+- **The answer is not sent by a tool.** It is what the command prints. With these tools the agent says what comes before
+  that, or goes elsewhere, and only to destinations that its owner named.
+- **A try that is repeated sends nothing twice.** The second try of the same messages is told what the first one sent
+  under the same number.
+- **A message goes out within moments.** It is noted durably when the tool answers, and the host delivers it.
+"""
 _SUBSCRIPTIONS = """\
 ## Subscriptions
 
@@ -89,8 +102,9 @@ gets another title. The server follows the store only while a client is subscrib
 
 def text() -> str:
     """The page."""
-    server = build(NO_STORE, version="", tools="all")
+    server, of_session = build(NO_STORE, version="", tools="all"), build(NO_STORE, version="", tools="session")
     server.ready()
+    of_session.ready()
 
     async def listed() -> tuple[list[Tool], list[Resource], list[ResourceTemplate], list[Prompt]]:
         tools = await server.list_tools()
@@ -102,10 +116,12 @@ def text() -> str:
         "What the server tells a client's model, of the tools that it offers:\n",
         f"> {INSTRUCTIONS['conversations']}\n",
         f"> {INSTRUCTIONS['messaging']}\n",
+        f"> {INSTRUCTIONS['session']}\n",
     ]
     messaging = {tool.__name__ for tool, _ in TOOLS["messaging"]}
     parts += ["## Tools of conversations\n", *(_tool(tool) for tool in tools if tool.name not in messaging)]
     parts += [_MESSAGING, *(_tool(tool) for tool in tools if tool.name in messaging)]
+    parts += [_SESSION, *map(_tool, asyncio.run(of_session.list_tools()))]
     parts += ["## Resources\n", _table(("address", "what"), [*map(_resource, resources), *map(_template, templates)])]
     parts += ["The server completes ids, titles, tags and kinds.\n", _SUBSCRIPTIONS, "## Prompts\n"]
     parts.append(_table(("prompt", "what", "arguments"), [_prompt(prompt) for prompt in prompts]))

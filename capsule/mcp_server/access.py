@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp_types import ToolAnnotations
 
 #: Which tools a server offers.
-Toolset = Literal["conversations", "messaging", "all"]
+Toolset = Literal["conversations", "messaging", "all", "session"]
 Scope = Literal["read", "write", "admin"]
 #: From the narrowest to the widest; each holds those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
+    from capsule.sessions.toolkit import Toolkit
     from capsule.store.store import Store
 
 
@@ -24,13 +25,18 @@ class Stores:
     Args:
         store: The store. It stays the caller's to close.
         access: What the client may do, and as whom.
+        toolkit: What the agent of a worker can do in its session.
     """
 
-    def __init__(self, store: Store, access: Access | None = None) -> None:
+    #: Over HTTP there is none: a token says who a client is, and not in which session.
+    toolkit: Toolkit | None = None
+
+    def __init__(self, store: Store, access: Access | None = None, toolkit: Toolkit | None = None) -> None:
         self._main = store
         store.remember_own()
         self._access = access or Access()
         self._reader = Reader(store)
+        self.toolkit = toolkit
 
     def acting(self) -> list[Store]:
         """The stores that act for an agent now."""

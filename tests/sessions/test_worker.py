@@ -126,6 +126,14 @@ def test_a_worker_that_is_stopped_gives_its_batch_back_and_one_that_died_has_it_
     assert worked(store, lambda prompt: "too early") == []
 
 
+def test_a_command_that_may_take_longer_than_usual_tells_the_host(store: Store, session: Session) -> None:
+    told(session, "m1")
+    limits = []
+    worked(store, lambda prompt: limits.append(session.outbound().tool) or "", limit_s=7200)
+    assert [tool and tool.limit_s for tool in (*limits, session.outbound().tool)] == [7200, None]
+    assert session.heartbeat() is not None
+
+
 def test_what_is_cancelled_while_the_command_runs_is_not_answered(store: Store, session: Session) -> None:
     told(session, "m1")
 

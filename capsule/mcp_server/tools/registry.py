@@ -1,8 +1,8 @@
 """The tools of a store: which there are, in which sets, and what a client is told of each.
 
 What must stay true: all that a client sends its model of the set of conversations (names, descriptions, schemas) is
-under 3,500 tokens, at most thirteen tools, and of the set of messaging under 3,000; a test measures it. Hence the
-schemas say only what a model needs: no titles, no nulls, and a part stands where it is used.
+under 3,500 tokens, at most thirteen tools, of the set of messaging under 3,000, and of a session under 2,000; a test
+measures it. Hence the schemas say only what a model needs: no titles, no nulls, and a part stands where it is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from mcp_types import ToolAnnotations
 
 from capsule.mcp_server.access import Toolset
-from capsule.mcp_server.tools import agents, branches, channels, messaging, reading, writing
+from capsule.mcp_server.tools import agents, branches, channels, messaging, reading, sessions, writing
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What isn't said is false: that a tool only reads, and that it does the same when called twice.
@@ -51,10 +51,19 @@ _MESSAGING: Tools = (
     (channels.manage_group, _ADDS),
     (channels.notes, _ADDS),
 )
+_SESSION: Tools = (
+    (sessions.send_message, _ADDS),
+    (sessions.send_file, _ADDS),
+    (sessions.edit_message, _REPLACES),
+    (sessions.add_reaction, _ADDS),
+    (sessions.ask_question, _ADDS),
+    (sessions.schedule, _ADDS),
+)
 TOOLS: dict[Toolset, Tools] = {
     "conversations": _CONVERSATIONS,
     "messaging": _MESSAGING,
     "all": (*_CONVERSATIONS, *_MESSAGING),
+    "session": _SESSION,
 }
 
 

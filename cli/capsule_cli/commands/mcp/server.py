@@ -21,7 +21,8 @@ from capsule_cli.shared.output import say, to_stderr
 
 group = typer.Typer(subcommand_metavar="[COMMAND]")
 #: Also an option of `mcp install`.
-TOOLS: Toolset = option("--tools SET", "Offer these tools: conversations, messaging, or all of them.", "conversations")
+_TOOLS = "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
+TOOLS: Toolset = option("--tools SET", _TOOLS, "conversations")
 
 
 @group.callback(invoke_without_command=True)
@@ -41,7 +42,8 @@ def mcp(
     """Serve the store to AI agents by the Model Context Protocol, until the client leaves or SIGTERM comes.
 
     Over stdin and stdout the client is the agent of --as, else of CAPSULE_AGENT, and its messages are from this agent.
-    With the tools of messaging, it is else the agent of the current directory, and the agent is registered.
+    With the tools of messaging, it is else the agent of the current directory, and the agent is registered. With the
+    tools of a session, the environment says which session it is, as `capsule worker` gives it to its command.
     """
     if ctx.invoked_subcommand is not None:
         given = http is not None or allow_host or read_only or tools != "conversations"
@@ -54,6 +56,7 @@ def mcp(
         refuse(allow_host, "is for --http: over stdin and stdout the client is who started the server", "--allow-host")
         _over_stdio(read_only, tools)
     else:
+        refuse(tools == "session", "a session has one agent, which starts its own server: without --http", "--tools")
         refuse(asked.as_ is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
         _over_http(http, read_only, tools, tuple(allow_host or ()))
 
@@ -69,13 +72,16 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
     stdin, stdout = own_streams()
-    if tools != "conversations":
+    session, has_messaging = os.environ.get("CAPSULE_SESSION", ""), tools in ("messaging", "all")
+    if tools == "session" and not (session and name):
+        raise usage("CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker`", "--tools")
+    if has_messaging:
         with Store.open(asked.store, keep_locks=False) as owners:
             agents = owners.agents
             is_told = name is not None and "@" in name  # Of which project: it is there already.
             name = agents.identity(str(name)) if is_told else agents.register(name, project=os.getcwd()).id
     store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=here())
-    if tools != "conversations":
+    if has_messaging:
         store.agents.serve()
     _log_to_stderr()
     from capsule.mcp_server.access import Access
@@ -83,8 +89,13 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     from capsule.mcp_server.stores import Stores
     from capsule.mcp_server.transport import stdio
 
+    toolkit = None
+    if tools == "session":
+        from capsule.sessions.toolkit import Toolkit
+
+        toolkit = Toolkit(store, session, os.environ.get("CAPSULE_MESSAGE", ""), here())
     access = Access(store.agent, "read" if read_only else "admin")
-    server = build(Stores(store, access), version=__version__, tools=tools)
+    server = build(Stores(store, access, toolkit), version=__version__, tools=tools)
     _look_for_garbage()
     stdio.serve(server, store, stdin, stdout)
 

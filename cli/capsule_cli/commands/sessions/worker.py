@@ -16,7 +16,7 @@ def worker(
     command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
     agent: str = option("--agent NAME", "Answer for this agent; it is set up if need be.", ...),
     session: str | None = option("--session ID", "Serve this session only. Else: all those of the agent, in turn."),
-    idle: str | None = option("--idle TIME", "End after so long without work, as 10m. Else: go on."),
+    idle: str | None = option("--idle TIME", "End after so long without work. With --session: 10m, else never."),
     limit: str | None = option("--limit TIME", "Stop the command after so long. Else: 30m."),
 ) -> None:
     """Answer the messages of an agent by a command, until SIGTERM comes.

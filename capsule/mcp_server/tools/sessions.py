@@ -1,0 +1,167 @@
+"""The tools of an agent that a worker runs: what it does in its session besides answering.
+
+What must stay true: which session and which messages a call is about is how the server was started, and never an
+argument. The parameters have the names that clients see, hence their camelCase.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import anyio
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult
+from pydantic import BaseModel, Field
+
+from capsule.errors import InvalidInput
+from capsule.fence import quoted, word
+from capsule.mcp_server.tools.results import Answer, Row, answer, rows
+from capsule.mcp_server.tools.waiting import waited
+
+if TYPE_CHECKING:
+    from capsule.engines.files.protocols import Notices
+    from capsule.sessions.events import Event
+    from capsule.sessions.toolkit import Said, Toolkit
+
+#: Seconds between two looks where the system gives no notices.
+_LOOK_S = 1.0
+
+
+class Sent(Answer):
+    message: str
+    earlier: str | None = None
+
+
+class Scheduled(Answer):
+    message: str | None = None
+    earlier: str | None = None
+    found: list[Row] | None = None
+
+
+class Answered(Answer):
+    question: str
+    earlier: str | None = None
+    value: str | None = None
+    sender: Annotated[str | None, Field(alias="from")] = None
+
+
+class Option(BaseModel):
+    label: str
+    value: str
+
+
+To = Annotated[str, Field(description="A destination's name; empty: where the message you answer came from")]
+Target = Annotated[str, Field(description="The message's id")]
+
+
+def send_message(
+    ctx: Context,
+    text: str,
+    to: To = "",
+    thread: Annotated[str, Field(description="Empty: the same as that message's")] = "",
+    deliverAfter: Annotated[str, Field(description="Not before (ISO 8601)")] = "",
+) -> Annotated[CallToolResult, Sent]:
+    """Send a message besides your answer: to others, or before you are done. Not for the answer itself."""
+    return _sent(toolkit_of(ctx).send_message(text, to=to, thread=thread, deliver_after=deliverAfter))
+
+
+def send_file(
+    ctx: Context,
+    path: Annotated[str, Field(description="A file of the working folder")],
+    text: Annotated[str, Field(description="What it is")] = "",
+    to: To = "",
+) -> Annotated[CallToolResult, Sent]:
+    """Send a file."""
+    return _sent(toolkit_of(ctx).send_file(path, text=text, to=to))
+
+
+def edit_message(ctx: Context, message: Target, text: str) -> Annotated[CallToolResult, Sent]:
+    """Replace the text of a message that you sent."""
+    return _sent(toolkit_of(ctx).edit_message(message, text))
+
+
+def add_reaction(ctx: Context, message: Target, emoji: str) -> Annotated[CallToolResult, Sent]:
+    """React to a message with an emoji."""
+    return _sent(toolkit_of(ctx).add_reaction(message, emoji))
+
+
+async def ask_question(
+    ctx: Context,
+    text: str = "",
+    options: Annotated[list[Option], Field(description="The possible answers")] = [],  # noqa: B006 - a schema's default
+    to: To = "",
+    minutes: Annotated[float, Field(gt=0, description="When it is too late to answer")] = 60,
+    question: Annotated[str, Field(description="Instead of the others: id of your question, to wait on")] = "",
+    seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 50,
+) -> Annotated[CallToolResult, Answered]:
+    """Ask people a question with options, and wait for the answer. If it did not come, call again with question."""
+    toolkit = toolkit_of(ctx)
+    if not question:
+        choices = [option.model_dump() for option in options]
+        said = toolkit.ask_question(text, choices, limit_s=minutes * 60, to=to)
+        question = said.id
+        if said.earlier is not None:
+            told = f"{_not_sent(said)}, or with question to wait on."
+            return answer(told, Answered(question=question, earlier=said.earlier))
+    found = await waited(ctx, seconds, "waiting for an answer", _answered(toolkit, question, seconds))
+    if not found:
+        return answer(f"No answer yet to question {word(question)}.", Answered(question=question))
+    chosen = Answered(question=question, value=str(found["value"]), sender=found.get("from"))
+    return answer(f"{word(chosen.sender or 'somebody')} chose {quoted(chosen.value or '')}.", chosen)
+
+
+async def _answered(toolkit: Toolkit, question: str, seconds: float) -> Event:
+    notices, ends = toolkit.engine.notices(), time.monotonic() + seconds
+    try:
+        while not (found := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
+            with anyio.move_on_after(left_s if notices else min(left_s, _LOOK_S)):
+                await (_told(notices, toolkit.session) if notices else anyio.sleep(_LOOK_S))
+        return found or {}
+    finally:
+        if notices:
+            notices.close()
+
+
+async def _told(notices: Notices, session: str) -> None:
+    """Wait until the host has written to a session."""
+    while (written := notices.changed()) is not None and ("inbound", session) not in written:
+        await anyio.wait_readable(notices.fileno())
+
+
+def schedule(
+    ctx: Context,
+    action: Literal["make", "list", "update", "cancel", "pause", "resume"],
+    series: Annotated[str, Field(description="The task's id, of make or list")] = "",
+    prompt: Annotated[str, Field(description="What you are told when it is due")] = "",
+    cron: str = "",
+    timeZone: Annotated[str, Field(description="As Europe/Berlin")] = "",
+    catchUp: Annotated[Literal["all", "latest", "skip", ""], Field(description="What of missed times is done")] = "",
+    processAfter: Annotated[str, Field(description="Not before (ISO 8601); alone: once")] = "",
+) -> Annotated[CallToolResult, Scheduled]:
+    """Give yourself tasks for later, once or by cron. update changes what is given."""
+    toolkit = toolkit_of(ctx)
+    if action == "list":
+        return rows(ctx, "Tasks", toolkit.scheduled())
+    given = {"prompt": prompt, "cron": cron, "timeZone": timeZone, "catchUp": catchUp, "processAfter": processAfter}
+    return _sent(toolkit.schedule(action, series, **{name: value for name, value in given.items() if value}))
+
+
+def toolkit_of(ctx: Context) -> Toolkit:
+    """What the agent of a call can do in its session."""
+    server: Any = ctx.mcp_server
+    toolkit: Toolkit | None = server.stores.toolkit
+    if toolkit is None:
+        raise InvalidInput("this server was started for no session")
+    return toolkit
+
+
+def _sent(said: Said) -> CallToolResult:
+    if said.earlier is None:
+        return answer(f"Noted as {word(said.id)}.", Sent(message=said.id))
+    return answer(f"{_not_sent(said)}.", Sent(message=said.id, earlier=said.earlier))
+
+
+def _not_sent(said: Said) -> str:
+    told = f"Not sent: an earlier try at these messages sent this instead, as {word(said.id)}:"
+    return f"{told} {quoted(said.earlier or '')}. Call again if yours is to go out besides"

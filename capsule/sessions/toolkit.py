@@ -1,0 +1,208 @@
+"""What an agent does in its session besides answering: what its tools call.
+
+What must stay true: it writes to its own session only, and to whom the map of destinations names. What it says has an
+id made of the message that is being answered and of its number in this try: when a try is repeated, what the one
+before has said is not said again, and the agent is told what that was.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from capsule import timestamps
+from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.ids import check_id, new_message_id
+from capsule.sessions.events import outgoing, reply_id
+from capsule.sessions.rules import schedules
+from capsule.sessions.rules.deliveries import send
+from capsule.sessions.session import Session
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
+    from capsule.sessions.events import Action, Event
+    from capsule.sessions.inbound import Inbound
+    from capsule.sessions.outbound import Outbound
+    from capsule.store.store import Store
+
+_OFTEN = ("cron", "timeZone", "catchUp")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was said.
+
+    Attributes:
+        id: Its id.
+        earlier: None: it was said now. Else nothing was, as an earlier try said something with this number: this text.
+    """
+
+    id: str
+    earlier: str | None = None
+
+
+class Toolkit:
+    """The tools of an agent in one session, for one batch of messages. Several threads may use it.
+
+    What is said is durable when a method returns. All of them raise Refused for a destination that is not in the map,
+    and InvalidInput for a time that can't be read or a text that is too long.
+
+    Args:
+        store: The store; also one that acts for the agent.
+        session: The session's id.
+        message: The message that the batch is named after; empty: there is none, so a repeated call says a thing again.
+        folder: The folder whose files may be sent; None: none.
+    """
+
+    def __init__(self, store: Store, session: str, message: str = "", folder: str | None = None) -> None:
+        self.engine: Engine = store._whole
+        self.session = check_id(session)
+        self._message = message
+        self._folder = folder
+        self._most = store.settings.message_bytes
+        self._numbers = count(1)
+
+    @property
+    def _session(self) -> Session:
+        return Session(self.engine, self.session)  # Of one thread.
+
+    def send_message(self, text: str, *, to: str = "", thread: str = "", deliver_after: str = "") -> Said:
+        """Send a message.
+
+        Args:
+            text: The text.
+            to: The name of a destination; empty: where the message being answered came from.
+            thread: The thread there; empty: that of the message being answered.
+            deliver_after: From when on it is delivered (ISO 8601); empty: at once.
+        """
+        return self._say(content=text, to=to or None, thread=thread or None, deliver_after=deliver_after or None)
+
+    def send_file(self, path: str, *, text: str = "", to: str = "") -> Said:
+        """Send a file of the folder. No link leads out of it. Raises NotFound, Refused. Args: as `send_message`."""
+        data, name = self._content(path), os.path.basename(path)
+        kept = f"{sha256(data).hexdigest()[:16]}-{name}"
+        self._session.keep_file("outbox", kept, data)
+        return self._say(kind="file", content=text, to=to or None, attachments=[{"name": name, "path": kept}])
+
+    def edit_message(self, message: str, text: str) -> Said:
+        """Change a message that was sent before. Raises NotFound."""
+        return self._say(kind="edit", content=text, target=message, **self._where(message))
+
+    def add_reaction(self, message: str, emoji: str) -> Said:
+        """React to a message of the session, in or out. Raises NotFound."""
+        is_in = message in self._session.inbound().messages
+        where = {"in_reply_to": message} if is_in else self._where(message)
+        return self._say(kind="reaction", emoji=emoji, target=message, **where)
+
+    def ask_question(self, text: str, options: Sequence[Mapping[str, str]], *, limit_s: float, to: str = "") -> Said:
+        """Ask people a question; `answer` has what they say.
+
+        Args:
+            text: The question.
+            options: What it may be answered with, each with `label` and `value`.
+            limit_s: Seconds after which an answer comes too late.
+            to: As `send_message`.
+        """
+        if not options or not all(one.get("label") and one.get("value") for one in options):
+            raise InvalidInput("options: each has a label and a value, and there is at least one")
+        ends = timestamps.canonical((timestamps.parse(timestamps.now()) + timedelta(seconds=limit_s)).isoformat())
+        return self._say(kind="question", content=text, options=options, expires_at=ends, to=to or None)
+
+    def answer(self, question: str) -> Event | None:
+        """The answer to a question, with its `value` and whom it is `from`; None: there is none yet.
+
+        Raises NotFound; Refused: its time is over. Cost: a look at each message of the session.
+        """
+        session = self._session
+        ends = _mine(session, question).get("expiresAt")
+        if ends is None:
+            raise NotFound(f"message {question} is no question", id=question)
+        for message in reversed(session.inbound().messages.values()):
+            if message.event.get("question") == question and "value" in message.event:
+                return message.event
+        if timestamps.now() > ends:
+            raise Refused(f"question {question}: nobody answered in time", path="")
+        return None
+
+    def schedule(self, action: Action, series: str = "", **fields: str) -> Said:
+        """Ask the host to make, update, cancel, pause or resume a task.
+
+        Args:
+            action: What to do.
+            series: The task's id; for `make` none: it is the id of what is returned.
+            fields: Of `prompt`, `cron`, `timeZone`, `catchUp`, `processAfter` those that it is to have.
+
+        Raises NotFound; InvalidInput: cron or a time zone can't be read, or a new task has no prompt or no time.
+        """
+        if action == "make" and not fields.get("prompt"):
+            raise InvalidInput("a task needs a prompt")
+        return self._say(kind="task", task={"action": action, **({"series": series} if series else {}), **fields})
+
+    def scheduled(self) -> list[dict[str, Any]]:
+        """The tasks of the session that are not over: `series`, `prompt`, `next`, `paused` and when they recur."""
+        session = self._session
+        outbound, inbound = session.outbound(), session.inbound()
+        return [
+            {"series": id, "prompt": row.event["content"], "next": row.due, "paused": id in inbound.paused}
+            | {name: value for name, value in (row.event.get("recurrence") or {}).items() if name in _OFTEN}
+            for id, row in schedules.live(inbound, outbound).items()
+        ]
+
+    def _say(self, *, content: str = "", task: Mapping[str, Any] | None = None, **fields: Any) -> Said:
+        if len(content.encode("utf-8", "replace")) > self._most:
+            raise InvalidInput(f"the text has more than {self._most} bytes; send it as a file")
+        number = next(self._numbers) if self._message else None
+        id = reply_id(self.session, self._message, number) if number else new_message_id()
+        fields = {"in_reply_to": self._message or None, "number": number, "task": task} | fields
+        session = self._session
+
+        def say(inbound: Inbound, outbound: Outbound) -> list[Event]:
+            answered = inbound.messages.get(self._message)
+            hops = 1 + (answered.event.get("hops", 0) if answered else 0)
+            said = send(inbound, outbound, [outgoing(id=id, content=content, hops=hops, **fields)])
+            if said and task:
+                schedules.act(inbound, outbound, task, id, timestamps.now())  # The host does it: here it is checked.
+            return said
+
+        if session.say(say):
+            return Said(id)
+        before = session.outbound().messages.get(id)
+        words = (before.event.get(name) for name in ("content", "prompt", "emoji", "action")) if before else ()
+        return Said(id, str(next(filter(None, words), "")))
+
+    def _where(self, sent: str) -> dict[str, Any]:
+        """Where a message went, for what follows it."""
+        event = _mine(self._session, sent)
+        return {"to": event.get("to"), "thread": event.get("thread"), "in_reply_to": event.get("inReplyTo")}
+
+    def _content(self, path: str) -> bytes:
+        folder = os.path.realpath(self._folder or os.devnull)
+        real = os.path.realpath(os.path.join(folder, path))
+        if not real.startswith(f"{folder}{os.sep}"):
+            raise Refused(f"{path}: only files of {self._folder or 'a folder'} can be sent", path=path)
+        try:
+            with open(real, "rb", opener=_unlinked) as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode) or found.st_size > self._most:
+                    raise Refused(f"{path} can't be sent: it is no file, or has over {self._most} bytes", path=path)
+                return file.read()
+        except OSError as error:
+            raise NotFound(f"{path} can't be read: {error.strerror}", id=path) from error
+
+
+def _unlinked(path: str, flags: int) -> int:
+    """A file, opened without following a link that came there meanwhile, or waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _mine(session: Session, id: str) -> Event:
+    message = session.outbound().messages.get(id)
+    if message is None:
+        raise NotFound(f"you sent no message {id[:80]!r} in this session, or it is long done", id=id)
+    return message.event

@@ -1,0 +1,147 @@
+"""The tools of an agent that a worker runs, as its model sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.client.extension import advertise
+
+from capsule import Store, timestamps
+from capsule.mcp_server.server import INSTRUCTIONS, CapsuleServer, build
+from capsule.mcp_server.stores import Stores
+from capsule.mcp_server.tools.budget import tokens
+from capsule.mcp_server.tools.forms import EXTENSION
+from capsule.sessions.events import Route, destinations, incoming, reply_id
+from capsule.sessions.rules import schedules
+from capsule.sessions.rules.messages import receive
+from capsule.sessions.session import Session
+from capsule.sessions.toolkit import Toolkit
+from tests.mcp_server.serving import Stdio, environment, over_stdio
+from tests.mcp_server.talking import data, error, text
+
+pytestmark = pytest.mark.anyio
+HOME = Route("conversations", "direct_anna_bot")
+NAMES = {"send_message", "send_file", "edit_message", "add_reaction", "ask_question", "schedule"}
+OPTIONS = [{"label": "Yes", "value": "y"}]
+
+
+@cache
+def _server() -> CapsuleServer:
+    return build(Stores(Store.in_memory()), version="1", tools="session")
+
+
+@asynccontextmanager
+async def working(store: Store, era: str) -> AsyncIterator[Client]:
+    """A client of a server that was started for the message `m1`, in one try."""
+    Stores.__init__(_server().stores, store, toolkit=Toolkit(store, "s1", "m1"))
+    extensions = [advertise(EXTENSION, {"takes": ["text", "data"]})]
+    async with Client(_server(), mode=era, extensions=extensions) as client:
+        yield client
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        session = Session.create(store.engine, "s1", "bot")
+        asked = incoming(id="m1", content="Hello", sender="anna", route=HOME)
+        session.tell(lambda inbound, outbound: receive(inbound, outbound, [asked]))
+        team = {"team": {"channel": "conversations", "place": "team"}}
+        session.tell(lambda inbound, outbound: [destinations(destinations=team)])
+        yield store
+
+
+async def test_the_tools_of_a_session_are_offered_alone_and_cost_under_2000_tokens(store: Store, era: str) -> None:
+    async with working(store, era) as client:
+        tools = (await client.list_tools()).tools
+        assert client.instructions == INSTRUCTIONS["session"]
+    assert {tool.name for tool in tools} == NAMES
+    assert not [tool.name for tool in tools if {"session", "from", "agent"} & set(tool.input_schema["properties"])]
+    listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+    assert tokens(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) < 2000
+
+
+@pytest.mark.both_eras
+async def test_what_an_earlier_try_sent_is_told_and_not_sent_again(store: Store, era: str) -> None:
+    id = reply_id("s1", "m1", 1)
+    async with working(store, era) as client:
+        sent = await client.call_tool("send_message", {"text": "On it.", "to": "team"})
+    assert text(sent) == f"Noted as {id}."
+    assert data(sent) == {"message": id}
+    async with working(store, era) as client:
+        sent = await client.call_tool("send_message", {"text": "I begin."})
+        assert text(sent) == (
+            f'Not sent: an earlier try at these messages sent this instead, as {id}: "On it.". Call again if yours is '
+            "to go out besides."
+        )
+        assert data(sent) == {"message": id, "earlier": "On it."}
+        refused = await client.call_tool("send_message", {"text": "x", "to": "eve"})
+    assert "'eve' is no destination" in error(refused)
+
+
+async def test_a_question_waits_for_its_answer(store: Store, era: str) -> None:
+    session = Session(store.engine, "s1")
+    async with working(store, era) as client:
+        waiting = await client.call_tool("ask_question", {"text": "Ship?", "options": OPTIONS, "seconds": 0})
+        asked = reply_id("s1", "m1", 1)
+        assert text(waiting) == f"No answer yet to question {asked}."
+        said = incoming(id="x", content="Yes", kind="system", sender="anna", question=asked, value="y")
+
+        async with anyio.create_task_group() as tasks:
+            answers: list[Any] = []
+
+            async def ask() -> None:
+                answers.append(await client.call_tool("ask_question", {"question": asked}))
+
+            tasks.start_soon(ask)
+            await anyio.sleep(0)
+            session.tell(lambda inbound, outbound: receive(inbound, outbound, [said]))
+    assert text(answers[0]) == 'anna chose "y".'
+    assert data(answers[0]) == {"question": asked, "value": "y", "from": "anna"}
+    async with working(store, era) as client:
+        again = await client.call_tool("ask_question", {"text": "Ship it?", "options": OPTIONS})
+    assert data(again) == {"question": asked, "earlier": "Ship?"}
+    assert text(again).endswith("or with question to wait on.")
+    assert len(session.outbound().messages) == 1
+
+
+async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
+    session, id = Session(store.engine, "s1"), reply_id("s1", "m1", 1)
+    async with working(store, era) as client:
+        task = {"prompt": "Report", "cron": "0 9 * * *", "timeZone": "Europe/Berlin"}
+        assert text(await client.call_tool("schedule", {"action": "make", **task})) == f"Noted as {id}."
+        now = timestamps.now()
+        session.tell(lambda inbound, outbound: schedules.tasks(inbound, outbound, now))
+        (found,) = data(await client.call_tool("schedule", {"action": "list"}))["found"]
+        assert (found["series"], found["prompt"], found["cron"]) == (id, "Report", "0 9 * * *")
+        refused = await client.call_tool("schedule", {"action": "make", "prompt": "x", "cron": "never"})
+    assert "'never'" in error(refused)
+
+
+@pytest.mark.slow
+@pytest.mark.sample
+def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
+    with Store.open(root) as store:
+        store.agents.register("bot")
+        session = Session.create(store.engine, "s1", "bot")
+        env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
+        with over_stdio(root, "--tools", "session", env=env) as client:
+            sent = client.call("send_message", text="On it.")
+        assert sent["message"] == reply_id("s1", "m1", 1)
+        assert [message.event["content"] for message in session.outbound().messages.values()] == ["On it."]
+    server = Stdio("--tools", "session", root=root, env=environment(CAPSULE_AGENT="bot"))
+    assert server.ended() == 2
+    server.close()
+
+
+async def test_a_server_for_no_session_says_so(store: Store, era: str) -> None:
+    async with working(store, era) as client:
+        Stores.__init__(_server().stores, store)
+        assert "for no session" in error(await client.call_tool("add_reaction", {"message": "m1", "emoji": "x"}))

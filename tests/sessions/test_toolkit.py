@@ -1,0 +1,151 @@
+"""What an agent does in its session, in memory; the files it sends are real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from capsule import Store, timestamps
+from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.sessions.events import Action, Route, destinations, incoming, reply_id
+from capsule.sessions.rules import schedules
+from capsule.sessions.rules.deliveries import route_of
+from capsule.sessions.rules.messages import receive
+from capsule.sessions.session import Session
+from capsule.sessions.toolkit import Said, Toolkit
+
+HOME, TEAM = Route("conversations", "direct_anna_bot"), {"channel": "conversations", "place": "team"}
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        yield store
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    session = Session.create(store.engine, "s1", "bot")
+    asked = incoming(id="m1", content="Hello", sender="anna", route=HOME, hops=1)
+    session.tell(lambda inbound, outbound: receive(inbound, outbound, [asked]))
+    session.tell(lambda inbound, outbound: [destinations(destinations={"team": TEAM})])
+    return session
+
+
+def tools(store: Store, folder: Path | None = None) -> Toolkit:
+    """The tools of one try."""
+    return Toolkit(store, "s1", "m1", str(folder) if folder else None)
+
+
+def test_a_try_that_is_repeated_says_nothing_twice_and_learns_what_was_said(store: Store, session: Session) -> None:
+    first = tools(store)
+    assert [first.send_message("one"), first.send_message("two", to="team")] == [
+        Said(reply_id("s1", "m1", 1)),
+        Said(reply_id("s1", "m1", 2)),
+    ]
+    again = tools(store)
+    assert again.send_message("One.") == Said(reply_id("s1", "m1", 1), earlier="one")
+    assert again.send_message("Two.") == Said(reply_id("s1", "m1", 2), earlier="two")
+    assert again.send_message("three") == Said(reply_id("s1", "m1", 3))
+    messages = session.outbound().messages.values()
+    assert [message.event["content"] for message in messages] == ["one", "two", "three"]
+    assert [route_of(session.inbound(), message).place for message in messages] == [HOME.place, "team", HOME.place]
+    assert {message.event["hops"] for message in messages} == {2}
+
+
+def test_nothing_goes_to_whom_the_map_does_not_name(store: Store, session: Session) -> None:
+    with pytest.raises(Refused):
+        tools(store).send_message("x", to="eve")
+    with pytest.raises(InvalidInput):
+        tools(store).send_message("x" * (store.settings.message_bytes + 1))
+    assert not session.outbound().messages
+
+
+def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message_is(
+    store: Store, session: Session
+) -> None:
+    sent = tools(store).send_message("one", to="team")
+    kit = tools(store)
+    kit.send_message("skipped")
+    edit, mine, theirs = (
+        session.outbound().messages[said.id]
+        for said in (kit.edit_message(sent.id, "uno"), kit.add_reaction(sent.id, "👍"), kit.add_reaction("m1", "👀"))
+    )
+    assert [(out.kind, out.target) for out in (edit, mine, theirs)] == [
+        ("edit", sent.id),
+        ("reaction", sent.id),
+        ("reaction", "m1"),
+    ]
+    assert [route_of(session.inbound(), out).place for out in (edit, mine, theirs)] == ["team", "team", HOME.place]
+    with pytest.raises(NotFound):
+        kit.edit_message("m1", "not mine")
+
+
+def test_a_file_of_the_folder_is_sent_and_none_beyond_it(store: Store, session: Session, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    (folder / "out").mkdir(parents=True)
+    (folder / "out" / "plan.txt").write_text("plan")
+    (tmp_path / "secret").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    kit = tools(store, folder)
+    sent = kit.send_file("out/plan.txt", text="the plan")
+    (file,) = session.outbound().messages[sent.id].event["attachments"]
+    assert file["name"] == "plan.txt"
+    assert store.engine.file("outbox", "s1", file["path"]) == b"plan"
+    for path, error in (("link", Refused), ("../secret", Refused), ("missing", NotFound), ("out", NotFound)):
+        with pytest.raises(error):
+            kit.send_file(path)
+
+
+def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session: Session) -> None:
+    kit = tools(store)
+    with pytest.raises(InvalidInput):
+        kit.ask_question("Which?", [{"label": "A", "value": ""}], limit_s=60)
+    asked = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=60).id
+    assert kit.answer(asked) is None
+    with pytest.raises(NotFound):
+        kit.answer(kit.send_message("no question").id)
+    said = incoming(id="x", content="A", kind="system", sender="anna", question=asked, value="a")
+    session.tell(lambda inbound, outbound: receive(inbound, outbound, [said]))
+    answer = kit.answer(asked)
+    assert answer is not None
+    assert (answer["value"], answer["from"]) == ("a", "anna")
+    over = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=-1).id
+    with pytest.raises(Refused):
+        kit.answer(over)
+
+
+def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: Session) -> None:
+    kit, now = tools(store), timestamps.now()
+    made = kit.schedule("make", prompt="Report", cron="0 9 * * *", timeZone="Europe/Berlin").id
+    assert kit.scheduled() == []
+    session.tell(lambda inbound, outbound: schedules.tasks(inbound, outbound, now))
+    (task,) = kit.scheduled()
+    known = {"series": made, "prompt": "Report", "cron": "0 9 * * *", "timeZone": "Europe/Berlin", "paused": False}
+    assert known.items() <= task.items()
+    cancelled = kit.schedule("cancel", made)
+    session.tell(lambda inbound, outbound: schedules.tasks(inbound, outbound, now))
+    assert kit.scheduled() == []
+    again = tools(store)
+    assert again.schedule("make", prompt="Report", cron="0 9 * * *").earlier == "Report"
+    assert again.schedule("cancel", made) == Said(cancelled.id, earlier="cancel")
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "error"),
+    [
+        ("make", {"prompt": "x"}, InvalidInput),
+        ("make", {"cron": "* * * * *"}, InvalidInput),
+        ("make", {"prompt": "x", "cron": "no"}, InvalidInput),
+        ("make", {"prompt": "x", "cron": "* * * * *", "timeZone": "X"}, InvalidInput),
+        ("cancel", {"series": "nothing"}, NotFound),
+    ],
+)
+def test_a_task_that_can_not_be_is_refused_when_it_is_asked_for(
+    store: Store, session: Session, action: Action, fields: dict[str, str], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        tools(store).schedule(action, **fields)
+    assert not session.outbound().messages
