@@ -57,6 +57,7 @@ def test_after_setup_git_knows_the_documents_of_the_store_and_no_others(tmp_path
             told = clone.git("check-attr", "merge", "--", str((clone.root / other).relative_to(clone.top)))
             assert told.endswith("unspecified"), other
         assert clone.git("check-ignore", str((clone.root / kind / f".{DOCUMENT}.tmp").relative_to(clone.top)))
+    assert clone.git("check-ignore", str((clone.root / "sessions" / "registry.json").relative_to(clone.top)))
     assert configured(clone).items() >= driver_config(PROGRAM).items()
 
 
