@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from threading import Event
 
 import pytest
 
-from capsule import Store
+from capsule import Store, timestamps
 from capsule.sessions.command import Ended
+from capsule.sessions.events import outgoing, reply_id
+from capsule.sessions.inbound import Inbound
+from capsule.sessions.outbound import Outbound
 from capsule.sessions.registry import Registry
+from capsule.sessions.rules.deliveries import send
+from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.session import Session
 from capsule.sessions.worker import Prompt
-from tests.sessions.hosting import group, hosting, said, until
+from tests.sessions.hosting import Thread, echo, group, hosting, said, until
 
 
 @pytest.fixture
@@ -90,6 +96,7 @@ def test_sessions_that_wait_for_a_place_get_those_of_idle_workers(store: Store) 
         until(lambda: all(said(store, conversation, "bot") for conversation in sent))
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_without_its_work_is_started_again_later_and_later(store: Store) -> None:
     group(store, "bot")
     starts: list[float] = []
@@ -128,3 +135,77 @@ def test_a_second_host_waits_and_goes_on_where_the_first_one_ended(store: Store)
             first_ends.close()
             until(lambda: said(store, sent.conversation, "bot"))
     assert [line["step"] for line in first] == ["running", "message", "routed", "routing", "stopped"]
+
+
+def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_a_reply(store: Store) -> None:
+    group(store, "bot")
+
+    def work(prompt: Prompt) -> Ended:
+        if prompt.messages[0]["kind"] == "task":
+            return Ended(0, "reminded")
+        options = [{"label": "Yes", "value": "y"}, {"label": "No", "value": "n"}]
+        question = {"kind": "question", "content": "Sure?", "question": "q", "options": options}
+        at = timestamps.from_ms(timestamps.ms_of(timestamps.now()) + 300)
+        task = {"action": "make", "series": "reminder", "prompt": "remind", "processAfter": at}
+        words = [
+            outgoing(id=reply_id(prompt.session, prompt.batch, number), in_reply_to=prompt.batch, **each)
+            for number, each in enumerate([question, {"kind": "task", "task": task}], 1)
+        ]
+        Session(store.engine, prompt.session).say(lambda inbound, outbound: send(inbound, outbound, words))
+        return Ended(0)
+
+    with hosting(store, work):
+        sent = store.messages.send("remind me", agent="anna", to="bot")
+        until(lambda: "reminded" in said(store, sent.conversation, "bot"))
+        asked = store.engine.document("conversations", sent.conversation)["history"][1]
+        store.messages.send("yes", agent="anna", to="bot", reply_to=asked["id"])
+        session = Session(store.engine, next(iter(Registry(store.engine).read().sessions)))
+        answer = until(lambda: [each for each in session.inbound().messages.values() if each.event.get("question")])
+    assert asked["content"] == "Sure?\n- Yes\n- No"
+    assert [(each.kind, each.event["value"], each.event["from"]) for each in answer] == [("system", "y", "anna")]
+    assert Registry(store.engine).read().questions["q"].state == "answered"
+
+
+@pytest.mark.slow
+def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_one(store: Store) -> None:
+    group(store, "bot")
+    started: list[Hanging | Thread] = []
+
+    class Hanging:
+        """Claims a message, and then does nothing."""
+
+        pid = 0
+
+        def __init__(self, session: str) -> None:
+            self.store = store.beside()
+            store.engine.announce(self.store.instance_id, {"session": session})
+            self.killed = Event()
+            self._session = Session(store.engine, session)
+            self._session.say(self._claim)
+
+        def _claim(self, inbound: Inbound, outbound: Outbound) -> list[dict[str, object]]:
+            return claim(outbound, pick(inbound, outbound, timestamps.now(), first=True), self.store.instance_id)
+
+        def wait(self) -> int:
+            self.killed.wait()
+            self.store.close()
+            return -9
+
+        def terminate(self) -> None: ...
+
+        def kill(self) -> None:
+            self.killed.set()
+
+    def spawn(session: str, agent: str) -> Hanging | Thread:
+        started.append(Thread(store, session, agent, echo, 0) if started else Hanging(session))
+        return started[-1]
+
+    def two_minutes_later() -> str:
+        hangs = started and isinstance(started[0], Hanging) and not started[0].killed.is_set()
+        return timestamps.from_ms(timestamps.ms_of(timestamps.now()) + (120_000 if hangs else 0))
+
+    with hosting(store, spawn=spawn, clock=two_minutes_later) as (_, lines):
+        sent = store.messages.send("hello", agent="anna", to="bot")
+        until(lambda: said(store, sent.conversation, "bot"))
+    assert said(store, sent.conversation, "bot") == ["you said: hello"]
+    assert "stale" in [line["step"] for line in lines]

@@ -2,7 +2,7 @@
 
 What must stay true: a message that `receive` took is durable when it returns, so only then does an adapter acknowledge
 it at its source; and it may bring a message twice, as the host knows it by its id. The host may deliver a message twice
-too, after a crash: an adapter makes one of them by `Outgoing.id`. The module knows no session's files. It is pure.
+too, after a crash: an adapter makes one of them by `Outgoing.id`. The module knows no session's files.
 
 Another distribution adds an adapter as an entry point of the group `capsule.adapters`: a callable that takes the store,
 as its owner sees it, and the settings (`Mapping[str, Any]`), and gives an `Adapter`.
@@ -13,9 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from capsule.errors import CapsuleError
+from capsule.errors import CapsuleError, InvalidInput
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
 
 #: The group of entry points that name adapters.
 ENTRY_POINTS = "capsule.adapters"
@@ -154,3 +157,23 @@ class Adapter(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End its threads. What it was given and did not acknowledge comes again."""
+
+
+def installed(store: Store, settings: Mapping[str, Any]) -> list[Adapter]:
+    """The adapters of other distributions.
+
+    Args:
+        store: The store, as its owner sees it.
+        settings: What they are to know.
+
+    Raises InvalidInput: one can't be loaded; it names it. Cost: importing them.
+    """
+    from importlib.metadata import entry_points
+
+    found = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            found.append(entry.load()(store, settings))
+        except Exception as error:
+            raise InvalidInput(f"the adapter {entry.name} ({entry.value}) can't be loaded: {error}") from error
+    return found

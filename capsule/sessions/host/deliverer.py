@@ -19,7 +19,7 @@ from capsule.sessions.adapters.interface import Adapter, File, Outgoing
 from capsule.sessions.events import Route
 from capsule.sessions.host.opened import Opened, folds
 from capsule.sessions.outbound import OutMessage
-from capsule.sessions.rules import deliveries, questions
+from capsule.sessions.rules import deliveries, questions, schedules
 
 if TYPE_CHECKING:
     from capsule.sessions.events import Event
@@ -122,8 +122,8 @@ class Deliverer:
         found: list[Event] = []
         for message in deliveries.due_out(inbound, outbound, now):
             if message.id in done:
-                id = done[message.id]
-                found += deliveries.after_attempt(inbound, outbound, message, now, platform_id=id)
+                id, next_at = done[message.id], _next_at(message, now)
+                found += deliveries.after_attempt(inbound, outbound, message, now, platform_id=id, next_at=next_at)
         return found
 
     def _note(self, session: Session, message: OutMessage, error: Exception) -> None:
@@ -136,6 +136,7 @@ class Deliverer:
             now=now,
             error=about,
             is_final=is_final,
+            next_at=_next_at(message, now),
         )
         self._opened.tell(session, note)
 
@@ -144,6 +145,15 @@ class Deliverer:
         with self._guard:
             self._closed = True
         self._pool.shutdown(cancel_futures=True)
+
+
+def _next_at(message: OutMessage, now: str) -> str | None:
+    """When a message recurs; None: it does not."""
+    recurrence = message.event.get("recurrence")
+    try:
+        return schedules.next_at(recurrence, now) if recurrence else None
+    except InvalidInput:
+        return None  # Somebody changed the file; the message itself arrived.
 
 
 def _outgoing(session: Session, agent: str, inbound: Inbound, message: OutMessage, route: Route) -> Outgoing:

@@ -31,7 +31,7 @@ from capsule.sessions.host.opened import Opened, Rule, folds
 from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import Spawn, Supervisor, process
 from capsule.sessions.registry import KIND_OF_COMMANDS
-from capsule.sessions.rules import deliveries, destinations, messages, questions
+from capsule.sessions.rules import deliveries, destinations, messages, questions, schedules
 
 if TYPE_CHECKING:
     from capsule.engines.files.protocols import Notices
@@ -231,6 +231,8 @@ class Host:
             agent = state.agents.get(row.agent)
             rules: tuple[Rule, ...] = (
                 partial(messages.release, now=now, is_alive=self._engine.is_alive),
+                partial(schedules.tasks, now=now, time_zone=str(agent.settings.get("timeZone", "")) if agent else ""),
+                partial(schedules.occurrences, now=now),
                 lambda inbound, _: destinations.of(inbound, state, row),
             )
             for rule in rules:
