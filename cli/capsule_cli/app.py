@@ -47,7 +47,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("messaging.agents", "agents, projects, group", "See who is there, and meet in groups."),
         ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
         ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
-        ("sessions.session", "session, worker", "Let messages wake programs that answer them."),
+        ("sessions.session", "session, host, worker", "Let messages wake programs that answer them."),
         ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
     ),
     "Work together": (
@@ -74,6 +74,7 @@ def commands_in(names: str) -> list[str]:
 MODULES: dict[str, str] = {
     **{name: module for lines in HELP.values() for module, names, _ in lines for name in commands_in(names)},
     "group": "messaging.groups",
+    "host": "sessions.host",
     "worker": "sessions.worker",
     "projects": "messaging.projects",
     "message": "messaging.messages",
@@ -104,6 +105,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "notes": dict.fromkeys(("write", "search", "list", "allow", "end"), "messaging.notes"),
     "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
     "projects": dict.fromkeys(("list", "show", "link", "unlink"), "messaging.projects"),
+    "host": {"status": "sessions.host"},
     "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
     "session": dict.fromkeys(("list", "show", "why", "pause", "resume", "retry", "cancel"), "sessions.session")
     | dict.fromkeys(("agent", "wire", "unwire", "allow", "forbid", "webhook"), "sessions.session"),

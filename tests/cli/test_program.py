@@ -143,6 +143,7 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
         ):
             command: Any = group
             given = re.sub(r"""'[^']*('|$)|"[^"]*("|$)""", "X", words).split()  # An argument may hold anything.
+            given = given[: given.index("--")] if "--" in given else given  # Behind it come words of another program.
             while given and hasattr(command, "get_command") and (found := command.get_command(context, given[0])):
                 command = found
                 del given[0]

@@ -17,6 +17,7 @@ from capsule.sessions.session import Session
 def test_an_agent_gets_a_command_and_keeps_what_is_not_given(capsule: Any) -> None:
     assert capsule.json("session", "agent") == []
     capsule("session", "agent", "helper", expect=3)
+    capsule("session", "agent", "helper", "--folder", "/nowhere", "--", "cat", expect=2)
     (made,) = json.loads(capsule("session", "agent", "helper", "--folder", "/", "--json", "--", "cat", "--json").stdout)
     assert (made["command"], made["folder"], made["approved"]) == (["cat", "--json"], "/", True)
     (after,) = capsule.json("session", "agent", "helper", "--time-zone", "Europe/Berlin", "--idle", "30")

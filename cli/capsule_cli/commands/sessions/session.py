@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -115,6 +116,8 @@ def agent(
 ) -> None:
     """Say by which command an agent answers, or print it. What another machine noted runs once it is approved here."""
     refuse(name is None and (command or approve), "say which agent", "AGENT")
+    refuse(folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--folder")
+    folder = folder and os.path.realpath(folder)  # The host may run elsewhere.
     settings = {"timeZone": time_zone, "idleS": idle, "limitS": limit, "maxHops": max_hops}
     given = {key: value for key, value in settings.items() if value is not None}
     with store_of() as store:

@@ -1,0 +1,126 @@
+"""`host`: what stands between the messages and the workers, and how it and they are.
+
+What must stay true: a signal ends the host between two steps, and a second one at once; its log is JSON lines on
+stderr, and nothing but messages of --stdio goes to stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import typer
+
+from capsule import timestamps
+from capsule_cli.boundary import INTERRUPTED, TERMINATED
+from capsule_cli.commands.mcp.clients import executable_words
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import flag, option, refuse
+from capsule_cli.shared.output import in_terminal, listing, out_bytes
+from capsule_cli.signals import end_at_once
+
+if TYPE_CHECKING:
+    import psutil  # type: ignore[import-untyped]
+
+group = typer.Typer(subcommand_metavar="[COMMAND]")
+commands = typer.Typer()
+
+#: Seconds between two looks of `status` at a terminal.
+_FRESH_S = 1.0
+
+
+@group.callback(invoke_without_command=True)
+def host(
+    ctx: typer.Context,
+    webhook: str | None = option(
+        "--webhook [HOST:]PORT", "Take signed messages by HTTP there. Without HOST: 127.0.0.1."
+    ),
+    stdio: bool = flag(
+        "--stdio", "Take messages as JSON lines on standard input, and write answers to standard output."
+    ),
+    workers: int = option("--workers N", "Run at most N workers at once.", 8, min=1),
+) -> None:
+    """Wake workers when messages come, deliver what they say, retry, schedule, and recover what crashed.
+
+    It runs until Ctrl-C or SIGTERM; with --stdio also until its input ends. A second host on the same store waits, and
+    takes over when the first one has gone.
+    """
+    if ctx.invoked_subcommand is not None:
+        refuse(webhook or stdio, "these options are for the host, not for its status", "--webhook")
+        return
+    from capsule.mcp_server.transport import address
+    from capsule.sessions.adapters.stdio import StdioAdapter
+    from capsule.sessions.adapters.webhook import WebhookAdapter
+    from capsule.sessions.host.host import Host
+
+    stop, codes = threading.Event(), [0]
+
+    def hear(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        codes.append(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+        stop.set()
+
+    listener = address.listen(address.parse(webhook)) if webhook else None
+    with store_of() as store:
+        adapters: list[Any] = [WebhookAdapter(store.engine, listener.socket if listener else None)]
+        if stdio:
+            adapters.append(StdioAdapter(sys.stdin.buffer, out_bytes, stop.set))
+        words = [*executable_words(), "worker", "--store", store.root]
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, hear)
+        if listener:
+            where = {"host": listener.address.host, "port": listener.address.port}
+            _log({"time": timestamps.now(), "step": "listening", **where})
+        Host(store, worker_words=words, adapters=adapters, log=_log, max_workers=workers).run(stop)
+    raise typer.Exit(codes[-1])
+
+
+def _log(line: dict[str, Any]) -> None:
+    """Write a line of the log, in one piece: threads and workers write there too."""
+    os.write(sys.stderr.fileno(), orjson.dumps(line) + b"\n")
+
+
+@commands.command("status")
+def status() -> None:
+    """Print the hosts and workers that run, as a table that stays fresh at a terminal until Ctrl-C."""
+    end_at_once()
+    processes: dict[int, psutil.Process] = {}
+    with store_of() as store:
+        while True:
+            live = [
+                _told(about) for about in store.engine.instances().values() if "host" in about or "session" in about
+            ]
+            found = [one | _load(one.get("pid"), processes) for one in live]
+            rows = [tuple(str(one.get(name, "")) for name in _COLUMNS) for one in found]
+            is_fresh = in_terminal() and not asked.json
+            if is_fresh:
+                out_bytes(b"\x1b[H\x1b[J")
+            listing(found, _COLUMNS, rows, "no host runs; begin with: capsule host", last="session")
+            if not is_fresh:
+                return
+            time.sleep(_FRESH_S)
+
+
+_COLUMNS = ("what", "agent", "state", "pid", "cpu", "memory", "since", "session")
+
+
+def _told(about: dict[str, Any]) -> dict[str, Any]:
+    """What a host or a worker says of itself."""
+    return {"what": "host", **about, "pid": about["host"]} if "host" in about else {"what": "worker", **about}
+
+
+def _load(pid: Any, processes: dict[int, psutil.Process]) -> dict[str, str]:
+    """How much of the machine a process takes; nothing: it has gone, or may not be looked at."""
+    import psutil
+
+    try:
+        process = processes.setdefault(pid, psutil.Process(pid))
+        return {"cpu": f"{process.cpu_percent():.0f}%", "memory": f"{process.memory_info().rss >> 20} MiB"}
+    except (psutil.Error, TypeError):
+        return {}
