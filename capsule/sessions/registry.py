@@ -9,7 +9,7 @@ field holds, `format.fields` says; what follows from it, `rules`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -206,10 +206,10 @@ class Registry:
 
         Cost: an lstat, and reading a file if it changed.
         """
-        document = self._documents.find(_ID)
-        if document is not self._last[0]:
-            self._last = document, _state(document or {})
-        return self._last[1]
+        document, last = self._documents.find(_ID), self._last
+        if document is not last[0]:
+            self._last = last = document, _state(document or {})
+        return last[1]
 
     def edit(self, change: Callable[[State], State]) -> State:
         """Change the registry, and make it if there is none.
@@ -230,16 +230,16 @@ class Registry:
 
         def apply(document: Document) -> None:
             nonlocal after
-            before = _state(document)
+            last = self._last
+            before = last[1] if document == last[0] else _state(document)
             after = change(before)
-            changed: list[Item] = []
             for section in (kind.section for kind in _KINDS):
                 old, new, raw = getattr(before, section), getattr(after, section), document.get(section) or {}
                 if new != old:
-                    changed += (item for key, item in new.items() if old.get(key) != item)
-                    document[section] = {key: _entry(item, raw.get(key, {})) for key, item in new.items()}
-            if after != before:
-                _check(changed, document)
+                    kept = {key: raw[key] for key, item in new.items() if key in raw and old.get(key) == item}
+                    document[section] = {
+                        key: kept.get(key) or _entry(_checked(item), raw.get(key, {})) for key, item in new.items()
+                    }
 
         def make(now: str) -> Document:
             document = {"id": _ID, "version": CURRENT, "createdAt": now, "updatedAt": now}
@@ -354,19 +354,19 @@ def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"engage": "pattern" if pattern else "mention", "pattern": pattern, "senders": senders, **entry}
 
 
-def _check(items: Iterable[Item], document: Document) -> None:
-    """Raise InvalidInput unless these items of a changed document may be written."""
-    for item in items:
-        if isinstance(item, AgentGroup):
-            check_agent_id(item.name)
-            zone(str(item.settings.get("timeZone", "")))
-        elif isinstance(item, Wiring) and item.engage == "pattern":
-            compiled(item.pattern)
-        elif isinstance(item, SessionRow):
-            check_id(item.id)
-        if "/" in getattr(item, "channel", ""):
-            raise InvalidInput(f"{item!r}: the name of a channel has no /")
+def _checked(item: Item) -> Item:
+    """`item`, if it may be written. Raises InvalidInput."""
+    if isinstance(item, AgentGroup):
+        check_agent_id(item.name)
+        zone(str(item.settings.get("timeZone", "")))
+    elif isinstance(item, Wiring) and item.engage == "pattern":
+        compiled(item.pattern)
+    elif isinstance(item, SessionRow):
+        check_id(item.id)
+    if "/" in getattr(item, "channel", ""):
+        raise InvalidInput(f"the name of a channel has no /: {item}")
     try:
-        REGISTRY.check(document, "the registry")
+        REGISTRY.check({"id": _ID, item.section: {key_of(item): _entry(item, {})}}, "the registry")
     except InvalidDocument as error:
         raise InvalidInput(error.message) from error
+    return item

@@ -124,7 +124,8 @@ class Documents:
                 if make is None:
                     raise self.missing(id)
                 return codec.encode(self.kind.ordered(make(now)))
-            before = self.kind.read(data, path)
+            last = self._last.get(id)
+            before = last[2] if last and last[1] == data else self.kind.read(data, path)
             after = {name: dict(value) if isinstance(value, dict) else value for name, value in before.items()}
             change(after)
             if after == before and not (self.seen_field and _is_stale(before.get(self.seen_field), now)):
