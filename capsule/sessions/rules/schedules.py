@@ -10,7 +10,7 @@ once. What can't be read is refused when it is written. No file, no clock.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -38,10 +38,10 @@ from capsule.sessions.rules.messages import FINAL, receive, status
 GRACE_S = 300
 
 
-def zone(name: str) -> ZoneInfo:
-    """A time zone by its name, as `Europe/Berlin`; empty: UTC. Raises InvalidInput."""
+def zone(name: str) -> tzinfo:
+    """A time zone by its name, as `Europe/Berlin`; empty: UTC. Raises InvalidInput: this machine knows none such."""
     try:
-        return ZoneInfo(name or "UTC")
+        return ZoneInfo(name) if name not in ("", "UTC") else UTC
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidInput(f"{name[:80]!r} is no time zone; it has a name like Europe/Berlin") from None
 
