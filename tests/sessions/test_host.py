@@ -14,7 +14,7 @@ from capsule.sessions.command import Ended
 from capsule.sessions.events import outgoing, reply_id
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
-from capsule.sessions.registry import Registry
+from capsule.sessions.registry import Registry, Wiring
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.session import Session
@@ -68,6 +68,25 @@ def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worke
     told = [message for message in inbound.messages.values() if not message.wakes]
     assert len(told) == 1 and "was not delivered" in told[0].event["content"]
     assert said(store, made.id, "bot") == []
+
+
+def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored(store: Store) -> None:
+    group(store, "bot")
+    made = store.groups.create("talk", with_=["bot"], agent="anna")
+    sticky = Wiring("conversations", made.id, "bot", "mention-sticky")
+    Registry(store.engine).edit(lambda state: state.put(sticky))
+    first = store.messages.send("@bot one", agent="anna", conversation=made.id)
+    store.messages.send("two", agent="anna", conversation=made.id, thread=first.message)
+    other = store.messages.send("elsewhere", agent="anna", conversation=made.id)
+    with hosting(store) as (_, lines):
+        until(lambda: "you said: @bot one, two" in said(store, made.id, "bot"))
+        store.messages.send("three", agent="anna", conversation=made.id, thread=first.message)
+        until(lambda: len(said(store, made.id, "bot")) == 2)
+    history = store.engine.document("conversations", made.id)["history"]
+    answers = [(entry["content"], entry["thread"]) for entry in history if entry["from"] == "bot"]
+    assert answers == [("you said: @bot one, two", first.message), ("you said: three", first.message)]
+    ignored = [(line["message"], line["reason"]) for line in lines if line["step"] == "ignored"]
+    assert ignored == [(other.message, "it does not mention the agent")]
 
 
 def test_a_damaged_session_is_shown_and_stops_no_other(store: Store) -> None:

@@ -12,7 +12,7 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
+from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.messaging.mail.unread import mail_at
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
 from capsule.sessions.registry import Registry
@@ -95,7 +95,7 @@ class Conversations(Adapter):
                 continue  # It went, was damaged, or is not for the agent any more.
             try:
                 receiver.receive([_arrived(each, seat) for each in mail])
-            except CapsuleError as error:
+            except Exception as error:
                 _log.warning("what %s was told in %s is brought later: %s", agent, id, error)
                 continue
             if mail:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,42 +51,47 @@ class Router:
     def receive(self, arrived: Sequence[Arrived]) -> None:
         """See `Receiver.receive`."""
         by_session: dict[Serves, _Items] = defaultdict(list)
-        errors: list[CapsuleError] = []
+        told: list[str] = []
+        errors: list[Exception] = []
         with self._alone:  # Messages of one place keep their order.
             state = self._opened.state()
             for each in arrived:
-                if self._answers(each, state):
-                    continue
-                for decision in wirings.route(each, state, partial(self._engaged, state)):
-                    by_session[decision.serves].append((each, decision))
+                if id := self._answers(each, state):
+                    told.append(id)
+                else:
+                    for decision in wirings.route(each, state, partial(self._engaged, state, by_session)):
+                        by_session[decision.serves].append((each, decision))
             for serves, items in by_session.items():
                 try:
-                    self._take(serves, items)
-                except CapsuleError as error:
+                    told += self._take(serves, items)
+                except Exception as error:  # Of that session; the others have theirs.
                     errors.append(error)
+        for id in told:
+            self._told(id)
         if errors:
             raise errors[0]
 
-    def _answers(self, arrived: Arrived, state: State) -> bool:
-        """Whether a message answers a question of an agent that it is for. Then the session has the answer."""
+    def _answers(self, arrived: Arrived, state: State) -> str:
+        """The session that a message answers a question of, and which has the answer now; empty: it is for none."""
         now = self._clock()
         if not arrived.reply_to or not state.questions:
-            return False
+            return ""
         _, event, id = questions.answered(state, arrived, self._delivered, now)
         if event is None or (arrived.to and state.sessions[id].agent not in arrived.to):
-            return False
+            return ""
         with self._opened.session(id) as session:  # First: the registry's word alone would be lost with this process.
             self._opened.tell(session, partial(receive, messages=[event]))
         self._opened.registry.edit(lambda state: questions.answered(state, arrived, self._delivered, now)[0])
-        self._told(id)
-        return True
+        return id
 
     def _delivered(self, id: str, message: str) -> str | None:
-        """The id on its platform of a message that a session sent."""
-        with self._opened.session(id) as session:
+        """The id on its platform of a message that a session sent; None: it has none, or the session can't be read."""
+        with suppress(CapsuleError), self._opened.session(id) as session:
             return folds(session)[0].delivered.get(message)
+        return None
 
-    def _take(self, serves: Serves, items: _Items) -> None:
+    def _take(self, serves: Serves, items: _Items) -> list[str]:
+        """Put messages into the session that serves a place; its id, if it has to do with them."""
         now, row = self._clock(), self._opened.state().serving.get(serves)
         is_heard = any(decision.outcome != "ignored" for _, decision in items)
         if row is None and is_heard:
@@ -95,8 +101,7 @@ class Router:
                 self._opened.tell(session, partial(self._told_by, items))
         for arrived, decision in items if row is None else ():
             self._log("ignored", message=arrived.id, agent=decision.agent, reason=decision.reason)
-        if row is not None and is_heard:
-            self._told(row.id)
+        return [row.id] if row is not None and is_heard else []
 
     def _told_by(self, items: _Items, inbound: Inbound, outbound: Outbound) -> list[Event]:
         """The events for messages that a session does not have yet."""
@@ -138,10 +143,11 @@ class Router:
             said.append(events.routing(route=route))
         return [*receive(inbound, outbound, messages), *said]
 
-    def _engaged(self, state: State, serves: Serves) -> bool:
-        """Whether the session that serves this was woken there before."""
-        row = state.serving.get(serves)
-        if row is None:
-            return False
-        with self._opened.session(row.id) as session:
+    def _engaged(self, state: State, before: Mapping[Serves, _Items], serves: Serves) -> bool:
+        """Whether the session that serves this was woken there, or is by a message before this one."""
+        row, is_woken = state.serving.get(serves), any(each.outcome == "wake" for _, each in before.get(serves, ()))
+        if row is None or is_woken:
+            return is_woken
+        with suppress(CapsuleError), self._opened.session(row.id) as session:
             return folds(session)[0].route is not None
+        return True  # It is damaged: the message must wait for it.

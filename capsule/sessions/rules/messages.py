@@ -162,7 +162,8 @@ def holders(inbound: Inbound, outbound: Outbound) -> set[str]:
 
 def is_bulky(inbound: Inbound, outbound: Outbound) -> bool:
     """Whether so much of the files is done that a compaction is worth its cost."""
-    return any(len(fold.seen) > MOST_EVENTS + 4 * len(fold.open) for fold in (inbound, outbound))
+    most = MOST_EVENTS + 4 * (len(inbound.open) + len(outbound.open))
+    return max(len(inbound.seen), len(outbound.seen)) > most
 
 
 def release(inbound: Inbound, outbound: Outbound, now: str, *, is_alive: Callable[[str], bool]) -> list[Event]:
