@@ -207,6 +207,10 @@ def _with_head(
     title = title_from(str(head.get("title") or ""))[:200] or title_by_rule(history)
     with suppress(InvalidInput, KeyError):
         title = check_title(str(head["title"]))
+    last = created
+    if not is_own and (times or moment(head.get("createdAt"))):
+        for entry in history:  # As the store reads a message without a time; of the clock nothing gets into one.
+            last = entry["timestamp"] = entry.get("timestamp") or last
     current = metadata.pop("currentNode", None)
     current = ids.get(str(current)) if current is not None else None
     if history and current == history[-1]["id"]:
@@ -236,6 +240,10 @@ def _with_head(
     )
     document["updatedAt"] = updated
     if is_own:
+        if "titleSetBy" not in draft.metadata:
+            del document["metadata"]["titleSetBy"]  # Absent says more than `auto`.
+        if isinstance(head.get("title"), str):
+            document["title"] = head["title"]
         return in_order(document | {name: value for name, value in head.items() if name not in names("")})
     about: Fields = {"format": format, "id": source_id(draft), "digest": digests_of_head(document)}
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
@@ -278,7 +286,15 @@ def _with_source_aside(fields: Fields) -> Fields:
 def is_edited(entry: Fields) -> bool:
     """Whether a message was changed or made here since the last import."""
     about = entry.get("metadata", {}).get(IMPORTED)
-    return not isinstance(about, dict) or about.get("digest") != digest_of_message(entry)
+    if not isinstance(about, dict):
+        return True
+    return about.get("digest") != digest_of_message(entry) and not _is_undated(entry, about)
+
+
+def _is_undated(entry: Fields, about: Fields) -> bool:
+    """Whether the time of a message is none of its source's."""
+    rest = {name: value for name, value in entry.items() if name != "timestamp"}
+    return bool(about.get("digest") == digest_of_message(rest))
 
 
 def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
@@ -346,6 +362,8 @@ def _origin(entry: Fields) -> str | None:
 
 
 def _without_imported(fields: Fields) -> Fields:
+    if _is_undated(fields, _object(fields.get("metadata", {}).get(IMPORTED))):
+        fields = {name: value for name, value in fields.items() if name != "timestamp"}
     metadata = {name: value for name, value in fields.get("metadata", {}).items() if name != IMPORTED}
     rest = {name: value for name, value in fields.items() if name != "metadata"}
     return rest | {"metadata": metadata} if metadata else rest

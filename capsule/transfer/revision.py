@@ -70,13 +70,13 @@ def revised(present: Document, incoming: Document, removed: Collection[str], *, 
 
 def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | None:
     """Whether a message of the source replaces the present one; None: both were changed."""
-    digest = digest_of_message(entry)
-    if digest == digest_of_message(present):
-        return False
+    digest, about = digest_of_message(entry), present.get("metadata", {}).get(IMPORTED)
     if is_own:
+        if digest == digest_of_message(present):
+            return False
         theirs, ours = entry.get("editedAt") or "", present.get("editedAt") or ""
         return None if theirs == ours else theirs > ours
-    about = present.get("metadata", {}).get(IMPORTED)
+    digest = entry["metadata"][IMPORTED]["digest"]
     if isinstance(about, dict) and about.get("digest") == digest:
         return False
     return None if is_edited(present) else True

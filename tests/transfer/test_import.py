@@ -138,6 +138,19 @@ def test_an_answer_that_was_added_here_stays_the_active_branch(store: Store) -> 
     assert added.parent == store.load(id).history[1].id
 
 
+def test_messages_without_a_time_are_known_again_in_files(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path, keep_locks=False) as store:
+        id = take(store, said("a", "b")).conversations[0].id
+        append(store, id)
+        edit_first(store, id)
+    with Store.open(tmp_path, keep_locks=False) as store:
+        assert states(take(store, said("a", "B"))) == ["updated"]
+        assert texts(store, id) == ["mine", "B", "mine"]
+        (tmp_path / ".capsule" / "imports" / "digests.json").write_bytes(b"no JSON")
+        assert states(take(store, said("a", "B"))) == ["unchanged"]
+
+
 def test_what_an_import_replaces_is_in_the_trash(store: Store) -> None:
     id = take(store, said("a", "b")).conversations[0].id
     edit_first(store, id)

@@ -1,0 +1,156 @@
+"""Capsules: files, folders and archives of version 2.0 and 2.1, and out as either.
+
+A file of version 2.1 is the capsule as the store has it, without its lock. One of 2.0 has the active branch in the
+fields of 2.0 and nothing else, for older readers; what they have no field for is under the one key `capsule`.
+Ids are kept. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from capsule.errors import CapsuleError
+from capsule.format import codec, migrations, new, validation
+from capsule.transfer.branches import active_line
+from capsule.transfer.conversion import document_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, first, moment, read_bytes, read_records, shape
+from capsule.transfer.pairs import OWN, applied, difference
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEAD = ("id", "title", "createdAt", "updatedAt")
+#: The metadata of 2.0, and what it is where a capsule has none.
+_METADATA = new.new_metadata()
+#: What stands for the roles that 2.0 does not have.
+_ROLES = {"system": "user", "tool": "assistant"}
+
+
+def _recognizes(source: Source) -> bool:
+    return any(_is_capsule(record) for record in first(source))
+
+
+def _is_capsule(record: Fields) -> bool:
+    history = record.get("history")
+    if not isinstance(record.get("id"), str):
+        return False
+    if isinstance(history, list) and history:
+        return all(isinstance(one, dict) and "role" in one and "event" not in one for one in history[:1])
+    return {"title", "version", "createdAt", "updatedAt"} <= record.keys()
+
+
+def _read(source: Source) -> Iterator[Draft]:
+    if shape(source) == "object":
+        data = read_bytes(source, 1 << 29)
+        try:  # Digit for digit, where it can be.
+            yield _draft(codec.decode(data, source.name), source, 1)
+            return
+        except CapsuleError:
+            pass  # Read again, around the damage.
+    for line, record in read_records(source):
+        try:
+            yield _draft(record, source, line)
+        except CapsuleError as error:
+            source.tell(error.message[:300], line)
+
+
+def _draft(record: Fields, source: Source, line: int) -> Draft:
+    """The draft of a capsule. Raises InvalidDocument."""
+    own = record.get(OWN)
+    if isinstance(own, dict) and isinstance(record.get("history"), list):
+        whole = applied(_plain({name: value for name, value in record.items() if name != OWN}), own)
+        head, history = whole["head"], whole["history"]
+    else:
+        if isinstance(record.get("history"), list):
+            record = record | {"history": [one for one in record["history"] if _is_message(one, source, line)]}
+        validation.check(record, codec.encode(record), source.name)
+        document, _ = migrations.current(record, source.name)
+        dated = [isinstance(one.get("timestamp"), str) for one in record["history"]]
+        for entry, is_dated in zip(document["history"], dated, strict=True):
+            if not is_dated:
+                entry.pop("timestamp", None)
+        history = document["history"]
+        head = {name: value for name, value in document.items() if name not in ("history", "version")}
+        head["metadata"] = {name: value for name, value in head.get("metadata", {}).items() if name != "lock"}
+    for attached in (one for entry in history for one in entry.get("attachments", ())):
+        if isinstance(digest := attached.get("sha256"), str) and _SHA256.fullmatch(digest):
+            for file in source.near(f"../attachments/{digest}"):
+                attached["data"] = file
+    return Draft(head, history, line, is_own=True)
+
+
+def _is_message(entry: Any, source: Source, line: int) -> bool:
+    is_message = (
+        isinstance(entry, dict) and isinstance(entry.get("role"), str) and isinstance(entry.get("content"), str)
+    )
+    if not is_message:
+        source.tell("an entry of history is no message", line)
+    return is_message
+
+
+def _no_file(data: bytes | Source) -> tuple[str, int]:
+    raise ValueError("an attachment was not stored")
+
+
+def _document(draft: Draft) -> Fields:
+    return document_of(draft, "capsule", draft.head["updatedAt"], lambda what: None, _no_file)
+
+
+def _write(draft: Draft) -> bytes:
+    return codec.encode(_document(draft))
+
+
+def _write_2_0(draft: Draft) -> bytes:
+    about, context = draft.metadata, draft.head.get("context", {})
+    metadata = {name: about.get(name, _METADATA[name]) for name in _METADATA}
+    empty = new.empty_context()
+    files = context.get("metadata", {})
+    record: Fields = {
+        **{name: draft.head[name] for name in _HEAD},
+        "metadata": metadata,
+        "context": {
+            "fullContext": context.get("fullContext", ""),
+            "metadata": {name: files.get(name, value) for name, value in empty["metadata"].items()},
+        },
+        "history": [_message(entry) for entry in active_line(draft.head, draft.history)],
+    }
+    own = difference({"head": draft.head, "history": draft.history}, _plain(record))
+    rest = {OWN: own} if own else {}
+    return codec.encode({name: record[name] for name in _HEAD[:2]} | {"version": "2.0"} | record | rest)
+
+
+def _message(entry: Fields) -> Fields:
+    said = {name: entry[name] for name in ("role", "content", "timestamp") if name in entry}
+    return said | {"role": _ROLES.get(said["role"], said["role"])}
+
+
+def _plain(record: Fields) -> Fields:
+    """Head and history of a capsule of version 2.0 as a draft has them."""
+    head = {
+        name: record[name] for name in (*_HEAD, "context") if name in record and record[name] != new.empty_context()
+    }
+    about = record.get("metadata", {})
+    metadata = {name: value for name, value in about.items() if name != "lock" and _METADATA.get(name) != value}
+    history = [dict(entry) for entry in record["history"]]
+    for entry in history:
+        if "timestamp" in entry:
+            entry["timestamp"] = moment(entry["timestamp"])
+    return {"head": head | ({"metadata": metadata} if metadata else {}), "history": history}
+
+
+def _name(draft: Draft) -> str:
+    return f"conversations/{draft.id}.json"
+
+
+FORMATS = [
+    Format("capsule", "Capsules, version 2.1", _recognizes, _read, _write, file_name=_name, has_files_beside=True),
+    Format(
+        "capsule-2.0",
+        "Capsules, version 2.0",
+        lambda source: False,  # `capsule` reads both.
+        _read,
+        _write_2_0,
+        file_name=_name,
+        has_files_beside=True,
+    ),
+]
