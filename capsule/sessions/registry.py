@@ -20,13 +20,11 @@ from capsule.engines.files.engine import again
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format import codec
 from capsule.format.agents import check_agent_id
-from capsule.format.filters import compiled
 from capsule.format.head import camel
 from capsule.format.kinds import Kind
 from capsule.format.new import CURRENT
 from capsule.ids import check_id, new_id
 from capsule.messaging.people.documents import Document, Documents
-from capsule.sessions.rules.schedules import zone
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -356,6 +354,9 @@ def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _checked(item: Item) -> Item:
     """`item`, if it may be written. Raises InvalidInput."""
+    from capsule.format.filters import compiled  # A worker that starts only reads.
+    from capsule.sessions.rules.schedules import zone
+
     if isinstance(item, AgentGroup):
         check_agent_id(item.name)
         zone(str(item.settings.get("timeZone", "")))

@@ -105,7 +105,14 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program
         [sys.executable, "-c", script], capture_output=True, text=True, env=capsule.environment(), check=False
     )
     loaded = set(done.stderr.split())
-    heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "cronsim", "sqlite3", "importlib.metadata"}
-    heavy |= {"socket", "secrets", "tempfile", "capsule.format.merge.reconcile", "capsule.store.pages"}
+    heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "cronsim", "sqlite3", "zoneinfo", "importlib.metadata"}
+    heavy |= {
+        "socket",
+        "secrets",
+        "tempfile",
+        "capsule.format.merge.reconcile",
+        "capsule.store.pages",
+        "capsule.format.filters",
+    }
     assert "capsule.sessions.command" in loaded
     assert loaded & heavy == set()
