@@ -12,7 +12,7 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidDocument, NotFound, Refused
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.messaging.mail.unread import mail_at
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
 from capsule.sessions.registry import Registry
@@ -106,17 +106,25 @@ class Conversations(Adapter):
 
     def deliver(self, out: Outgoing) -> str:
         """See `Adapter.deliver`. Cost: as `Messages.send`; an edit, as `Edits.message`."""
-        acting = self._store._acting(out.agent)
         if out.kind == "edit":
-            acting.edits.message(out.place, out.target, out.text)
+            self._store._acting(out.agent).edits.message(out.place, out.target, out.text)
             return out.target
-        text = out.emoji or out.text + "".join(f"\n- {option['label']}" for option in out.options)
-        thread, reply_to = self._there(out.place, out.thread), self._there(out.place, out.target or out.reply_to)
+        thread, reply_to = out.thread or None, out.target or out.reply_to or None
+        try:
+            return self._sent(out, thread, reply_to)
+        except InvalidInput:
+            if thread is reply_to is None:
+                raise
+            return self._sent(out, None, None)  # What it answers may be gone.
+
+    def _sent(self, out: Outgoing, thread: str | None, reply_to: str | None) -> str:
+        text = out.emoji or out.text + "".join(f"\n- {option.get('label', '')}" for option in out.options)
         about = {"session": {"id": out.session, "hops": out.hops}}
         if out.files:
             more: dict[str, Any] = {"thread": thread, "replyTo": reply_to, "metadata": about}
             more = {name: value for name, value in more.items() if value is not None}
             kept = [self._kept(file) for file in out.files]
+            acting = self._store._acting(out.agent)
             return str(acting.append_once(out.place, out.id, content=text, attachments=kept, **more)[0].id)
         sent = self._store.messages.send(
             text,
@@ -129,10 +137,6 @@ class Conversations(Adapter):
             idempotency_key=out.id,
         )
         return sent.message
-
-    def _there(self, conversation: str, message: str) -> str | None:
-        """The id of a message, if it is still in the conversation: an answer outlives what it answers."""
-        return message if message and self._store.index.place_of(conversation, message) is not None else None
 
     def _kept(self, file: File) -> dict[str, str]:
         """A file as a message names it; it is kept once, whatever names it."""
