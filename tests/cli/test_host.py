@@ -42,7 +42,7 @@ def test_a_host_answers_lines_and_requests_and_ends_with_its_input(capsule: Any,
     secret = capsule("session", "webhook", "ci").line
     host = capsule.start("host", "--stdio", "--webhook", "0")
     listening = said(host.stderr, "listening")
-    second = capsule.start("host")
+    second = capsule.start("host", "--stdio", "--webhook", str(listening["port"]))
     said(second.stderr, "standby")
     second.terminate()
     assert second.wait(60) == 143

@@ -95,7 +95,7 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
     hook, host = Webhooks(store.engine).keep("ci"), Host()
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/hooks/"
-    adapter = WebhookAdapter(store.engine, listener)
+    adapter = WebhookAdapter(store.engine, lambda: listener)
     adapter.start(host)
     try:
         body = json.dumps({"text": "The build is red.", "from": "ci-bot", "thread": "t1"}).encode()

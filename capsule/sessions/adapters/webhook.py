@@ -16,7 +16,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,20 +153,21 @@ class WebhookAdapter(Adapter):
 
     Args:
         engine: The engine that keeps the webhooks.
-        listener: The socket at which requests are taken; None: messages only go out.
+        listen: Gives the socket at which requests are taken; None: messages only go out. It is called when the adapter
+            begins, so that a host that waits for another one takes no port.
     """
 
     name = "webhook"
 
-    def __init__(self, engine: Engine, listener: socket.socket | None = None) -> None:
+    def __init__(self, engine: Engine, listen: Callable[[], socket.socket] | None = None) -> None:
         self._hooks = Webhooks(engine)
-        self._listener = listener
+        self._listen = listen
         self._server: Any = None
         self._thread: threading.Thread | None = None
 
     def start(self, receiver: Receiver) -> None:
-        """Take requests in a thread of its own, if there is a socket. Raises nothing."""
-        if self._listener is None:
+        """Take requests in a thread of its own, if there is a socket. Raises the errors of `listen`."""
+        if self._listen is None:
             return
         import uvicorn
         from starlette.applications import Starlette
@@ -196,7 +197,7 @@ class WebhookAdapter(Adapter):
                 timeout_graceful_shutdown=1,
             )
         )
-        self._thread = threading.Thread(target=self._server.run, args=([self._listener],), name="webhook", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, args=([self._listen()],), name="webhook", daemon=True)
         self._thread.start()
 
     def _take(self, receiver: Receiver, request: Request, body: bytes) -> tuple[int, dict[str, Any]]:

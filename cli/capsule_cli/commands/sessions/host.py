@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,6 +27,8 @@ from capsule_cli.shared.output import in_terminal, listing, out_bytes
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
+    import socket
+
     import psutil  # type: ignore[import-untyped]
 
 group = typer.Typer(subcommand_metavar="[COMMAND]")
@@ -54,31 +57,49 @@ def host(
     if ctx.invoked_subcommand is not None:
         refuse(webhook or stdio, "these options are for the host, not for its status", "--webhook")
         return
-    from capsule.mcp_server.transport import address
     from capsule.sessions.adapters.stdio import StdioAdapter
     from capsule.sessions.adapters.webhook import WebhookAdapter
     from capsule.sessions.host.host import Host
 
     stop, codes = threading.Event(), [0]
+    heard, hears = os.pipe()
 
     def hear(number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         codes.append(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+        os.write(hears, b".")  # Not `stop.set`: what a signal interrupts may hold the lock of the event.
+
+    def end() -> None:
+        os.read(heard, 1)
         stop.set()
 
-    listener = address.listen(address.parse(webhook)) if webhook else None
+    threading.Thread(target=end, name="signals", daemon=True).start()
     with store_of() as store:
-        adapters: list[Any] = [WebhookAdapter(store.engine, listener.socket if listener else None)]
+        adapters: list[Any] = [WebhookAdapter(store.engine, _listening(webhook) if webhook else None)]
         if stdio:
-            adapters.append(StdioAdapter(sys.stdin.buffer, out_bytes, stop.set))
+            # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter ends.
+            lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+            adapters.append(StdioAdapter(lines, out_bytes, stop.set))
         words = [*executable_words(), "worker", "--store", store.root]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
-        if listener:
-            where = {"host": listener.address.host, "port": listener.address.port}
-            _log({"time": timestamps.now(), "step": "listening", **where})
         Host(store, worker_words=words, adapters=adapters, log=_log, max_workers=workers).run(stop)
     raise typer.Exit(codes[-1])
+
+
+def _listening(where: str) -> Callable[[], socket.socket]:
+    """What takes a port when the host begins. Raises InvalidInput: this is no address."""
+    from capsule.mcp_server.transport import address
+
+    place = address.parse(where)
+
+    def listen() -> socket.socket:
+        listener = address.listen(place)
+        about = {"host": listener.address.host, "port": listener.address.port}
+        _log({"time": timestamps.now(), "step": "listening", **about})
+        return listener.socket
+
+    return listen
 
 
 def _log(line: dict[str, Any]) -> None:
