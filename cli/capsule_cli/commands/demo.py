@@ -25,8 +25,10 @@ import typer
 
 from capsule.errors import Locked
 from capsule.git.program import outside_hooks
+from capsule_cli.commands import demo_workers
+from capsule_cli.commands.demo_stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, out, out_json, shown, styled
+from capsule_cli.shared.output import Stopped, out, out_json, styled
 
 commands = typer.Typer()
 
@@ -34,7 +36,6 @@ SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 NUMBER = "12345678901234567890123"
 AGENTS = ("ada", "bob", "cleo")
 EACH = 60  # messages of each agent's stream
-DEADLINE_S = 60
 BY_HAND = "I typed this into the file with my editor, while the agents were writing."
 TITLE = "Release team (renamed by hand)"
 QUESTION, ANSWER = "The pastures are wet. Can we mow?", "Not before Friday."
@@ -55,46 +56,6 @@ def demo() -> None:
             scene()
     if asked.json:
         out_json({"acknowledged": len(show.acknowledged), "inFile": len(show.acknowledged), "ok": True})
-
-
-def _say(text: str) -> None:
-    if text and not asked.json:
-        out(shown(text))
-
-
-def _must(fine: bool, otherwise: str) -> None:
-    if not fine:
-        raise Stopped(f"the demo failed: {otherwise}")
-
-
-class _Process(subprocess.Popen[str]):
-    """A process that is kept open, which answers a line of JSON with another."""
-
-    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Write a line of JSON to it. Returns: what it answers; nothing when it has ended."""
-        assert self.stdin is not None
-        self.stdin.write(json.dumps(message) + "\n")
-        return self.hear()
-
-    def hear(self) -> dict[str, Any]:
-        """The next line that it writes."""
-        assert self.stdout is not None
-        found: dict[str, Any] = json.loads(self.stdout.readline() or "{}")
-        return found
-
-    def request(self, method: str, **params: Any) -> Any:
-        """Ask it as an MCP client does. Returns: its result."""
-        answer = self.ask({"jsonrpc": "2.0", "id": method, "method": method, "params": params})
-        while answer and answer.get("id") != method:  # It may tell of a change in between.
-            answer = self.hear()
-        _must("result" in answer, f"the MCP server did not answer {method}")
-        return answer["result"]
-
-    def ended(self, expect: int = 0) -> tuple[str, str]:
-        """Wait for its end. Returns: what it wrote to stdout, and to stderr."""
-        answer, errors = self.communicate(timeout=DEADLINE_S)
-        _must(self.returncode == expect, f"{self.args!r} ended with {self.returncode}, not {expect}: {errors}")
-        return answer, errors
 
 
 class _Show:
@@ -125,6 +86,7 @@ class _Show:
         yield agent, self.agent_and_listener
         talk = "Two agents talk to each other, and a person follows; a third agent is away, and a fourth is woken"
         yield talk, self.messengers
+        yield "A host wakes two scripts; one is killed in the middle, and its message is answered once", self.workers
         yield "Two clones in git both go on talking; they merge by message, without a conflict", self.two_clones
         yield "What is in the file", self.result
 
@@ -132,20 +94,20 @@ class _Show:
         """A capsule of version 2.0 that no program of this project wrote."""
         self._run("capsule init {store}")
         sample, file = Path(__file__).with_name("data") / f"{SAMPLE}.json", self._file(SAMPLE)
-        _say(f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody here knows)")
+        say(f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody here knows)")
         shutil.copyfile(sample, file)
         was = json.loads(file.read_bytes())
         self._run(f"capsule validate '{file}'")
         self._run(f"capsule append {SAMPLE[:8]} 'Merci !' --role user")
         text = file.read_text(encoding="utf-8")
         now = json.loads(text)
-        _must(now["version"] == "2.1" and len(now["history"]) == 2, "it was not brought to version 2.1")
+        must(now["version"] == "2.1" and len(now["history"]) == 2, "it was not brought to version 2.1")
         same = now["champInconnu"] == was["champInconnu"] and now["history"][0]["tokens"] == 17
         same = same and now["metadata"]["couleur"] == was["metadata"]["couleur"] and NUMBER in text
-        _must(same, "an unknown field was changed")
-        _say("now version 2.1, and every unknown field is still there, to the last digit:")
+        must(same, "an unknown field was changed")
+        say("now version 2.1, and every unknown field is still there, to the last digit:")
         marks = (NUMBER, "couleur", "tokens")
-        _say("\n".join(line for line in text.splitlines() if any(mark in line for mark in marks)))
+        say("\n".join(line for line in text.splitlines() if any(mark in line for mark in marks)))
 
     def many_writers(self) -> None:
         """Streams and single commands append to one conversation at once; a person saves a stale copy in between."""
@@ -157,7 +119,7 @@ class _Show:
             return [streams[name].ask({"content": _words_of(name, number)})["id"] for number in numbers]
 
         mine: dict[str, Any] = {}
-        single: list[_Process] = []
+        single: list[Process] = []
         with ThreadPoolExecutor(len(AGENTS)) as pool:
             for third in range(3):
                 writing = [pool.submit(write, name, third) for name in AGENTS]
@@ -173,39 +135,39 @@ class _Show:
                 self.acknowledged += [id for ids in writing for id in ids.result()]
                 if third == 0:
                     mine = json.loads(self._file(team).read_bytes())
-        _say(
+        say(
             f"the person opens the file in an editor, with {EACH} messages, and saves it while there are twice as many,"
         )
-        _say("with a new title and a message typed in")
+        say("with a new title and a message typed in")
         self.acknowledged += [json.loads(command.ended()[0])["id"] for command in single]
         for name, stream in streams.items():
             warnings = stream.ended()[1].rstrip()
-            _say(warnings and "    " + self._short(warnings))
-            _say(f"{name}: {EACH} messages acknowledged")
-        _say(f"single commands: {len(single)} messages acknowledged")
+            say(warnings and "    " + self._short(warnings))
+            say(f"{name}: {EACH} messages acknowledged")
+        say(f"single commands: {len(single)} messages acknowledged")
 
     def lock_and_kill(self) -> None:
         """A chat that another instance locks; the instance is killed; the chat goes on."""
         chat = self._run("capsule new 'A chat' --message 'Who writes here?'").strip()
         holder = self._start(f"capsule append --jsonl {chat} --role assistant")
         first = holder.ask({"content": "I do, as long as I live."})["id"]
-        _say(f"$ capsule append --jsonl {chat[:8]}      (kept open: process {holder.pid} holds the chat)")
+        say(f"$ capsule append --jsonl {chat[:8]}      (kept open: process {holder.pid} holds the chat)")
         self._run(f"capsule append {chat} 'Me too!'", expect=Locked.exit_code)
         holder.kill()
         holder.wait(DEADLINE_S)
-        _say(f"$ kill -9 {holder.pid}")
+        say(f"$ kill -9 {holder.pid}")
         mine = self._run(f"capsule append {chat} 'Then I go on.'").strip()
         there = [message["id"] for message in self._history(chat)]
-        _must(there[1:] == [first, mine], "the chat does not hold what was acknowledged")
-        _say("2 messages acknowledged in the chat, 2 in its file")
+        must(there[1:] == [first, mine], "the chat does not hold what was acknowledged")
+        say("2 messages acknowledged in the chat, 2 in its file")
 
     def agent_and_listener(self) -> None:
         """An agent appends by MCP; another process hears of it at once; both find it by its words."""
         team = self._names["team"]
         since = self._start("capsule watch --print-cursor").ended()[0].strip()
         listener, agent = self._start(f"capsule watch --json --cursor {since} {team}"), self._start("capsule mcp")
-        _say(f"$ capsule watch {team[:8]}      (kept open: process {listener.pid})")
-        _say(f"$ capsule mcp      (process {agent.pid}; an agent speaks with it over stdin and stdout)")
+        say(f"$ capsule watch {team[:8]}      (kept open: process {listener.pid})")
+        say(f"$ capsule mcp      (process {agent.pid}; an agent speaks with it over stdin and stdout)")
         takes = {"extensions": {"capsule/answers": {"takes": ["data"]}}}
         me = {"name": "demo", "version": "1"}
         agent.request("initialize", clientInfo=me, protocolVersion="2025-11-25", capabilities=takes)
@@ -214,15 +176,15 @@ class _Show:
         words = {"id": team, "content": "Can you hear me from these pastures?", "idempotencyKey": "the demo's"}
         call = {"name": "append_message", "arguments": words | {"sender": "dora"}}
         mine, again = (agent.request("tools/call", **call)["structuredContent"] for _ in range(2))
-        _say(f"    append_message: {json.dumps(mine)}\n    the same again: {json.dumps(again)}")
-        _must(mine["message"] == again["message"] and again.get("repeated") is True, "a retry was appended twice")
+        say(f"    append_message: {json.dumps(mine)}\n    the same again: {json.dumps(again)}")
+        must(mine["message"] == again["message"] and again.get("repeated") is True, "a retry was appended twice")
         heard = listener.hear()
-        _say(f"heard by process {listener.pid}: {heard.get('kind')} {', '.join(heard.get('messages', ()))}")
-        _must(heard.get("messages") == [mine["message"]], "the listener heard of something else")
+        say(f"heard by process {listener.pid}: {heard.get('kind')} {', '.join(heard.get('messages', ()))}")
+        must(heard.get("messages") == [mine["message"]], "the listener heard of something else")
         agent.ended()
         self.acknowledged.append(mine["message"])
         answer = self._run("capsule search 'hear* pastures'")
-        _must(answer.count("\n") == 1 and mine["message"] in answer, "the search did not find the one message")
+        must(answer.count("\n") == 1 and mine["message"] in answer, "the search did not find the one message")
 
     def messengers(self) -> None:
         """Ada and Bob are MCP servers, Paul is a person who follows, Dora is away, and Eve's program is idle."""
@@ -233,29 +195,29 @@ class _Show:
         for agent in ("paul", "eve", "dora --project {project}"):
             self._run(f"capsule agents register --as {agent}")
         person = self._start("capsule listen --as paul --follow --json")
-        _say(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")
+        say(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")
         hook = self._start("capsule agents wake hook claude-code Stop --as eve")
         assert hook.stdin is not None
         hook.stdin.write(json.dumps({"session_id": "demo", "hook_event_name": "Stop", "cwd": self._root}))
         hook.stdin.close()
-        _say(f"$ capsule agents wake hook claude-code Stop --as eve      (process {hook.pid} waits beside her program)")
+        say(f"$ capsule agents wake hook claude-code Stop --as eve      (process {hook.pid} waits beside her program)")
         heard = asyncio.run(self._talk())
-        _must(QUESTION in heard and ANSWER in heard, "the two agents did not hear each other")
+        must(QUESTION in heard and ANSWER in heard, "the two agents did not hear each other")
         for who in ("ada", "bob"):
             mail = person.hear()
-            _say(f"heard by process {person.pid}: {mail.get('from')}: {mail.get('content')}")
-            _must(mail.get("from") == who, "the person did not hear the agents")
+            say(f"heard by process {person.pid}: {mail.get('from')}: {mail.get('content')}")
+            must(mail.get("from") == who, "the person did not hear the agents")
         text = rules.read_text(encoding="utf-8")
-        _say(f"dora was away, and her CLAUDE.md now says:\n{self._short(text)}")
-        _must("2 from ada, bob" in text and QUESTION not in text, "the block does not say what waits")
+        say(f"dora was away, and her CLAUDE.md now says:\n{self._short(text)}")
+        must("2 from ada, bob" in text and QUESTION not in text, "the block does not say what waits")
         self._run("capsule listen --as dora --timeout 0s --ack")
-        _must(rules.read_text(encoding="utf-8") == RULES, "the block did not go, or took something with it")
-        _say("dora has read them, and her CLAUDE.md is again as it was")
-        _must(hook.wait(DEADLINE_S) == 2, "the hook did not wake eve")
+        must(rules.read_text(encoding="utf-8") == RULES, "the block did not go, or took something with it")
+        say("dora has read them, and her CLAUDE.md is again as it was")
+        must(hook.wait(DEADLINE_S) == 2, "the hook did not wake eve")
         assert hook.stderr is not None
         said = hook.stderr.read().strip()
-        _must("from ada" in said and QUESTION not in said, "the hook does not say who wrote")
-        _say(f"the hook ended with exit code 2, which wakes eve, and says:\n    {said}")
+        must("from ada" in said and QUESTION not in said, "the hook does not say who wrote")
+        say(f"the hook ended with exit code 2, which wakes eve, and says:\n    {said}")
 
     async def _talk(self) -> str:
         """Ada asks the group, and Bob answers: each by a server of its own, driven by the SDK's client.
@@ -295,10 +257,15 @@ class _Show:
             async def call(tool: str, **arguments: Any) -> str:
                 answer = await client.call_tool(tool, arguments)
                 text = "\n".join(part.text for part in answer.content if part.type == "text")
-                _say("\n    ".join([f"{agent}: {tool} {json.dumps(arguments)}", *text.splitlines()]))
+                say("\n    ".join([f"{agent}: {tool} {json.dumps(arguments)}", *text.splitlines()]))
                 return text
 
             yield call
+
+    def workers(self) -> None:
+        """Messages wake programs; see `demo_workers`."""
+        self._names |= {"directory": self._directory, "python": sys.executable}
+        demo_workers.act(self._directory, self._names, self._run, self._start)
 
     def two_clones(self) -> None:
         """The store goes into git; a clone and the original both go on; both end with every message."""
@@ -321,8 +288,8 @@ class _Show:
             self._run(f"capsule {line}")
         file = self._file(self._names["team"])
         there = Path(self._names["clone"], "conversations", file.name).read_bytes()
-        _must(there == file.read_bytes(), "the two clones do not hold the same bytes")
-        _say("the same bytes in both clones")
+        must(there == file.read_bytes(), "the two clones do not hold the same bytes")
+        say("the same bytes in both clones")
 
     def result(self) -> None:
         """Print the conversation and the doctor's word, and count."""
@@ -330,28 +297,28 @@ class _Show:
         header, *parts = self._start(f"capsule show {team}").ended()[0].rstrip().split("\n\n")
         at = next((at for at, part in enumerate(parts) if part.endswith(BY_HAND)), 0)
         around, end = parts[max(at - 2, 0) : at + 3], parts[max(at + 3, len(parts) - 2) :]
-        _say("\n\n".join([f"$ capsule show {team}", header, "[...]", *around, "[...]", *end, ""]))
+        say("\n\n".join([f"$ capsule show {team}", header, "[...]", *around, "[...]", *end, ""]))
         # The killed process left its instance file; nothing is wrong with it but that nobody needs it.
         self._run("capsule doctor --repair")
         self._run("capsule doctor")
         history, title = self._history(team), json.loads(self._file(team).read_bytes())["title"]
         there = [message["id"] for message in history if message["id"] in self.acknowledged]
         by_hand = [message["id"] for message in history if message["content"] == BY_HAND]
-        _say(f"the person's title: {title}\nthe person's message: {'there' if len(by_hand) == 1 else 'MISSING'}")
-        _say(f"{len(self.acknowledged)} messages acknowledged, {len(there)} in the file")
-        _must(sorted(there) == sorted(self.acknowledged), "acknowledged messages are missing, or stand there twice")
-        _must(title == TITLE and len(by_hand) == 1, "the person's edit was lost")
-        _must(len(history) == len(there) + 1 == len(AGENTS) * EACH + 6, "there are messages nobody wrote")
+        say(f"the person's title: {title}\nthe person's message: {'there' if len(by_hand) == 1 else 'MISSING'}")
+        say(f"{len(self.acknowledged)} messages acknowledged, {len(there)} in the file")
+        must(sorted(there) == sorted(self.acknowledged), "acknowledged messages are missing, or stand there twice")
+        must(title == TITLE and len(by_hand) == 1, "the person's edit was lost")
+        must(len(history) == len(there) + 1 == len(AGENTS) * EACH + 6, "there are messages nobody wrote")
         for name in AGENTS:
             own = [message["content"] for message in history if message.get("from") == name]
-            _must(own == [_words_of(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
+            must(own == [_words_of(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
 
-    def _start(self, line: str) -> _Process:
+    def _start(self, line: str) -> Process:
         """Start the command of a line."""
         words = [word.format_map(self._names) for word in shlex.split(line)]
         command = [sys.executable, "-m", "capsule_cli", *words[1:]] if words[0] == "capsule" else words
         pipe, cwd = subprocess.PIPE, self._root if os.path.isdir(self._root) else None
-        process = _Process(
+        process = Process(
             command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=self._environment, encoding="utf-8", bufsize=1
         )
         self._processes.enter_context(process)  # Which waits for its end, and closes the pipes.
@@ -361,10 +328,10 @@ class _Show:
     def _run(self, line: str, expect: int = 0) -> str:
         """Run a command, and print it with its answer. Returns: its stdout."""
         answer, errors = self._start(line).ended(expect)
-        _say("$ " + self._short(line.format_map(self._names)))
-        _say("\n".join("    " + line for line in self._short((errors + answer).rstrip()).splitlines()))
+        say("$ " + self._short(line.format_map(self._names)))
+        say("\n".join("    " + line for line in self._short((errors + answer).rstrip()).splitlines()))
         if expect:
-            _say(f"    (exit code {expect})")
+            say(f"    (exit code {expect})")
         return answer
 
     def _short(self, text: str) -> str:

@@ -57,6 +57,7 @@ def host(
     if ctx.invoked_subcommand is not None:
         refuse(webhook or stdio, "these options are for the host, not for its status", "--webhook")
         return
+    from capsule.sessions.adapters.interface import installed
     from capsule.sessions.adapters.stdio import StdioAdapter
     from capsule.sessions.adapters.webhook import WebhookAdapter
     from capsule.sessions.host.host import Host
@@ -76,6 +77,7 @@ def host(
     threading.Thread(target=end, name="signals", daemon=True).start()
     with store_of() as store:
         adapters: list[Any] = [WebhookAdapter(store.engine, _listening(webhook) if webhook else None)]
+        adapters += installed(store, {})
         if stdio:
             # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115

@@ -1,0 +1,79 @@
+"""The demo's act of sessions: a host, two scripts as workers, a task that comes by itself, and a kill -9.
+
+What must stay true: as for the demo; and a question has exactly one answer, whoever was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from capsule_cli.commands.demo_stage import DEADLINE_S, Process, must, say
+
+MOWER = """\
+import os, sys
+from capsule import Store, timestamps
+from capsule.sessions.toolkit import Toolkit
+
+if "Is it dry now?" in sys.stdin.read():
+    print("It is dry: mown.")
+else:
+    soon = timestamps.from_ms(timestamps.ms_of(timestamps.now()) + 1000)
+    with Store.open() as store:
+        tools = Toolkit(store, os.environ["CAPSULE_SESSION"], os.environ["CAPSULE_MESSAGE"])
+        tools.schedule("make", prompt="Is it dry now?", processAfter=soon)
+    print("It is wet. I look again.")
+"""
+#: It hangs when it is run for the first time.
+VET = 'mkdir hanging 2>/dev/null && sleep 600\necho "All sheep are well."\n'
+
+
+def act(directory: str, names: dict[str, str], run: Callable[..., str], start: Callable[[str], Process]) -> None:
+    """Play it. `run` and `start` are those of the show, and `names` what its lines may name."""
+    for agent, program, script in (("mower", "{python}", MOWER), ("vet", "sh", VET)):
+        names[agent] = os.path.join(directory, f"{agent}.script")
+        Path(names[agent]).write_text(script, encoding="utf-8")
+        run(f"capsule session agent {agent} --folder {{directory}} -- {program} {{{agent}}}")
+    run("capsule agents register --as rosa")
+    host, listener = start("capsule host"), start("capsule listen --as rosa --follow --json")
+    say(f"$ capsule host      (kept open: process {host.pid})")
+    _step(host, "running")
+    run("capsule send --as rosa --to mower 'Can you mow?'")
+    sheep = run("capsule send --as rosa --to vet 'How are the sheep?'").strip()
+    for _ in range(3000):
+        if os.path.isdir(os.path.join(directory, "hanging")):
+            break
+        time.sleep(0.02)
+    workers = json.loads(start("capsule host status --json").ended()[0])
+    (pid,) = (one["pid"] for one in workers if one.get("agent") == "vet")
+    os.kill(pid, signal.SIGKILL)
+    say(f"$ kill -9 {pid}      (the worker of vet, in the middle of its answer)")
+    _step(host, "retry")
+    hurry = start(f"capsule session retry {sheep}")
+    if (
+        hurry.wait(DEADLINE_S) == 0
+    ):  # On a slow machine the next try, which is due after five seconds, has begun already.
+        say(f"$ capsule session retry {sheep}")
+    answers = [listener.hear() for _ in range(3)]
+    for each in answers:
+        say(f"heard by rosa: {each.get('from')}: {each.get('content')}")
+    texts = sorted(str(each.get("content")) for each in answers)
+    must(texts == ["All sheep are well.", "It is dry: mown.", "It is wet. I look again."], f"rosa heard {texts}")
+    host.terminate()
+    must(host.wait(DEADLINE_S) == 143, "the host did not end")
+    steps = [line.split("\t")[2] for line in run(f"capsule session why {sheep}").splitlines()]
+    must(steps.count("claimed") == 2 and steps.count("delivered") == 1, f"the way of the question is {steps}")
+
+
+def _step(host: Process, name: str) -> None:
+    """Wait for a line of the host's log, or of a worker's."""
+    assert host.stderr is not None
+    while line := host.stderr.readline():
+        told = json.loads(line)
+        if name in (told.get("step"), told.get("event")):
+            return
+    must(False, f"the host ended before {name}")
