@@ -1,0 +1,355 @@
+"""The sessions of Claude Code: a file of JSON lines for each, and one for each subagent.
+
+A record is a line of the screen or of the model. One answer is as many records as it has blocks, and one message here;
+what has no words (snapshots, durations) stands before the message that follows it, in `metadata.source.before`;
+progress vanishes. A subagent is a conversation of its own, `{session}:{agent}`.
+
+What must stay true: an answer that grows keeps its id, that of its first record. Records keep no text that a message
+has; what is left of a block of content is filled again from the message, from the last to the first. A writer reads
+what it wrote, and keeps what is lost under `capsule`. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import orjson
+
+from capsule.transfer.formats.claude_records import Message, records_of
+from capsule.transfer.interface import (
+    ODD,
+    Draft,
+    Fields,
+    Format,
+    Source,
+    first,
+    json_of,
+    moment,
+    read_records,
+    read_text,
+)
+from capsule.transfer.pairs import OWN, applied, difference, with_source, without_source
+
+#: What all records of a session say, and what they say if nothing else is known.
+_COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")
+_DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
+_TITLES = ("summary", "aiTitle", "customTitle")
+_ABOUT = {"summary", "file-history-snapshot", "queue-operation", "last-prompt", "mode", "ai-title", "custom-title"}
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class _Talk:
+    """The records of one conversation, as they come."""
+
+    def __init__(self, tell: Callable[[str, int | None], None]) -> None:
+        self._tell = tell
+        self.messages: list[Message] = []
+        self.pending: list[Fields] = []
+        self.common: Fields = {}
+        self.sessions: Counter[str] = Counter()
+        self._titles: dict[str, str] = {}
+        self._current: str | None = None
+        self._forked: Any = None
+        self.own: Fields = {}
+        #: The message of each record, and past progress the record before it.
+        self._owner: dict[Any, Any] = {}
+        self._past: dict[Any, Any] = {}
+        self._single: dict[Any, Fields] = {}
+        #: The last record of each message.
+        self._ends: dict[Any, Any] = {}
+        #: The answer that a message is, or is a result of.
+        self._turns: dict[Any, Message] = {}
+
+    def add(self, record: Fields, line: int | None) -> None:
+        kind, uuid, parent = record.get("type"), record.get("uuid"), record.get("parentUuid")
+        self.sessions[record.get("sessionId") or ""] += 1
+        if kind == "progress":
+            self._past[uuid] = self._past.get(parent, parent)
+            return
+        if parent in self._past:
+            record = record | {"parentUuid": self._past[parent]}
+        if isinstance(record.get("message") if kind != "system" else record.get("content"), _TALKS.get(kind, ())):
+            if moment(record.get("timestamp")) is None:
+                self._tell("a message without its time", line)
+            if not self.common:
+                self.common = {key: record[key] for key in _COMMON if key in record}
+                self._forked = record.get("forkedFrom")
+            for piece in _pieces(record):
+                self._add(piece)
+            self._current = None
+            return
+        if kind in _TALKS and kind != "system":
+            self._tell("a message without content", line)
+        if isinstance(uuid, str):
+            self._owner[uuid] = self._owner.get(parent, parent)
+        self._add_about(record)
+
+    def _add(self, record: Fields) -> None:
+        uuid, parent = record.get("uuid"), record.get("parentUuid")
+        if uuid in self._single and self._single[uuid] == record:
+            return
+        logical = record.get("logicalParentUuid") if parent is None else None
+        above = self._owner.get(parent, parent) if logical is None else self._owner.get(logical)
+        turn = self._turns.get(above)
+        if record["type"] == "assistant" and turn and turn.name == record["message"].get("id") and turn.name:
+            if uuid not in self._owner:
+                turn.add(record)
+                self._owner[uuid] = turn.said["id"]
+                self._ends[turn.said["id"]] = uuid
+            return
+        message = Message(record, self.pending)
+        self.pending = []
+        self.messages.append(message)
+        said = message.said
+        if turn and (said["role"] == "tool" or above != turn.said["id"]):
+            if said["role"] != "tool":
+                above = turn.last
+            elif said["toolCallId"] not in turn.results:
+                turn.results.add(said["toolCallId"])
+                above, turn.last = turn.last, uuid
+        said["parent"] = above
+        message.parent = parent
+        if not isinstance(uuid, str):
+            return
+        self._owner[uuid] = self._ends[uuid] = uuid
+        if said["role"] == "assistant":
+            self._turns[uuid] = message
+        else:
+            self._single[uuid] = record
+            if turn and turn.last == uuid:
+                self._turns[uuid] = turn
+
+    def _add_about(self, record: Fields) -> None:
+        kind = record.get("type")
+        for name in _TITLES:
+            if isinstance(title := record.get(name), str) and (name != "summary" or "leafUuid" in record):
+                self._titles[name if name != "summary" else f"{record['leafUuid']}"] = title
+        if kind == "last-prompt" and record.get("explicit") is True:
+            self._current = record.get("leafUuid")
+        elif kind == OWN and isinstance(record.get(OWN), dict):
+            self.own = record[OWN]
+        else:
+            self.pending.append(record)
+
+    def draft(self, agent: str, session: str, title: str) -> Draft:
+        """The conversation; `agent` is the one whose it is, or empty."""
+        common = _common(session, agent)
+        summaries = [title for leaf, title in self._titles.items() if leaf in self._owner]
+        titles = [*(self._titles.get(name) for name in reversed(_TITLES)), *reversed(summaries), title]
+        head: Fields = {"id": f"{session}:{agent}" if agent else session}
+        head |= {"title": found} if (found := next(filter(None, titles), None)) else {}
+        metadata = {"sourceConversationId": session} if agent else {}
+        if isinstance(self._forked, dict) and isinstance(self._forked.get("sessionId"), str):
+            metadata["forkedFrom"] = self._forked["sessionId"]
+        if self._current in self._owner:
+            metadata["currentNode"] = self._owner[self._current]
+        head |= {"metadata": metadata} if metadata else {}
+        after = [record for record in self.pending if record != _title(found, session, agent)]
+        source = difference(self.common, common) if self.common else {}
+        history = [message.entry(common | self.common, self._ends) for message in self.messages]
+        own = {name: value for name, value in self.own.items() if name != "id"}
+        head = applied(with_source(head, source | ({"records": after} if after else {})), own)
+        is_own = "id" in self.own
+        return Draft(head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own)
+
+
+_TALKS: dict[Any, Any] = {"user": dict, "assistant": dict, "system": str}
+
+
+def _common(session: str, agent: str) -> Fields:
+    common = {**_DEFAULT, "sessionId": session}
+    return common | {"isSidechain": True, "agentId": agent} if agent else common
+
+
+def _about(session: str, agent: str) -> Fields:
+    return {"sessionId": session} | ({"isSidechain": True, "agentId": agent} if agent else {})
+
+
+def _title(title: str | None, session: str, agent: str) -> Fields:
+    return {"type": "custom-title", "customTitle": title, **_about(session, agent)}
+
+
+def _pieces(record: Fields) -> Iterable[Fields]:
+    """A record as several, if it has a result and something else: each result is a message."""
+    content = record["message"].get("content") if record["type"] == "user" else None
+    if not isinstance(content, list) or len(content) < 2:
+        return (record,)
+    runs: list[list[Any]] = []
+    for block in content:
+        is_result = isinstance(block, dict) and block.get("type") == "tool_result"
+        if is_result or not runs or runs[-1][0].get("type") == "tool_result":
+            runs.append([])
+        runs[-1].append(block)
+    if len(runs) < 2:
+        return (record,)
+    whole = [record | {"message": record["message"] | {"content": run}} for run in runs]
+    for nth, piece in enumerate(whole[:-1]):
+        for name in ("toolUseResult", OWN):
+            piece.pop(name, None)
+        piece["uuid"] = whole[nth + 1]["parentUuid"] = f"{record.get('uuid')}:{nth}"
+    return whole
+
+
+def _drafts(
+    records: Iterable[tuple[int, Fields]],
+    tell: Callable[[str, int | None], None],
+    stem: str = "",
+    title_of: Callable[[str], str] = lambda agent: "",
+) -> list[Draft]:
+    """The conversations of a file: that of the session, and those of subagents.
+
+    Args:
+        records: The records with their lines.
+        tell: Takes what is damaged, and its line.
+        stem: The session, if a record has it; else it is the one that most records have.
+        title_of: The title of the conversation of an agent.
+    """
+    talks = {"": _Talk(tell)}
+    agents: dict[Any, str] = {}
+    for line, record in records:
+        try:
+            agent = ""
+            if record.get("isSidechain") is True:
+                uuid = record.get("uuid")
+                agent = str(record.get("agentId") or agents.get(record.get("parentUuid")) or uuid)
+                agents[uuid] = agent
+            talk = talks.get(agent) or talks.setdefault(agent, _Talk(tell))
+            talk.add(record, line)
+        except ODD as error:
+            tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
+    sessions = sum((talk.sessions for talk in talks.values()), Counter[str]())
+    sessions.pop("", None)
+    session = stem if stem in sessions else next((name for name, _ in sessions.most_common(1)), "")
+    return [
+        talk.draft(agent, session, title_of(agent) if agent else "")
+        for agent, talk in talks.items()
+        if talk.messages or talk.own
+    ]
+
+
+def _read(source: Source) -> Iterator[Draft]:
+    def title_of(agent: str) -> str:
+        for file in source.near(f"agent-{agent}.meta.json"):
+            about = json_of(read_text(file))
+            return str(about.get("description") or "") if isinstance(about, dict) else ""
+        return ""
+
+    stem = source.name.rpartition("/")[2].removesuffix(".jsonl")
+    yield from _drafts(read_records(source), source.tell, stem, title_of)
+
+
+def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any, str]]:
+    """The records of each message with those before it, and the last record of each message."""
+    groups: list[list[Fields]] = []
+    ends: dict[Any, Any] = {None: None}
+    above: list[Any] = []
+    last, time = None, draft.head.get("createdAt")
+    for entry in draft.history:
+        said, source = without_source(entry)
+        time = said.get("timestamp") or time
+        if draft.is_own:
+            said |= {"id": _uuid(said["id"])} | ({"timestamp": time} if time else {})
+        if entry.get("id") in draft.edited:
+            source = {key: value for key, value in source.items() if key not in ("content", "records")}
+        made = records_of(said, source, common)
+        above.append(ends.get(entry["parent"]) if "parent" in entry else last)
+        made[0]["parentUuid"] = source.get("parentUuid", above[-1])
+        last = made[-1].get("uuid")
+        if "id" in entry:
+            ends[entry["id"]] = last
+        groups.append([dict(one) for one in source.get("before", ())] + made)
+    known = {record.get("uuid") for group in groups for record in group} | {None}
+    for group, parent in zip(groups, above, strict=True):
+        for record in group:
+            if record.get("parentUuid") not in known:
+                record["parentUuid"] = parent
+    return groups, ends
+
+
+def _kept(head: Fields, *, is_own: bool) -> Fields:
+    """What of a head the records may not tell. They have ids and other sessions under the names that those have."""
+    plain = without_source(head)[0]
+    apart = ("currentNode",) if is_own else ("currentNode", "sourceConversationId", "forkedFrom")
+    metadata = {name: value for name, value in plain.pop("metadata", {}).items() if name not in apart}
+    plain.pop("id", None)
+    return plain | ({"metadata": metadata} if metadata else {})
+
+
+def _write(draft: Draft) -> bytes:
+    head, source = without_source(draft.head)
+    session, agent = (_uuid(draft.id), "") if draft.is_own else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
+    common = _common(session, agent)
+    rest = {name: value for name, value in source.items() if name != "records"}
+    groups, ends = _groups(draft, applied(common, rest))
+    after = list(source.get("records", ()))
+    lines = [record for group in groups for record in group] + after
+    current = draft.metadata.get("currentNode")
+    if draft.history and current is not None and current != draft.history[-1].get("id"):
+        after.append({"type": "last-prompt", "leafUuid": ends.get(current), "explicit": True, **_about(session, agent)})
+    again = next(iter(_drafts(enumerate(lines), lambda what, line: None)), Draft({}, []))
+    if "title" in head and again.head.get("title") != head["title"]:
+        after.append(_title(head["title"], session, agent))
+        again.head["title"] = head["title"]
+    for group, entry, found in zip(groups, draft.history, again.history, strict=False):
+        if own := difference(without_source(entry)[0], without_source(found)[0]):
+            group[-1][OWN] = own
+    own = difference(_kept(draft.head, is_own=draft.is_own), _kept(again.head, is_own=draft.is_own))
+    if draft.is_own:
+        own["id"] = draft.id
+    marker = [{"type": OWN, **_about(session, agent), OWN: own}] if own else []
+    whole = marker + [record for group in groups for record in group] + after
+    return b"".join(orjson.dumps(record, default=_base64) + b"\n" for record in whole)
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _uuid(id: str) -> str:
+    return id if _UUID.fullmatch(id) else str(uuid5(NAMESPACE_URL, f"capsule:{id}"))
+
+
+def _file_name(draft: Draft) -> str:
+    """Its place below `~/.claude/projects`, as far as the folder is known in which the session was."""
+    _, source = without_source(draft.head)
+    session, _, agent = draft.id.partition(":")
+    path = f"{session}/subagents/agent-{agent}.jsonl" if agent else f"{_uuid(session)}.jsonl"
+    folder = source.get("cwd")
+    return f"{re.sub('[^A-Za-z0-9]', '-', folder)[:200]}/{path}" if isinstance(folder, str) else path
+
+
+def _recognizes(source: Source) -> bool:
+    def is_ours(record: Fields) -> bool:
+        if "sessionId" in record:
+            return "parentUuid" in record or record.get("type") in (*_ABOUT, OWN)
+        return record.get("type") in _ABOUT and ("leafUuid" in record or "messageId" in record)
+
+    return any(is_ours(record) for record in first(source))
+
+
+def _is_part(source: Source) -> bool:
+    """Whether it says what a subagent is, or lists the sessions."""
+    return any(
+        "agentType" in record or ("entries" in record and "originalPath" in record) for record in first(source)[:1]
+    )
+
+
+FORMATS = [
+    Format(
+        "claude-code",
+        "Claude Code",
+        _recognizes,
+        _read,
+        _write,
+        ".jsonl",
+        is_part=_is_part,
+        file_name=_file_name,
+        embeds_files=True,
+        places=("~/.claude/projects/*/*.jsonl", "~/.claude/projects/*/*/subagents/*.jsonl"),
+    )
+]

@@ -1,0 +1,277 @@
+"""The records of Claude Code: what a message takes of them, and back.
+
+What must stay true: `records_of` gives back what a message was made of. What is left of a record, and of each block of
+its content, has no text that the message has; blocks are filled again from the message, from the last to the first.
+Pure.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Any
+
+from capsule.transfer.interface import ODD, Fields, moment
+from capsule.transfer.pairs import OWN, applied, difference, with_source
+
+#: The blocks whose text is under the name of their type, and the field of ours that has it.
+_SAID = {"text": "content", "thinking": "reasoning"}
+_CALLS = ("tool_use", "server_tool_use")
+_FILES = {"image": "image", "application": "document"}
+_NO_DATA = {"type", "media_type"}
+_USAGE = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedTokens": "cache_read_input_tokens"}
+#: In a structured result, where it repeats the content.
+_SAME = {"$content": True}
+
+
+def _take(block: Any, said: Fields) -> Any:
+    """What is left of a block when the message has its part of it."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind in _SAID:
+        name, text = _SAID[kind], block.get(kind)
+        if not isinstance(text, str):
+            return block | {kind: text}
+        rest = {key: value for key, value in block.items() if key != kind}
+        if before := said.get(name):
+            rest["from"] = len(before) + 2
+            text = f"{before}\n\n{text}" if text else before
+        if text or name in said:
+            said[name] = text
+        return rest
+    if kind in _CALLS:
+        if not _is_call(block, "input"):
+            return {"id": None, **block}
+        call = {"id": block["id"], "name": block["name"], "arguments": block["input"]}
+        said.setdefault("toolCalls", []).append(call)
+        return {key: value for key, value in block.items() if key not in ("id", "name", "input")}
+    if kind == "tool_result" and isinstance(block.get("tool_use_id"), str) and "toolCallId" not in said:
+        said["toolCallId"] = block["tool_use_id"]
+        if block.get("is_error") is True:
+            said["metadata"] = said.get("metadata", {}) | {"isError": True}
+        content = block.get("content")
+        rest = {key: value for key, value in block.items() if key not in ("tool_use_id", "content")}
+        if isinstance(content, str):
+            said["content"] = content
+            return rest
+        return rest | {"content": [_take(part, said) for part in content] if isinstance(content, list) else content}
+    if kind in ("image", "document") and (data := _data(block.get("source"))) is not None:
+        name = block.get("title")
+        file = {"name": name if isinstance(name, str) else kind, "type": block["source"].get("media_type") or kind}
+        said.setdefault("attachments", []).append(file | {"data": data})
+        return block | {"source": {key: value for key, value in block["source"].items() if key != "data"}}
+    return block
+
+
+def _is_call(call: Fields, arguments: str) -> bool:
+    texts = isinstance(call.get("id"), str) and isinstance(call.get("name"), str)
+    return texts and isinstance(call.get(arguments), dict | str)
+
+
+def _data(source: Any) -> bytes | None:
+    try:
+        data = b64decode(source["data"], validate=True) if source.get("type") == "base64" else None
+        return data if data is None or b64encode(data).decode() == source["data"] else None
+    except ODD:
+        return None
+
+
+def _filled(kept: Any, left: Fields) -> Any:
+    """The content of which `kept` was left; `left` is what the message has, without what later blocks took of it."""
+    if kept == "":
+        return left["content"]
+    if not isinstance(kept, list):
+        return kept
+    return [block for block in [_fill(block, left) for block in reversed(kept)][::-1] if block is not None]
+
+
+def _fill(block: Any, left: Fields) -> Any:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind in _SAID and kind not in block:
+        name, at = _SAID[kind], block.get("from", 0)
+        text = left.get(name, "")
+        left[name] = text[: max(at - 2, 0)]
+        return {key: value for key, value in block.items() if key != "from"} | {kind: text[at:]}
+    if kind in _CALLS and "id" not in block:
+        call = left["toolCalls"].pop()
+        return block | {"id": call["id"], "name": call["name"], "input": call["arguments"]}
+    if kind == "tool_result" and "tool_use_id" not in block:
+        return {"tool_use_id": left["toolCallId"], **block, "content": _filled(block.get("content", ""), left)}
+    if kind in ("image", "document") and isinstance(block.get("source"), dict) and block["source"].keys() == _NO_DATA:
+        data = left["attachments"].pop().get("data")
+        return block | {"source": block["source"] | {"data": b64encode(data).decode()}} if data is not None else None
+    return block
+
+
+def _shape(said: Fields) -> Any:
+    """What is left of the content of a message that Claude Code did not write."""
+    if said["role"] == "assistant":
+        calls = said.get("toolCalls", ())
+        called = [{"type": "tool_use"} for _ in calls] if all(_is_call(call, "arguments") for call in calls) else []
+        return [{"type": "text"}, *called] if said["content"] or not called else called
+    files = said.get("attachments", ())
+    kept: list[Fields] = []
+    if said["role"] in ("user", "tool") and all(isinstance(file.get("data"), bytes) for file in files):
+        kinds = [_FILES.get(str(file.get("type")).partition("/")[0]) for file in files]
+        if None not in kinds:
+            sources = [{"type": "base64", "media_type": file["type"]} for file in files]
+            kept = [{"type": kind, "source": source} for kind, source in zip(kinds, sources, strict=True)]
+    content: Any = [*kept, {"type": "text"}] if kept else ""
+    if said["role"] != "tool" or "toolCallId" not in said:
+        return content
+    error = {"is_error": True} if said.get("metadata", {}).get("isError") is True else {}
+    return [{"type": "tool_result"} | error | ({"content": content} if content else {})]
+
+
+def _base(said: Fields, common: Fields) -> Fields:
+    """The first record of a message, without its content and its parent."""
+    role, about = said["role"], said.get("metadata", {})
+    kind = "user" if role == "tool" else role
+    base = {**common, "type": kind}
+    base |= {key: said[name] for key, name in (("uuid", "id"), ("timestamp", "timestamp")) if name in said}
+    if about.get("hidden") is True:
+        base["isMeta"] = True
+    if kind == "system":
+        return base | {"subtype": "informational", "level": "info"}
+    message = base["message"] = {"role": kind}
+    if kind == "assistant":
+        usage = {key: about.get("usage", {}).get(name) for name, key in _USAGE.items()}
+        message |= {
+            "id": f"msg_{said.get('id')}",
+            "type": "message",
+            "model": said.get("model", "<synthetic>"),
+            "stop_reason": "tool_use" if "toolCalls" in said else "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 0, "output_tokens": 0} | {k: n for k, n in usage.items() if n is not None},
+        }
+    return base
+
+
+class Message:
+    """A message, of one record or, if it is an answer, of several.
+
+    Attributes:
+        said: The message.
+        name: The id of the answer, which its records share.
+        parent: The record that it answers.
+        last: What is answered by what follows: itself, or its last result.
+        results: The calls of it that have a result.
+    """
+
+    __slots__ = ("_contents", "_own", "_rests", "before", "last", "name", "parent", "results", "said")
+
+    def __init__(self, record: Fields, before: list[Fields]) -> None:
+        kind = record["type"]
+        self.said: Fields = {"role": kind, "content": ""}
+        self.before, self.parent = before, None
+        self._rests: list[Fields] = []
+        self._contents: list[Any] = []
+        self._own: Fields = {}
+        self.name = record["message"].get("id") if kind == "assistant" else None
+        self.results: set[Any] = set()
+        self.add(record)
+        self.last = self.said.get("id")
+
+    def add(self, record: Fields) -> None:
+        said, message = self.said, record.get("message")
+        rest = {key: value for key, value in record.items() if key not in ("message", "parentUuid", OWN)}
+        if message is None:
+            said["content"] = rest.pop("content")
+            self._contents.append("")
+        else:
+            content = message.get("content")
+            rest["message"] = {key: value for key, value in message.items() if key != "content"}
+            if isinstance(content, str):
+                said["content"] = content
+                self._contents.append("")
+            else:
+                blocks = isinstance(content, list)
+                self._contents.append([_take(block, said) for block in content] if blocks else content)
+            if "toolUseResult" in record:
+                rest["toolUseResult"] = _folded(record["toolUseResult"], _result(content))
+            if "toolCallId" in said:
+                said["role"] = "tool"
+            if self.name is not None or said["role"] == "assistant":
+                self._describe(message)
+        if self._rests:
+            rest["parentUuid"] = record.get("parentUuid")
+        else:
+            if isinstance(record.get("uuid"), str):
+                said["id"] = record["uuid"]
+            if time := moment(record.get("timestamp")):
+                said["timestamp"] = time
+            if record.get("isMeta") is True or record.get("isVisibleInTranscriptOnly") is True:
+                said["metadata"] = said.get("metadata", {}) | {"hidden": True}
+        self._rests.append(rest)
+        if isinstance(record.get(OWN), dict):
+            self._own = record[OWN]
+
+    def _describe(self, message: Fields) -> None:
+        if isinstance(message.get("model"), str):
+            self.said["model"] = message["model"]
+        if isinstance(counted := message.get("usage"), dict):
+            usage = {name: counted[key] for name, key in _USAGE.items() if type(counted.get(key)) is int}
+            if usage:
+                self.said["metadata"] = self.said.get("metadata", {}) | {"usage": usage}
+
+    def entry(self, common: Fields, ends: dict[Any, str]) -> Fields:
+        """The message with what its records have besides; `ends` are the last records of messages."""
+        said, rests, contents = self.said, self._rests, self._contents
+        source = difference(rests[0], _base(said, common))
+        if self.parent != ends.get(said["parent"]):
+            source["parentUuid"] = self.parent
+        if len(rests) > 1 or contents[0] != _shape(said):
+            source["content"] = contents[0]
+        if more := [
+            {**difference(rest, before | {"parentUuid": before.get("uuid")}), "content": content}
+            for before, rest, content in zip(rests, rests[1:], contents[1:], strict=False)
+        ]:
+            source["records"] = more
+        if self.before:
+            source["before"] = self.before
+        if self._own:
+            said = applied(said, self._own)
+            for file in said.get("attachments", ()):
+                if isinstance(data := file.get("data"), str):
+                    file["data"] = b64decode(data)
+        return with_source(said, source)
+
+
+def _result(content: Any) -> Any:
+    """The content of the result in a content; None: there is none."""
+    block = content[0] if isinstance(content, list) and content else None
+    return block.get("content") if isinstance(block, dict) else None
+
+
+def _folded(result: Any, content: Any) -> Any:
+    """A structured result without what repeats the content."""
+    if not content or not isinstance(result, dict):
+        return _SAME if content and result == content else result
+    return {key: _SAME if value == content else value for key, value in result.items()}
+
+
+def _unfolded(result: Any, content: Any) -> Any:
+    if result == _SAME:
+        return content
+    if not isinstance(result, dict):
+        return result
+    return {key: content if value == _SAME else value for key, value in result.items()}
+
+
+def records_of(said: Fields, source: Fields, common: Fields) -> list[Fields]:
+    """The records of a message, the first of them without its parent."""
+    apart = ("content", "records", "before", "parentUuid")
+    records = [applied(_base(said, common), {key: value for key, value in source.items() if key not in apart})]
+    contents = [source.get("content", _shape(said))]
+    for more in source.get("records", ()):
+        before = records[-1] | {"parentUuid": records[-1].get("uuid")}
+        records.append(applied(before, {key: value for key, value in more.items() if key != "content"}))
+        contents.append(more["content"])
+    left = {**said, "toolCalls": [*said.get("toolCalls", ())], "attachments": [*said.get("attachments", ())]}
+    for record, kept in zip(reversed(records), reversed(contents), strict=True):
+        content = _filled(kept, left)
+        if "message" not in record:
+            record["content"] = content
+            continue
+        record["message"] = record["message"] | {"content": content}
+        if "toolUseResult" in record:
+            record["toolUseResult"] = _unfolded(record["toolUseResult"], _result(content))
+    return records

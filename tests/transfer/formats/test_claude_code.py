@@ -1,0 +1,118 @@
+"""What is special about the sessions of Claude Code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from capsule.transfer.conversion import draft_of
+from capsule.transfer.registry import formats
+from tests.transfer.exchange import DATA, STAMP, read, read_data, written
+
+FORMAT = formats()["claude-code"]
+SITE = DATA / "claude-code" / "site"
+SESSION = "89c9a691-b97b-5e87-b73c-beef665b430c"
+
+
+def lines(data: bytes) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in data.splitlines()]
+
+
+def record(uuid: str, parent: str | None, **rest: Any) -> dict[str, Any]:
+    kind = rest.pop("type", "user")
+    message = {"role": kind, "content": rest.pop("content", uuid)} | rest.pop("message", {})
+    common = {"sessionId": SESSION, "timestamp": STAMP, "isSidechain": False}
+    return {"type": kind, "uuid": uuid, "parentUuid": parent, "message": message} | common | rest
+
+
+def document(*records: dict[str, Any]) -> dict[str, Any]:
+    (found,), problems = read_data(b"\n".join(map(orjson.dumps, records)))
+    assert not problems.found
+    return found
+
+
+def test_the_records_of_an_answer_are_one_message_and_its_results_follow_each_other() -> None:
+    (session, _), _ = read(SITE)
+    answer, first, second, last = session["history"][3:7]
+
+    assert answer["reasoning"] == "two files"
+    assert [call["id"] for call in answer["toolCalls"]] == ["toolu_1", "toolu_2"]
+    assert answer["metadata"]["usage"]["outputTokens"] == 40
+    assert answer["metadata"]["imported"]["id"] == "c6d56acf-293d-576f-b7ac-1009a4f3f03e"
+    assert [entry["toolCallId"] for entry in (first, second)] == ["toolu_1", "toolu_2"]
+    assert all("parent" not in entry for entry in (first, second, last))
+
+
+def test_a_session_comes_back_record_for_record_but_for_progress() -> None:
+    documents, _ = read(SITE)
+    path = next(SITE.glob("*/*.jsonl"))
+    kept = [one for one in lines(path.read_bytes()) if one["type"] != "progress"]
+    for one in kept:
+        if one.get("parentUuid") == "6672ae75-78f9-5c14-8bd0-793279b7728d":
+            one["parentUuid"] = "a2fb8696-090b-59ed-b62c-8e47db0cad44"
+
+    without_images = [one for one in kept if one.get("uuid") != "820a101a-4b37-5ca4-aa33-e223661e6c31"]
+    again = lines(written(documents, FORMAT)[0])
+    assert [one for one in again if one.get("uuid") != "820a101a-4b37-5ca4-aa33-e223661e6c31"] == without_images
+
+
+def test_the_talk_of_a_subagent_is_a_conversation_of_its_own_and_has_its_own_file() -> None:
+    (session, agent), _ = read(SITE)
+
+    assert agent["title"] == "look"
+    assert agent["metadata"]["sourceConversationId"] == session["id"]
+    names = [FORMAT.file_name(draft_of(one, "claude-code")) for one in (session, agent)]
+    assert names == [f"-home-dev-site-v2/{SESSION}.jsonl", f"-home-dev-site-v2/{SESSION}/subagents/agent-a9.jsonl"]
+
+
+def test_a_subagent_in_the_file_of_its_session_is_told_apart() -> None:
+    records = [record("a", None), record("x", None, isSidechain=True), record("y", "x", isSidechain=True)]
+    (session, agent), _ = read_data(b"\n".join(map(orjson.dumps, [*records, record("b", "a")])))
+
+    assert [entry["content"] for entry in session["history"]] == ["a", "b"]
+    assert [entry["content"] for entry in agent["history"]] == ["x", "y"]
+    assert agent["metadata"]["sourceConversationId"] == session["id"]
+
+
+def test_what_was_said_after_a_compaction_follows_what_was_said_before() -> None:
+    boundary = {"type": "system", "subtype": "compact_boundary", "content": "compacted", "timestamp": STAMP}
+    boundary |= {"uuid": "c", "parentUuid": None, "logicalParentUuid": "a", "sessionId": SESSION}
+    found = document(record("a", None), boundary, record("b", "c", isCompactSummary=True))
+
+    assert [entry["role"] for entry in found["history"]] == ["user", "system", "user"]
+    assert all("parent" not in entry for entry in found["history"])
+    assert lines(written([found], FORMAT)[0])[1]["parentUuid"] is None
+
+
+def test_an_answer_that_grows_keeps_its_id() -> None:
+    answer = {"type": "assistant", "message": {"id": "msg_1", "model": "m"}}
+    texts = [[{"type": "text", "text": text}] for text in ("one", "two")]
+    start = [record("a", None), record("b", "a", content=texts[0], **answer)]
+    before, after = document(*start), document(*start, record("c", "b", content=texts[1], **answer))
+
+    assert [entry["id"] for entry in before["history"]] == [entry["id"] for entry in after["history"]]
+    assert after["history"][1]["content"] == "one\n\ntwo"
+    again = lines(written([after], FORMAT)[0])
+    assert [one["message"]["content"] for one in again[1:]] == texts
+
+
+def test_a_record_with_results_and_a_text_is_several_messages() -> None:
+    results = [{"type": "tool_result", "tool_use_id": id, "content": id} for id in ("t1", "t2")]
+    found = document(record("a", None, content=[*results, {"type": "text", "text": "stop"}]), record("b", "a"))
+
+    said = [(entry["role"], entry["content"]) for entry in found["history"]]
+    assert said == [("tool", "t1"), ("tool", "t2"), ("user", "stop"), ("user", "b")]
+    assert all("parent" not in entry for entry in found["history"])
+
+
+def test_what_the_program_needs_to_resume_a_foreign_conversation() -> None:
+    entries = [{"role": "user", "content": "q", "id": "q"}, {"role": "assistant", "content": "a", "id": "a"}]
+    whole = read_data(orjson.dumps({"messages": [{k: one[k] for k in ("role", "content")} for one in entries]}))[0]
+    marker, *records = lines(written(whole, FORMAT)[0])
+
+    assert marker["capsule"]["id"] == whole[0]["id"] == records[0]["sessionId"]
+    assert [one.get("parentUuid") for one in records[:2]] == [None, records[0]["uuid"]]
+    assert records[1]["message"]["content"] == [{"type": "text", "text": "a"}]
+    assert all(one["timestamp"] and one["cwd"] and one["version"] for one in records[:2])
+    assert records[-1]["type"] == "custom-title"
