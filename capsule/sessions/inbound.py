@@ -227,8 +227,7 @@ class Inbound:
             if message and route and route not in routes:
                 routes.add(route)
                 notice = reply_id(self.session, id, f"failed {message.tries}")
-                if notice not in self.delivered and notice not in self.undeliverable:
-                    self.notices[notice] = (id, str(event.get("reason", "")))
+                self.notices[notice] = (id, str(event.get("reason", "")))
 
     def _take_cancelled(self, event: Event) -> None:
         self.ended.update(dict.fromkeys(event["messages"], "cancelled"))

@@ -71,8 +71,9 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
         if rng.random() < often:
             files.compact()
     files.arrive(*(chat(f"context-{at}", trigger="accumulate") for at in range(2000)))
+    files.arrive(*(chat(f"waits-{at}") for at in range(2 * KEPT)))
     files.compact()
-    assert (len(files.in_events), len(files.out_events)) == (1 + KEPT + KEPT, 1)
+    assert (len(files.in_events), len(files.out_events)) == (1 + KEPT + 2 * KEPT + KEPT, 1)
     assert len(orjson.dumps(files.in_events)) < 300_000
     assert len(orjson.dumps(files.out_events)) < 150_000
     assert len(files.inbound.left) == len(files.inbound.delivered) == len(files.outbound.said) == WINDOW

@@ -179,10 +179,13 @@ class World:
         self.files.compact()
 
     def check(self) -> None:
-        """Nothing is answered twice, or delivered twice; what is answered is completed."""
+        """Nothing is answered, delivered or numbered twice; what is answered is completed."""
         assert len(self.answered) == len(set(self.answered))
         assert max(self.platform.values(), default=0) <= 1
         inbound, outbound = self.files.inbound, self.files.outbound
+        for events in (self.all_in, self.all_out):
+            numbers = [event["seq"] for event in events if event["event"] == "message"]
+            assert numbers == sorted(set(numbers))
         assert {status(inbound, outbound, id) for id in self.answered} <= {"completed"}
 
     def settle(self) -> None:

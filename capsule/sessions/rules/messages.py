@@ -83,7 +83,7 @@ def pick(inbound: Inbound, outbound: Outbound, now: str, *, first: bool, limit: 
         groups[key].append(message)
         if chosen is None and message.wakes:
             chosen, oldest = groups[key], len(groups[key]) - 1
-        if chosen is not None and len(chosen) >= max(oldest + 1, limit):
+        if chosen is not None and len(chosen) >= limit:
             break
     start = max(0, oldest + 1 - limit)
     return chosen[start : start + limit] if chosen else []
