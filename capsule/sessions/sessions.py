@@ -18,7 +18,7 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.format.head import camel
 from capsule.sessions import events
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow, State, Wiring
-from capsule.sessions.rules import destinations, messages
+from capsule.sessions.rules import destinations, messages, schedules
 from capsule.sessions.session import Edit, Session
 from capsule.sessions.why import Files, Step, way
 
@@ -33,7 +33,8 @@ CONVERSATIONS = "conversations"
 
 
 Events = list[events.Event]
-_OF_A_SERIES = ("series", "content", "recurrence", "processAfter")
+#: What is shown of the next message of a series.
+_OF_A_SERIES = ("id", "content", "recurrence", "processAfter")
 
 
 class Sessions:
@@ -79,7 +80,7 @@ class Sessions:
         Returns:
             The fields of its `SessionRow`, and besides: `messages` (how many messages in are pending, processing,
             released, completed, failed and cancelled), `undelivered` (how many messages out), `nextAt` (when work is
-            due), `paused` (series; an empty one is the whole session), `series` (what is scheduled), `destinations`
+            due), `paused` (series; an empty one is the whole session), `series` (their next messages), `destinations`
             and `state` (what its workers keep, by provider and key).
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
@@ -87,13 +88,13 @@ class Sessions:
         row = self._row(session)
         opened, now = Session(self._engine, row.id), timestamps.now()
         outbound, inbound = opened.outbound(), opened.inbound()
-        scheduled = (inbound.messages[id].event for id in inbound.series.values() if id in inbound.messages)
+        scheduled = schedules.live(inbound, outbound).items()
         return {camel(name): value for name, value in asdict(row).items()} | {
             "messages": Counter(messages.status(inbound, outbound, id) for id in inbound.messages),
             "undelivered": len(list(outbound.undelivered(inbound))),
             "nextAt": messages.next_due(inbound, outbound, now) or "",
             "paused": sorted(inbound.paused),
-            "series": [{name: event.get(name) for name in _OF_A_SERIES} for event in scheduled],
+            "series": {id: {name: row.event.get(name) for name in _OF_A_SERIES} for id, row in scheduled},
             "destinations": inbound.destinations,
             "state": outbound.state,
         }
@@ -149,7 +150,8 @@ class Sessions:
     ) -> str:
         row = self._row(session)
         opened = Session(self._engine, row.id)
-        if series is not None and series not in opened.inbound().series:
+        outbound, inbound = opened.outbound(), opened.inbound()
+        if series is not None and series not in schedules.live(inbound, outbound):
             raise NotFound(f"session {row.id} has no series {series[:80]!r}", id=series)
         opened.tell(lambda inbound, outbound: [event])
         if series is None:

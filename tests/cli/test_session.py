@@ -122,6 +122,19 @@ def test_a_person_pauses_retries_and_cancels(capsule: Any, session: Any) -> None
     assert (shown["status"], shown["messages"]) == ("closed", {"cancelled": 2})
 
 
+def test_a_series_is_shown_paused_and_ended(capsule: Any, session: Any) -> None:
+    nightly = events.incoming(
+        id="n1", content="Report.", kind="task", series="nightly", recurrence={"cron": "0 3 * * *"}
+    )
+    session.tell(lambda inbound, outbound: receive(inbound, outbound, [nightly]))
+    series = capsule.json("session", "show", session.id)["series"]
+    assert (series["nightly"]["id"], series["nightly"]["content"]) == ("n1", "Report.")
+    capsule("session", "pause", session.id, "--series", "nightly")
+    assert capsule.json("session", "show", session.id)["paused"] == ["nightly"]
+    capsule("session", "cancel", "n1")
+    assert capsule.json("session", "show", session.id)["series"] == {}
+
+
 def test_an_agent_may_send_where_it_is_allowed(capsule: Any) -> None:
     capsule("session", "agent", "helper", "--", "cat")
     id = capsule.new("Release plan", "--type", "group")

@@ -45,3 +45,13 @@ def test_lines_come_in_and_go_out_and_each_is_answered() -> None:
     assert adapter.deliver(out) == "o1"
     told = {"id": "o1", "kind": "file", "place": "desk", "from": "helper", "text": "Here."}
     assert json.loads(written[-1]) == told | {"files": [{"name": "a.txt", "data": "QQ=="}]}
+
+
+def test_it_ends_when_nobody_reads_the_answers() -> None:
+    host, ended = Host(), threading.Event()
+
+    def write(line: bytes) -> None:
+        raise BrokenPipeError
+
+    StdioAdapter([b'{"text": "a"}', b'{"text": "b"}'], write, ended.set).start(host)
+    assert ended.wait(60) and len(host.arrived) == 1

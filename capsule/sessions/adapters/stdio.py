@@ -54,17 +54,22 @@ class StdioAdapter(Adapter):
         """Raises nothing. The thread ends with its stream."""
 
     def _read(self, receiver: Receiver) -> None:
-        for line in self._lines:
-            if not line.strip():
-                continue
-            try:
-                arrived = arrived_from(line, channel=self.name, place=self.name, id=new_message_id())
-                receiver.receive([arrived])
-            except CapsuleError as error:
-                self._tell({"error": error.message, "code": error.exit_code})
-            else:
-                self._tell({"received": arrived.id})
-        self._ended()
+        try:
+            for line in filter(bytes.strip, self._lines):
+                self._tell(self._taken(receiver, line))
+        except OSError:
+            pass  # Nobody reads the answers any more, which is an end too.
+        finally:
+            self._ended()
+
+    def _taken(self, receiver: Receiver, line: bytes) -> dict[str, Any]:
+        """The answer to a line."""
+        try:
+            arrived = arrived_from(line, channel=self.name, place=self.name, id=new_message_id())
+            receiver.receive([arrived])
+        except CapsuleError as error:
+            return {"error": error.message, "code": error.exit_code}
+        return {"received": arrived.id}
 
     def _tell(self, value: Mapping[str, Any]) -> None:
         with self._guard:

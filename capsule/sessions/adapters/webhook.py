@@ -48,7 +48,8 @@ MOST_BYTES = 1 << 20
 _PREFIX = "whsec_"
 #: A full stop in it would let the end of an id pass for a timestamp.
 _ID = re.compile(r"[^\s.]{1,200}")
-_MOST_REQUESTS = 64
+#: Requests at once, and the seconds in which the body of one must come.
+_MOST_REQUESTS, _READING_S = 64, 30
 _TRIES = 50
 
 
@@ -169,6 +170,8 @@ class WebhookAdapter(Adapter):
         """Take requests in a thread of its own, if there is a socket. Raises the errors of `listen`."""
         if self._listen is None:
             return
+        import asyncio
+
         import uvicorn
         from starlette.applications import Starlette
         from starlette.concurrency import run_in_threadpool
@@ -176,12 +179,15 @@ class WebhookAdapter(Adapter):
         from starlette.routing import Route
 
         async def take(request: Request) -> Response:
-            body = b""
-            async for piece in request.stream():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    # Unread bytes must not be taken for another request.
-                    return JSONResponse({"error": "too large"}, 413, {"connection": "close"})
+            body, ends = b"", {"connection": "close"}  # Unread bytes must not be taken for another request.
+            try:
+                async with asyncio.timeout(_READING_S):
+                    async for piece in request.stream():
+                        body += piece
+                        if len(body) > MOST_BYTES:
+                            return JSONResponse({"error": "too large"}, 413, ends)
+            except TimeoutError:
+                return JSONResponse({"error": "too slow"}, 408, ends)
             code, answer = await run_in_threadpool(self._take, receiver, request, body)
             return JSONResponse(answer, code)
 
