@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from capsule.errors import CapsuleError, InvalidInput
+from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -120,7 +120,7 @@ class Receiver(Protocol):
 
 
 class Adapter(ABC):
-    """One channel type. The host calls `start` once, `deliver_all` from several threads, and `stop` at the end."""
+    """One channel type. The host calls `start` once, `deliver` from several threads, and `stop` at the end."""
 
     #: The channel type, as `Arrived.channel` and the routes name it.
     name: ClassVar[str]
@@ -140,16 +140,6 @@ class Adapter(ABC):
             Refused, InvalidInput, NotFound: It can't be delivered, and a retry would not help.
             CapsuleError, OSError: It was not delivered now; it is tried again.
         """
-
-    def deliver_all(self, outs: Sequence[Outgoing]) -> list[str | CapsuleError | OSError]:
-        """Deliver messages of one session in their order; for each, what `deliver` returns or raises."""
-        results: list[str | CapsuleError | OSError] = []
-        for out in outs:
-            try:
-                results.append(self.deliver(out))
-            except (CapsuleError, OSError) as error:
-                results.append(error)
-        return results
 
     def look(self) -> None:  # noqa: B027 - most adapters are told of what comes.
         """Look for what came without a notice, and whether the registry changed. Must return at once."""

@@ -8,16 +8,15 @@ it is delivered again under the same id. Where a message goes, and whether it is
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
+from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, File, Outgoing
 from capsule.sessions.events import Route
-from capsule.sessions.host.opened import Opened, folds
+from capsule.sessions.host.opened import Opened, folds, said_by
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.rules import deliveries, questions, schedules
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from capsule.sessions.events import Event
     from capsule.sessions.inbound import Inbound
     from capsule.sessions.outbound import Outbound
+    from capsule.sessions.registry import SessionRow
     from capsule.sessions.session import Session
 
 #: How many sessions are drained at once.
@@ -81,64 +81,47 @@ class Deliverer:
             self._trying(id, partial(self._deliver, id))
 
     def _deliver(self, id: str) -> None:
-        row = self._opened.state().sessions[id]
-        outs = defaultdict[str, list[tuple[OutMessage, Outgoing]]](list)
+        row, results = self._opened.state().sessions[id], list[tuple[OutMessage, str | Exception]]()
         with self._opened.session(id) as session:
-            inbound, outbound = folds(session)
-            due = [each for each in deliveries.due_out(inbound, outbound, self._clock()) if each.kind != "task"]
-            for message in due:
+            due = deliveries.due_out(*folds(session), self._clock())
+        for message in due:
+            if message.kind != "task":  # Those are for the host itself.
                 try:
-                    route = deliveries.route_of(inbound, message)
-                except Refused as error:
-                    self._note(session, message, error)
-                else:
-                    outs[route.channel].append((message, _outgoing(session, row.agent, inbound, message, route)))
-        for channel, said in outs.items():
-            for message, out in said:
-                if message.kind == "question":  # An answer may come before this process learns that it is delivered.
-                    at = Route(channel, out.place, out.thread)
-                    self._opened.registry.edit(partial(questions.asked, row=row, message=message, route=at))
-            results = self._results(channel, [out for _, out in said])
-            with self._opened.session(id) as session:
-                arrived = [(message, result) for (message, _), result in zip(said, results, strict=True)]
-                done = {message.id: result for message, result in arrived if isinstance(result, str)}
-                self._opened.tell(session, partial(self._delivered, done))
-                for message, result in arrived:
-                    if not isinstance(result, str):
-                        self._note(session, message, result)  # One by one, as the worker is told of each.
+                    results.append((message, self._delivered(session, row, message)))
+                except Exception as error:
+                    results.append((message, error))
+        arrived = [each for each in results if isinstance(each[1], str)]
+        with self._opened.session(id) as session:
+            self._opened.tell(session, partial(self._noted, arrived))
+            for each in results:
+                if isinstance(each[1], Exception):  # One by one, as the worker is told of each.
+                    self._opened.tell(session, partial(self._noted, [each]))
 
-    def _results(self, channel: str, outs: list[Outgoing]) -> list[str | Exception]:
-        adapter = self._adapters.get(channel)
-        if adapter is None:
-            return [OSError(f"the host has no adapter {channel!r}") for _ in outs]
-        try:
-            return list(adapter.deliver_all(outs))
-        except Exception as error:
-            return [error] * len(outs)
+    def _delivered(self, session: Session, row: SessionRow, message: OutMessage) -> str:
+        """Deliver a message; the id that it gets."""
+        with self._opened.session(row.id):
+            inbound, _ = folds(session)
+            route = deliveries.route_of(inbound, message)
+            out = _outgoing(session, row.agent, inbound, message, route)
+        if message.kind == "question":  # Before, as an answer may come as soon as it is asked.
+            self._opened.registry.edit(partial(questions.asked, row=row, message=message, route=route))
+        if route.channel not in self._adapters:
+            raise OSError(f"the host has no adapter {route.channel!r}")
+        return self._adapters[route.channel].deliver(out)
 
-    def _delivered(self, done: Mapping[str, str], inbound: Inbound, outbound: Outbound) -> list[Event]:
-        """What the host notes of messages that arrived, given the ids that they got."""
-        now = self._clock()
-        found: list[Event] = []
-        for message in deliveries.due_out(inbound, outbound, now):
-            if message.id in done:
-                id, next_at = done[message.id], _next_at(message, now)
-                found += deliveries.after_attempt(inbound, outbound, message, now, platform_id=id, next_at=next_at)
+    def _noted(
+        self, results: Sequence[tuple[OutMessage, str | Exception]], inbound: Inbound, outbound: Outbound
+    ) -> list[Event]:
+        """What the host notes of deliveries, given the ids that messages got, or the errors."""
+        now, found = self._clock(), list["Event"]()
+        for message, result in results:
+            note = partial(deliveries.after_attempt, inbound, outbound, message, now, next_at=_next_at(message, now))
+            found += (
+                note(platform_id=result)
+                if isinstance(result, str)
+                else note(error=said_by(result), is_final=isinstance(result, _FINAL))
+            )
         return found
-
-    def _note(self, session: Session, message: OutMessage, error: Exception) -> None:
-        """Note that a message did not arrive."""
-        about = error.message if isinstance(error, CapsuleError) else f"{type(error).__name__}: {error}"
-        now, is_final = self._clock(), isinstance(error, _FINAL)
-        note = partial(
-            deliveries.after_attempt,
-            message=message,
-            now=now,
-            error=about,
-            is_final=is_final,
-            next_at=_next_at(message, now),
-        )
-        self._opened.tell(session, note)
 
     def close(self) -> None:
         """Wait for the drains that run, and begin no more."""
@@ -173,8 +156,6 @@ def _outgoing(session: Session, agent: str, inbound: Inbound, message: OutMessag
         target=inbound.delivered.get(message.target) or message.target,
         emoji=event.get("emoji", ""),
         options=event.get("options", ()),
-        files=[
-            File(each["name"], partial(session.file, "outbox", each["path"])) for each in event.get("attachments", ())
-        ],
+        files=[File(one["name"], partial(session.file, "outbox", one["path"])) for one in event.get("attachments", ())],
         hops=event.get("hops", 0),
     )

@@ -27,7 +27,7 @@ from capsule.errors import CapsuleError, StoreBusy
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Adapter
 from capsule.sessions.host.deliverer import Deliverer
-from capsule.sessions.host.opened import Opened, Rule, folds
+from capsule.sessions.host.opened import Opened, Rule, folds, said_by
 from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import Spawn, Supervisor, process
 from capsule.sessions.registry import KIND_OF_COMMANDS
@@ -211,7 +211,7 @@ class Host:
         try:
             act()
         except Exception as error:
-            about = error.message if isinstance(error, CapsuleError) else f"{type(error).__name__}: {error}"
+            about = said_by(error)
             if self.broken.get((id, what)) != about:
                 self._log("broken", session=id, what=what, error=about)
             self.broken[id, what] = about

@@ -82,3 +82,8 @@ def folds(session: Session) -> tuple[Inbound, Outbound]:
     """What the two files of a session say; the second is read first, as an ack leaves it after its message."""
     outbound = session.outbound()
     return session.inbound(), outbound
+
+
+def said_by(error: Exception) -> str:
+    """An error in words."""
+    return error.message if isinstance(error, CapsuleError) else f"{type(error).__name__}: {error}"

@@ -11,16 +11,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from capsule.errors import CapsuleError
+from capsule.sessions.host.opened import Log
 
 #: Seconds between two starts for the same piece of work, at most; the first is 1, and each is twice the one before.
 _LONGEST_S = 60.0
-#: Writes a line of the log.
-Log = Callable[..., None]
 
 
 class Running(Protocol):
@@ -71,15 +68,15 @@ class Supervisor:
         self._log = log
         self._ring = ring
         self._guard = threading.Lock()
-        self._running: dict[str, Running] = {}
+        #: By session: its worker, and the thread that waits for its end.
+        self._running: dict[str, tuple[Running, threading.Thread]] = {}
         #: Those that were asked to end.
         self._ending: set[str] = set()
         #: The sessions that wait for a place, the first one first.
         self._waiting: dict[str, None] = {}
         #: By session: the work that it was started for last, how often in a row, and when not to start it again before.
         self._starts: dict[str, tuple[str, int, float]] = {}
-        self._threads: dict[str, threading.Thread] = {}
-        self._ended: SimpleQueue[str] = SimpleQueue()
+        self._ended: list[str] = []
         self._closed = False
 
     def wake(self, session: str, agent: str, work: str) -> float:
@@ -108,36 +105,31 @@ class Supervisor:
             pause_s = min(2.0**count, _LONGEST_S)
             self._starts[session] = work, min(count + 1, 10), time.monotonic() + pause_s
             try:
-                worker = self._running[session] = self._spawn(session, agent)
+                worker = self._spawn(session, agent)
             except (OSError, CapsuleError) as error:
                 self._log("not-started", session=session, agent=agent, error=str(error), again_s=pause_s)
                 return pause_s
             self._log("started", session=session, agent=agent, pid=worker.pid, message=work.partition(" ")[0])
-            name = f"capsule-worker-{session}"
-            thread = self._threads[session] = threading.Thread(
-                target=self._await_end, args=(session, worker), name=name, daemon=True
-            )
+            thread = threading.Thread(target=self._await_end, args=(session, worker), name=session, daemon=True)
+            self._running[session] = worker, thread
             thread.start()
             return 0
 
     def _await_end(self, session: str, worker: Running) -> None:
         code = worker.wait()
         with self._guard:
-            del self._running[session], self._threads[session]
+            del self._running[session]
             self._ending.discard(session)
             work, count, _ = self._starts[session]
             self._starts[session] = work, count, time.monotonic() + min(2.0 ** (count - 1), _LONGEST_S)
+            self._ended.append(session)
         self._log("ended", session=session, pid=worker.pid, code=code)
-        self._ended.put(session)
         self._ring()
 
     def ended(self) -> list[str]:
         """The sessions whose workers ended since the last call, and those that waited and have a place now."""
-        found = []
-        with suppress(Empty):
-            while True:
-                found.append(self._ended.get_nowait())
         with self._guard:
+            found, self._ended = self._ended, []
             for session in list(self._waiting)[: self._most - len(self._running)]:
                 del self._waiting[session]
                 found.append(session)
@@ -160,20 +152,19 @@ class Supervisor:
     def end(self, session: str, *, kill: bool = False) -> None:
         """Ask the worker of a session to end; with `kill`, end it."""
         with self._guard:
-            worker = self._running.get(session)
-            if worker is not None:
+            if session in self._running:
+                worker, _ = self._running[session]
                 self._ending.add(session)
-                with suppress(ProcessLookupError):
-                    worker.kill() if kill else worker.terminate()
+                worker.kill() if kill else worker.terminate()
 
     def stop(self, grace_s: float) -> None:
         """Ask all workers to end, and end those that have not done so after so many seconds."""
         with self._guard:
             self._closed = True
-            left = dict(self._running), list(self._threads.values())
+            left = dict(self._running)
         until = time.monotonic() + grace_s
         for kill in (False, True):
-            for session in left[0]:
+            for session in left:
                 self.end(session, kill=kill)
-            for thread in left[1]:
-                thread.join(max(until - time.monotonic(), 0) if not kill else None)
+            for _, thread in left.values():
+                thread.join(None if kill else max(until - time.monotonic(), 0))
