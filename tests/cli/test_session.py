@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -97,6 +98,9 @@ def test_a_session_is_listed_and_shown_and_its_messages_tell_their_way(capsule: 
     steps = capsule.json("session", "why", "m-failed")
     assert [step["kind"] for step in steps] == ["routed", "received", "claimed", "failed"]
     assert "exit code 65" in capsule("session", "why", "m-failed").line
+    assert re.search(
+        r"\d\d:\d\d:\d\d\S*  helper  failed +try 1, .*exit code 65$", capsule.terminal("session", "why", "m-failed")
+    )
     capsule("session", "show", "s_nobody", expect=3)
     capsule("session", "why", "m-nobody", expect=3)
 

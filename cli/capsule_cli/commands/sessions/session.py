@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from capsule_cli.completion import complete_agent, complete_session
+from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument, flag, option, refuse
-from capsule_cli.shared.output import answer, details, listing, one_line
+from capsule_cli.shared.output import answer, details, in_terminal, listing, one_line, out, short_time
 
 if TYPE_CHECKING:
     from capsule.sessions.registry import Item
@@ -62,8 +63,12 @@ def why(message: Message) -> None:
     """Print the whole way of a message: who got it and why, who claimed it, what was answered and delivered."""
     with store_of() as store:
         found = store.sessions.why(message)
-    rows = [(step.at, step.agent, step.kind, step.text) for step in found]
-    listing([step.as_json() for step in found], ("time", "agent", "step", "details"), rows, "", last="details")
+    if in_terminal() and not asked.json:  # Not a table, which would cut the details.
+        for step in found:
+            out(one_line(f"{short_time(step.at, 'seconds')}  {step.agent}  {step.kind:<9}  {step.text}"))
+    else:
+        rows = [(step.at, step.agent, step.kind, step.text) for step in found]
+        listing([step.as_json() for step in found], ("time", "agent", "step", "details"), rows, "")
 
 
 @commands.command("pause")
