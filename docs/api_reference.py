@@ -81,7 +81,8 @@ def _subjects() -> Iterator[tuple[str, type, str]]:
         names = (name for name, member in vars(Store).items() if isinstance(member, Offered))
         offered = {name: getattr(store, name) for name in names}
     for name, part in offered.items():
-        if not name.startswith("_") and type(part).__module__.startswith(("capsule.store.", "capsule.messaging.")):
+        rooms = ("capsule.store.", "capsule.messaging.", "capsule.sessions.")
+        if not name.startswith("_") and type(part).__module__.startswith(rooms):
             yield f"store.{name}", type(part), f"store.{name}."
 
 
