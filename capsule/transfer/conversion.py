@@ -215,11 +215,11 @@ def _with_head(
     current = ids.get(str(current)) if current is not None else None
     if history and current == history[-1]["id"]:
         current = None
+    related: dict[str, str] = {}
     if not is_own:
         metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
-        for name in _RELATED:
-            if isinstance(metadata.get(name), str):
-                metadata[name] = imported_conversation_id(format, metadata[name])
+        related = {name: metadata[name] for name in _RELATED if isinstance(metadata.get(name), str)}
+        metadata |= {name: imported_conversation_id(format, other) for name, other in related.items()}
     else:
         metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
     mode, kind, tags = metadata.pop("mode", "api"), metadata.pop("type", "chat"), metadata.pop("tags", [])
@@ -246,6 +246,8 @@ def _with_head(
             document["title"] = head["title"]
         return in_order(document | {name: value for name, value in head.items() if name not in names("")})
     about: Fields = {"format": format, "id": source_id(draft), "digest": digests_of_head(document)}
+    if related:
+        about["related"] = related
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
     document["metadata"][IMPORTED] = about
     return document
@@ -322,6 +324,9 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         origins: dict[str, str | None] = {entry["id"]: entry["id"] for entry in history}
     else:
         head |= {"metadata": {name: value for name, value in metadata.items() if name not in (IMPORTED, "titleSetBy")}}
+        for name, other in _object(about.get("related")).items():
+            if metadata.get(name) == imported_conversation_id(format, other):
+                head["metadata"][name] = other
         head["id"] = about.get("id")
         if str(head["id"]).startswith("sha256:"):
             del head["id"]

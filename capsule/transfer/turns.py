@@ -8,7 +8,7 @@ What must stay true: as for a pair; and the record's texts are kept once. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,94 @@ def numbered(entries: list[Fields]) -> list[Fields]:
             if nth:
                 entry["parent"] = entries[nth - 1]["id"]
     return entries
+
+
+def joined(pieces: Pieces) -> str:
+    """The text of pieces."""
+    return "".join(text for piece in pieces for text in piece.values())
+
+
+def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
+    """Pieces with one mark, which may be empty, before, between and after the others."""
+    made: Pieces = [{"mark": ""}]
+    for piece in pieces:
+        if "mark" in piece:
+            made[-1] = {"mark": made[-1]["mark"] + piece["mark"]}
+        else:
+            made += [piece, {"mark": ""}]
+    return made
+
+
+def pieces_of(text: str, found: Iterable[tuple[int, int, list[tuple[str, int, int]]]]) -> Pieces:
+    """A text with marks in pieces. Empty: it has no marks.
+
+    Args:
+        text: The text.
+        found: The marked parts: where each begins and ends, and what is in it: the kind, where it begins and ends.
+    """
+    made: Pieces = []
+    at = 0
+    for start, end, spans in [*found, (len(text), len(text), [])]:
+        between = text[at:start]
+        said = between.strip() if made and spans else between.lstrip() if made else between.rstrip()
+        before, _, after = between.partition(said) if said else (between, "", "")
+        made += [{"mark": before}, *([{"text": said}] if said else []), {"mark": after}]
+        at = start
+        for kind, begin, stop in spans:
+            made += [{"mark": text[at:begin]}, {kind: text[begin:stop]}]
+            at = stop
+        made.append({"mark": text[at:end]})
+        at = end
+    return merged(made) if any(len({*piece} - {"mark", "text"}) for piece in made) else []
+
+
+def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fields]:
+    """The messages of a turn, one at least, of what follows each other in it.
+
+    Args:
+        steps: A `text`, a `reasoning`, a `call`, a `result` (the fields of its message), or an `end` of a message.
+        at_once: Whether calls that only have results between them were made at once.
+    """
+    entries: list[Fields] = [{"role": "assistant", "content": ""}]
+    for kind, value in steps:
+        entry = entries[-1]
+        if kind == "result":
+            entries.append({"role": "tool", "content": "", **value})
+            continue
+        if kind == "call" and at_once and entry["role"] == "tool":
+            entry = next(one for one in reversed(entries) if one["role"] != "tool")
+        elif entry["role"] == "tool" or (kind != "call" and "toolCalls" in entry):
+            entry = {"role": "assistant", "content": ""}
+            entries.append(entry)
+        if kind == "call":
+            entry.setdefault("toolCalls", []).append(value)
+        elif kind in ("text", "reasoning"):
+            name = "content" if kind == "text" else kind
+            entry[name] = "\n\n".join(filter(None, [entry.get(name), value]))
+    return entries
+
+
+def rounds(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
+    """The messages of a turn, those of results with the one before that called."""
+    made: list[tuple[Fields, list[Fields]]] = []
+    for entry in entries:
+        if entry["role"] == "tool" and made:
+            made[-1][1].append(entry)
+        else:
+            made.append((entry, []))
+    return made
+
+
+def is_turn(entries: list[Fields]) -> bool:
+    """Whether messages are a turn: an agent that calls, what came back in the order of the calls, and so on."""
+    *earlier, (last, results) = rounds(entries)
+    return all(
+        entry["role"] == "assistant"
+        and (results or entry is last)
+        and [one.get("toolCallId") for one in results]
+        == [call.get("id") for call in entry.get("toolCalls", ())][: len(results)]
+        for entry, results in [*earlier, (last, results)]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +153,22 @@ class Turn:
             parent: The id of the record that the first one answers.
             is_edited: Whether they were changed here. What the source had then only fills gaps.
         """
-        plain, rest = map(list, zip(*map(without_source, entries), strict=True))
-        count = rest[-1].pop(_MESSAGES, 1)
+        plain = [without_source(entry)[0] for entry in entries]
+        rest = dict(without_source(entries[-1])[1])
+        count = rest.pop(_MESSAGES, 1)
         record = self.write([plain[0] | {"parent": parent}, *plain[1:]])
         if is_edited or count != len(entries):
-            record = {name: value for name, value in rest[-1].items() if name[:1] != "$"} | record
+            record = {name: value for name, value in rest.items() if name[:1] != "$"} | record
         else:
-            record = applied(record, rest[-1])
+            record = applied(record, rest)
         own = difference({"messages": plain}, {"messages": numbered(self.read(record))})
         return record | {OWN: own} if own else record
 
 
-def records_of(draft: Draft, turn: Turn, is_turn: Callable[[list[Fields]], bool]) -> list[Fields]:
-    """The records of a draft, in its order, each with an id and a parent.
+def records_of(
+    draft: Draft, turn: Turn, is_turn: Callable[[list[Fields]], bool]
+) -> tuple[list[Fields], dict[Any, Any]]:
+    """The records of a draft, in its order, each with an id and a parent; and the ids of records by those of messages.
 
     Args:
         draft: The draft.
@@ -118,4 +209,51 @@ def records_of(draft: Draft, turn: Turn, is_turn: Callable[[list[Fields]], bool]
         parent = group[0]["parent"]
         is_edited = any(entry["id"] in draft.edited for entry in group)
         records.append(turn.given(group, homes.get(parent, parent), is_edited=is_edited))
-    return records
+    return records, homes
+
+
+def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
+    """The head of a conversation whose current message, under `key`, is the record that it is in."""
+    inner = record.get(key)
+    if inner is None or homes.get(inner, inner) == inner:
+        return record
+    own = record.get(OWN, {})
+    return record | {key: homes[inner], OWN: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}}}
+
+
+def with_current(draft: Draft, key: str, record: Fields) -> None:
+    """Make the newest message the current one of a draft, if the source has none, under `key`, that is there."""
+    said = [entry for entry in draft.history if "role" in entry and "id" in entry]
+    current = draft.metadata.get("currentNode")
+    if current in {entry["id"] for entry in said}:
+        return
+    metadata = {name: value for name, value in draft.metadata.items() if name != "currentNode"}
+    if said and len(said) == len([entry for entry in draft.history if "role" in entry]):
+        newest = max(range(len(said)), key=lambda place: (said[place].get("timestamp") or "", place))
+        metadata["currentNode"] = said[newest]["id"]
+    if key in record:
+        metadata["source"] = {**metadata.get("source", {}), key: record[key]}
+    draft.head["metadata"] = metadata
+
+
+def _children(records: list[Fields], parent: str) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for record in records:
+        if record.get(parent) is not None and "id" in record:
+            found.setdefault(record[parent], []).append(record["id"])
+    return found
+
+
+def with_children(records: list[Fields], parent: str, children: str) -> None:
+    """Give each record a list of its children, under `children`, unless it has one."""
+    found = _children(records, parent)
+    for record in records:
+        record.setdefault(children, found.get(record.get("id"), []))
+
+
+def without_children(records: list[Fields], parent: str, children: str) -> None:
+    """Take the list of its children from each record of which the parents say the same."""
+    found = _children(records, parent)
+    for record in records:
+        if children in record and record[children] == found.get(record.get("id"), []):
+            del record[children]

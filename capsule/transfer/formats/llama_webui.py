@@ -1,0 +1,397 @@
+"""The web UI of llama.cpp, in all four shapes since 2024, brought to one: a conversation and its messages.
+
+Written is the JSON of an export, which every version since 2025-09 reads. Of a conversation from elsewhere the root
+that the web UI needs is made. Texts with marks of thoughts and calls become messages, and are written with their
+marks again. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from capsule.transfer import turns
+from capsule.transfer.interface import (
+    ODD,
+    Draft,
+    Fields,
+    Format,
+    Pair,
+    Source,
+    first,
+    given,
+    json_of,
+    milliseconds,
+    moment,
+    read_records,
+    taken,
+    text_of,
+)
+from capsule.transfer.rows import data_of, filled, object_of, objects_of, rest
+from capsule.transfer.turns import Pieces, Turn, merged, pieces_of, rounds
+
+_ROLES = ("user", "assistant", "system", "tool")
+_MARKS = re.compile(
+    r"\A\s*<think>(?P<think>.*?)(?:</think>|\Z)"
+    r"|<<<reasoning_content_start>>>(?P<reasoning>.*?)(?:<<<reasoning_content_end>>>|\Z)"
+    r"|<<<AGENTIC_TOOL_CALL_START>>>\s*<<<TOOL_NAME:(?P<name>[^>\n]*)>>>\s*<<<TOOL_ARGS_START>>>(?P<arguments>.*?)"
+    r"(?:<<<TOOL_ARGS_END>>>(?P<result>.*?)(?:<<<AGENTIC_TOOL_CALL_END>>>|\Z)|\Z)",
+    re.DOTALL,
+)
+#: The types of attachments that have a text, or data in base64 beside it.
+_TYPES = {"IMAGE": "image", "IMAGEFILE": "image", "TEXT": "text/plain", "TEXTFILE": "text/plain"}
+_TYPES |= {"PDF": "application/pdf", "PDFFILE": "application/pdf"}
+
+
+def _read_head(conv: Fields) -> Fields:
+    began = re.fullmatch(r"conv-(\d{12,14})", text_of(conv.get("id")))
+    current = text_of(conv.get("currNode"))
+    metadata = filled({}, pinned=conv.get("pinned") is True, currentNode=current)
+    if isinstance(conv.get("forkedFromConversationId"), str):
+        metadata = filled(metadata, forkedFrom=conv["forkedFromConversationId"])
+    return filled(
+        {},
+        id=text_of(conv.get("id")),
+        title=conv["name"] if isinstance(conv.get("name"), str) else "",
+        createdAt=moment(began[1]) if began else None,
+        updatedAt=moment(conv.get("lastModified")),
+        metadata=metadata,
+    )
+
+
+def _write_head(head: Fields) -> Fields:
+    metadata = head.get("metadata", {})
+    names = {"pinned": "pinned", "currNode": "currentNode", "forkedFromConversationId": "forkedFrom"}
+    conv = {"id": head["id"]} if "id" in head else {}
+    conv |= {"name": head["title"]} if "title" in head else {}
+    conv |= {"lastModified": milliseconds(head["updatedAt"])} if "updatedAt" in head else {}
+    return conv | {key: metadata[name] for key, name in names.items() if name in metadata}
+
+
+def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
+    name = ""
+    for piece in pieces:
+        ((kind, text),) = piece.items()
+        if kind == "name":
+            name = text
+        elif kind == "arguments":
+            yield "call", {"name": name, "arguments": json_of(text)}
+        elif kind == "result":
+            yield "result", {"content": text}
+        elif kind != "mark":
+            yield kind.replace("think", "reasoning"), text
+
+
+def _read(record: Fields) -> list[Fields]:
+    content, role = record.get("content"), record.get("role")
+    form, entries = "", [{"role": role if role in _ROLES else "assistant", "content": text_of(content)}]
+    if isinstance(content, list):
+        form = "think" if any("think" in piece for piece in content) else "marks"
+        entries = turns.said(_steps(content))
+    calls = [_read_call(call) for call in objects_of(record.get("toolCalls"))]
+    marked = [call for entry in entries for call in entry.get("toolCalls", ())]
+    if calls and not marked:
+        entries[-1]["toolCalls"] = calls
+    elif [rest(call, "id") for call in calls] == marked:
+        for call, one in zip(marked, calls, strict=True):
+            call |= one
+        for entry, results in rounds(entries):
+            for call, one in zip(entry.get("toolCalls", ()), results, strict=False):
+                one |= {"toolCallId": call["id"]} if "id" in call else {}
+    last = entries[-1]
+    if not any("reasoning" in entry for entry in entries):
+        old, new = record.get("thinking"), record.get("reasoningContent")
+        form = form or ("thinking" if old and not new else "")
+        if isinstance(text := new or old, str):
+            entries[0]["reasoning"] = text
+    if files := [_read_file(one) for one in objects_of(record.get("extra"))]:
+        entries[0]["attachments"] = files
+    usage = _read_usage(object_of(record.get("timings")))
+    if metadata := filled(filled({}, usage=usage), form=form):
+        last["metadata"] = metadata
+    for entry in entries:
+        if isinstance(record.get("model"), str) and entry["role"] != "tool":
+            entry["model"] = record["model"]
+        if time := moment(record.get("timestamp")):
+            entry["timestamp"] = time
+    if isinstance(record.get("toolCallId"), str) and record["toolCallId"]:
+        last["toolCallId"] = record["toolCallId"]
+    if "id" in record:
+        last["id"] = record["id"]
+    if "parent" in record:
+        entries[0]["parent"] = record["parent"]
+    return entries
+
+
+def _read_call(call: Fields) -> Fields:
+    function = object_of(call.get("function"))
+    made = {"name": text_of(function.get("name")), "arguments": json_of(text_of(function.get("arguments")))}
+    return ({"id": call["id"]} if isinstance(call.get("id"), str) else {}) | made
+
+
+def _read_usage(timings: Fields) -> Fields:
+    new, cached, made = (timings.get(name) for name in ("prompt_n", "cache_n", "predicted_n"))
+    usage = {"inputTokens": new + (cached if isinstance(cached, int) else 0)} if isinstance(new, int) else {}
+    usage |= {"cachedTokens": cached} if isinstance(cached, int) else {}
+    return usage | ({"outputTokens": made} if isinstance(made, int) else {})
+
+
+def _read_file(file: Fields) -> Fields:
+    kind, text = text_of(file.get("type")), file.get("content")
+    made = {"name": text_of(file.get("name")) or kind or "file", "type": _TYPES.get(kind.upper(), kind)}
+    if isinstance(mime := file.get("mimeType"), str):
+        made["type"] = mime
+    if isinstance(url := file.get("base64Url"), str):
+        if url.startswith("data:") and "/" in url[:20]:
+            made["type"] = re.split("[;,]", url[5:80])[0]
+        made |= _data(url)
+    elif isinstance(data := file.get("base64Data"), str) and data:
+        made |= _data(f"data:;base64,{data}")
+    return made | ({"text": text} if isinstance(text, str) else {})
+
+
+def _data(url: str) -> Fields:
+    try:
+        data = data_of(url)
+    except ValueError:
+        return {}
+    return {"url": url} if data is None else {"data": data}
+
+
+def _write_file(file: Fields) -> Fields:
+    mime, data = text_of(file.get("type")), file.get("data")
+    kind = next((kind for kind, type in _TYPES.items() if mime.startswith(type)), "")
+    kind = kind or (mime.partition("/")[0].upper() if "/" in mime else mime) or "FILE"
+    if "text" in file and data is None and "/" in mime:
+        kind = "PDF" if kind == "PDF" else "TEXT"
+    made: Fields = {"type": kind, "name": file.get("name")}
+    if kind == "IMAGE":
+        made |= {"base64Url": f"data:{mime};base64,{b64encode(data).decode()}"} if isinstance(data, bytes) else {}
+        made |= {"base64Url": file["url"]} if isinstance(file.get("url"), str) else {}
+    elif isinstance(data, bytes):
+        made |= {"base64Data": b64encode(data).decode()} | ({} if kind == "PDF" else {"mimeType": mime})
+    return made | ({"content": file["text"]} if isinstance(file.get("text"), str) else {})
+
+
+def _write(entries: list[Fields]) -> Fields:
+    head, last = entries[0], entries[-1]
+    form = last.get("metadata", {}).get("form")
+    record: Fields = {"type": "system" if last["role"] == "system" else "text"}
+    record["role"] = "assistant" if len(entries) > 1 else last["role"]
+    record["content"] = last["content"]
+    if form in ("think", "marks"):
+        record["content"] = _marked(entries, form)
+    elif isinstance(text := head.get("reasoning"), str):
+        record["thinking" if form == "thinking" else "reasoningContent"] = text
+    calls = [call for entry in entries for call in entry.get("toolCalls", ())]
+    if calls and (form != "marks" or all("id" in call for call in calls)):
+        record["toolCalls"] = [_write_call(call) for call in calls]
+    if files := head.get("attachments"):
+        record["extra"] = [_write_file(file) for file in files]
+    if "timestamp" in last:
+        record["timestamp"] = milliseconds(last["timestamp"])
+    if model := next((one["model"] for one in entries if "model" in one), None):
+        record["model"] = model
+    if "toolCallId" in last and len(entries) == 1:
+        record["toolCallId"] = last["toolCallId"]
+    record |= {"id": last["id"]} if "id" in last else {}
+    return record | ({"parent": head["parent"]} if "parent" in head else {})
+
+
+def _write_call(call: Fields) -> Fields:
+    function = {"name": text_of(call.get("name")), "arguments": text_of(call.get("arguments", {}))}
+    return ({"id": call["id"]} if "id" in call else {}) | {"type": "function", "function": function}
+
+
+def _marked(entries: list[Fields], form: str) -> Pieces:
+    made: Pieces = []
+    start, end = "<<<reasoning_content_start>>>", "<<<reasoning_content_end>>>"
+    for entry, results in rounds(entries):
+        if isinstance(text := entry.get("reasoning"), str):
+            marks = ("<think>", "</think>") if form == "think" else (start, end)
+            made += [{"mark": marks[0]}, {"think" if form == "think" else "reasoning": text}, {"mark": marks[1]}]
+        if entry["content"]:
+            made.append({"text": entry["content"]})
+        for nth, call in enumerate(entry.get("toolCalls", ()) if form == "marks" else ()):
+            made += [{"mark": "\n\n<<<AGENTIC_TOOL_CALL_START>>>\n<<<TOOL_NAME:"}, {"name": text_of(call.get("name"))}]
+            made += [{"mark": ">>>\n<<<TOOL_ARGS_START>>>"}, {"arguments": text_of(call.get("arguments"))}]
+            result = results[nth : nth + 1]
+            made += [{"mark": "<<<TOOL_ARGS_END>>>\n"}, *({"result": one["content"]} for one in result)]
+            made += [{"mark": "\n<<<AGENTIC_TOOL_CALL_END>>>\n\n"}]
+    return merged(made)
+
+
+_HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write)
+
+
+def _normal(message: Fields, conv: Fields) -> Fields:
+    """A message in the one shape: ids as text, calls as a list, nothing that is empty, marks in pieces."""
+    record = {name: value for name, value in message.items() if name not in ("id", "parent")}
+    for name in ("thinking", "toolCalls", "extra"):
+        if record.get(name) in ("", []):
+            del record[name]
+    if record.get("convId") == conv.get("id"):
+        record.pop("convId", None)
+    id = text_of(message.get("id"))
+    if id and id[0] != "#":
+        record["id"] = id
+    if "timestamp" not in record and id.isdigit() and len(id) == 13:
+        record["timestamp"] = int(id)
+    if isinstance(calls := json_of(record.get("toolCalls")), list):
+        record["toolCalls"] = calls
+    if "parent" in message:
+        record["parent"] = None if message["parent"] in (None, -1, "", "-1") else text_of(message["parent"])
+    if isinstance(message.get("children"), list):
+        record["children"] = [text_of(child) for child in message["children"]]
+    text = record.get("content")
+    if isinstance(text, str) and record.get("role") == "assistant" and "<" in text:
+        found = ((one.start(), one.end(), _spans(one)) for one in _MARKS.finditer(text))
+        record["content"] = pieces_of(text, found) or text
+    return {"type": "text", **record}
+
+
+def _spans(found: re.Match[str]) -> list[tuple[str, int, int]]:
+    """What is between the marks, without the space around it."""
+    spans = []
+    for kind, text in found.groupdict().items():
+        if text is not None:
+            begin = found.start(kind) + len(text) - len(text.lstrip())
+            spans.append((kind, begin, begin + len(text.strip())))
+    return spans
+
+
+def _root(conv: Fields) -> Fields:
+    """The root that a written conversation gets if it has none of its own."""
+    return {"type": "root", "role": "system", "content": "", "parent": None, "id": f"root-{conv.get('id')}"}
+
+
+def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: Source) -> Draft:
+    conv = conv if isinstance(conv, dict) else {}
+    records, lines = [], []
+    for at, message in messages:
+        if isinstance(message, dict):
+            records.append(_normal(message, conv))
+            lines.append(at)
+        else:
+            source.tell("a message that is no object", at)
+    turns.without_children(records, "parent", "children")
+    known = {record["id"] for record in records if "id" in record}
+    roots = [record for record in records if record["type"] == "root" and not record.get("content")]
+    above = [record["parent"] for record in records if record.get("parent") and record["parent"] not in known]
+    if above and not roots and above[0][0] != "#":  # An export of the conversation that is open lacks its root.
+        roots = [{"id": above[0]}]
+    kept = [root for root in roots if {**root, "timestamp": 0} != {**_root(conv), "timestamp": 0}]
+    draft = taken(_HEAD, conv | ({"roots": kept} if kept else {}), _HEAD, [], line)
+    draft.history = [{"id": root["id"], "parent": None} for root in roots if "type" not in root]
+    for at, record in zip(lines, records, strict=True):
+        if record in roots:
+            draft.history.append({name: record.get(name) for name in ("id", "parent") if name in record})
+            continue
+        if isinstance(record.get("toolCalls"), str):
+            source.tell("toolCalls that are no JSON", at)
+        if moment(record.get("timestamp")) is None and not draft.is_own:
+            source.tell("a message without a time", at)
+        try:
+            draft.history += _TURN.taken(record)
+        except ODD as error:
+            source.tell(f"a message is not understood: {type(error).__name__}: {error}"[:200], at)
+    turns.with_current(draft, "currNode", conv)
+    return draft
+
+
+def _stored(record: Fields, line: int, source: Source) -> Iterator[Draft]:
+    """The conversations in an object: one, those of a dump of the browser's storage, or those of its tables."""
+    conv, messages = record.get("conv", record.get("conversation")), record.get("messages")
+    if isinstance(record.get("conversations"), list):
+        for one in objects_of(record["conversations"]):
+            id = text_of(one.get("id"))
+            of_it = [(line, message) for message in objects_of(messages) if text_of(message.get("convId")) == id]
+            yield _draft(one, of_it, line, source)
+    elif isinstance(messages, list):
+        about = {name: value for name, value in record.items() if name != "messages"}
+        yield _draft(conv if conv is not None else about, [(line, one) for one in messages], line, source)
+    elif found := [json_of(value) for key, value in record.items() if key.startswith("conv-")]:
+        for one in found:
+            if isinstance(one, dict):
+                yield from _stored(one, line, source)
+            else:
+                source.tell("a conversation that is no object", line)
+    else:
+        source.tell("no conversation: it has no messages", line)
+
+
+def _read_file_of(source: Source) -> Iterator[Draft]:
+    conv: Fields | None = None
+    began, messages = 0, list[tuple[int, Any]]()
+    for line, record in read_records(source):
+        kind = record.get("type")
+        if kind == "message":
+            if conv is None and not messages:
+                source.tell("a message before the session that it belongs to", line)
+                began = line
+            messages.append((line, record.get("message")))
+        elif kind == "session":
+            if conv is not None or messages:
+                yield _draft(_session(conv, messages), messages, began, source)
+            dropped = ("type", "harness") if record.get("harness") == "llama.app" else ("type",)
+            conv, began, messages = rest(record, *dropped), line, []
+        elif kind is None:
+            try:
+                yield from _stored(record, line, source)
+            except ODD as error:
+                source.tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
+    if conv is not None or messages:
+        yield _draft(_session(conv, messages), messages, began, source)
+
+
+def _session(conv: Fields | None, messages: Sequence[tuple[int, Any]]) -> Fields:
+    """The head of a session; of one whose head is not there, what its messages say."""
+    named = next((one["convId"] for _, one in messages if isinstance(one, dict) and "convId" in one), None)
+    return conv if conv is not None else filled({}, id=named)
+
+
+def _write_file_of(draft: Draft) -> bytes:
+    records, homes = turns.records_of(draft, _TURN, lambda entries: False)
+    conv, _ = given(_HEAD, _HEAD, replace(draft, history=[]))
+    conv, roots = turns.with_home(conv, "currNode", homes), conv.pop("roots", None) or [_root(conv)]
+    for record in records:
+        if record.get("parent") is None:
+            record["parent"] = roots[0].get("id")
+        if isinstance(record.get("content"), list):
+            record["content"] = turns.joined(record["content"])
+        if isinstance(record.get("toolCalls"), list):
+            record["toolCalls"] = text_of(record["toolCalls"])
+    began = min((time for one in records if isinstance(time := one.get("timestamp"), int)), default=0)
+    whole = [{"timestamp": began, **root} for root in roots if "type" in root]
+    records = [{"convId": conv.get("id"), **record} for record in whole + records]
+    turns.with_children(records, "parent", "children")
+    conv.pop("roots", None)
+    return orjson.dumps({"conv": conv, "messages": records})
+
+
+def _recognizes(source: Source) -> bool:
+    def is_ours(record: Fields) -> bool:
+        conv, messages = record.get("conv", record.get("conversation")), objects_of(record.get("messages"))
+        kind, message = record.get("type"), object_of(record.get("message"))
+        return (
+            (kind == "session" and ("harness" in record or {"currNode", "lastModified"} <= record.keys()))
+            or (kind == "message" and "convId" in message)
+            or (isinstance(conv, dict) and "messages" in record and bool({"lastModified", "currNode"} & conv.keys()))
+            or any("convId" in message for message in messages[:3])
+            or (text_of(record.get("id")).startswith("conv-") and "messages" in record)
+            or any(key.startswith("conv-") and "messages" in object_of(record[key]) for key in record)
+        )
+
+    return any(map(is_ours, first(source)))
+
+
+FORMATS = [
+    Format(
+        "llama-webui", "llama.cpp web UI", _recognizes, _read_file_of, _write_file_of, joined="array", embeds_files=True
+    )
+]
