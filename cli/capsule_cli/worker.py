@@ -1,7 +1,8 @@
 """Runs a worker: `capsule worker --agent NAME [--session ID] [-- COMMAND]`.
 
-A host starts one for a message that waits, so `capsule_cli.__main__` comes here before typer is loaded. What must stay
-true: it loads no typer, no pydantic and no mcp; and it ends as soon as SIGTERM comes, with what it runs.
+A host starts one for a message that waits, so `capsule_cli.__main__` comes here before typer is loaded. One that is
+started with `--agent -`, ahead of any message, reads two lines when there is one: the agent, and the session. What must
+stay true: it loads no typer, no pydantic and no mcp; and it ends as soon as SIGTERM comes, with what it runs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
     from capsule.sessions.worker import worker_of
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    if agent == "-":
+        agent, more["session"] = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+        if not agent:  # The host has ended.
+            return
     with Store.open(store, keep_locks=False) as opened:
         worker_of(opened, agent, command, os.environ, log=_log, **more).run()
 
@@ -54,11 +59,11 @@ def main(options: Mapping[str, Any]) -> int:
     return 0
 
 
-def _log(event: str, **about: Any) -> None:
+def _log(step: str, **about: Any) -> None:
     import orjson
 
     from capsule import timestamps
 
-    line = {"time": timestamps.now(), "event": event, **about}
+    line = {"time": timestamps.now(), "step": step, **about}
     sys.stderr.write(orjson.dumps(line).decode() + "\n")
     sys.stderr.flush()

@@ -43,11 +43,11 @@ def became(session: Session) -> str:
     return status(inbound, outbound, "m1")
 
 
-def told(worker: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
-    """The next line of a worker's log that tells of such an event."""
+def told(worker: subprocess.Popen[bytes], step: str) -> dict[str, Any]:
+    """The next line of a worker's log that tells of such a step."""
     assert worker.stderr is not None
     for line in worker.stderr:
-        if line.startswith(b"{") and json.loads(line)["event"] == event:
+        if line.startswith(b"{") and json.loads(line)["step"] == step:
             return dict(json.loads(line))
     raise AssertionError(f"it ended with {worker.wait()}")
 
@@ -83,6 +83,16 @@ def test_sigterm_returns_what_runs_and_a_message_wakes_a_worker_that_waits(capsu
         more = incoming(id=id, content="More", route=Route("conversations", "direct_anna_bot"))
         session.tell(lambda inbound, outbound, more=more: receive(inbound, outbound, [more]))  # type: ignore[misc]
         assert told(worker, "completed")["messages"] == [id]
+
+
+def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Program, session: Session) -> None:
+    unused, worker = (capsule.start("worker", "--store", str(capsule.root), "--agent", "-") for _ in range(2))
+    assert worker.stdin is not None
+    worker.stdin.write(b"bot\ns1\n")
+    worker.stdin.flush()
+    assert told(worker, "completed")["messages"] == ["m1"]
+    assert unused.communicate() == (b"", b"")
+    assert unused.returncode == 0
 
 
 def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: Store) -> None:

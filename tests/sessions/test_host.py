@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from capsule import Store, timestamps
 from capsule.sessions.command import Ended
 from capsule.sessions.events import outgoing, reply_id
+from capsule.sessions.host.supervisor import ahead
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
 from capsule.sessions.registry import Registry, Wiring
@@ -228,3 +232,18 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
         until(lambda: said(store, sent.conversation, "bot"))
     assert said(store, sent.conversation, "bot") == ["you said: hello"]
     assert "stale" in [line["step"] for line in lines]
+
+
+def test_a_worker_that_was_started_ahead_is_told_what_it_is_for_and_one_that_died_is_replaced(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f'echo $$ >> {pids}; read -r agent && read -r session || exit 0; echo "$agent $session" > {tmp_path}/$$'
+    with ahead(["sh", "-c", script]) as spawn:
+        for count, session in enumerate(("s1", "s2"), 1):
+            until(lambda count=count: pids.exists() and len(pids.read_text().split()) == count)  # type: ignore[misc]
+            if session == "s2":
+                died = int(pids.read_text().split()[-1])
+                os.kill(died, signal.SIGKILL)
+                os.waitid(os.P_PID, died, os.WEXITED | os.WNOWAIT)
+            worker = spawn(session, "bot")
+            assert worker.wait() == 0
+            assert (tmp_path / str(worker.pid)).read_text() == f"bot {session}\n"

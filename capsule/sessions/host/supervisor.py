@@ -10,7 +10,8 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from capsule.errors import CapsuleError
@@ -50,6 +51,35 @@ def process(words: Sequence[str]) -> Spawn:
         return subprocess.Popen(named, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
 
     return spawn
+
+
+@contextmanager
+def ahead(words: Sequence[str]) -> Iterator[Spawn]:
+    """As `process`, by workers of which one is always started ahead, so that a message waits for no imports.
+
+    A worker reads two lines when it is needed: the agent, and the session. One that reads none is to end.
+    """
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, bufsize=0, start_new_session=True)
+
+    def spawn(session: str, agent: str) -> Running:
+        while True:
+            worker = waiting.pop() if waiting else start()
+            assert worker.stdin is not None
+            with worker.stdin, suppress(BrokenPipeError):
+                worker.stdin.write(f"{agent}\n{session}\n".encode())
+                with suppress(OSError):  # The next one is started when it is needed.
+                    waiting.append(start())
+                return worker
+            worker.wait()  # It was ended.
+
+    waiting = [start()]
+    try:
+        yield spawn
+    finally:
+        for unused in waiting:
+            unused.communicate()
 
 
 class Supervisor:

@@ -61,6 +61,7 @@ def host(
     from capsule.sessions.adapters.stdio import StdioAdapter
     from capsule.sessions.adapters.webhook import WebhookAdapter
     from capsule.sessions.host.host import Host
+    from capsule.sessions.host.supervisor import ahead
 
     stop, codes = threading.Event(), [0]
     heard, hears = os.pipe()
@@ -85,7 +86,8 @@ def host(
         words = [*executable_words(), "worker", "--store", store.root]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
-        Host(store, worker_words=words, adapters=adapters, log=_log, max_workers=workers).run(stop)
+        with ahead([*words, "--agent", "-"]) as spawn:
+            Host(store, spawn=spawn, adapters=adapters, log=_log, max_workers=workers).run(stop)
     raise typer.Exit(codes[-1])
 
 
