@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from threading import Event
 from typing import Any
 
 import pytest
 
 from capsule import Store
-from capsule.errors import CapsuleError, NotFound, Refused
+from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed
 from capsule.sessions.adapters.conversations import Conversations
-from capsule.sessions.adapters.interface import File, Outgoing
+from capsule.sessions.adapters.interface import Arrived, File, Outgoing
+from tests.sessions.hosting import group, until
 
 
 @pytest.fixture
@@ -72,3 +74,36 @@ def test_what_can_t_be_said_is_refused_for_good(store: Store, more: Any, error: 
     store.messages.send("hello", agent="anna", to="bot")
     with pytest.raises(error):
         Conversations(store).deliver(out(text="no", **more))
+
+
+def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: Store) -> None:
+    group(store, "bot")
+    named = {"name": "plan.txt", "path": "attachments/0"}
+    direct = store.messages.send("one", agent="anna", to="bot").conversation
+    store._acting("anna").append(direct, content="two", attachments=[named])
+    asked: list[list[str]] = []
+    taken: list[Arrived] = []
+    is_full = Event()
+
+    class Receiver:
+        def receive(self, arrived: Sequence[Arrived]) -> None:
+            asked.append([each.text for each in arrived])
+            if is_full.is_set():
+                raise StorageFailed("the disk is full", path="", errno=None)
+            taken.extend(arrived)
+
+    is_full.set()
+    adapter = Conversations(store)
+    adapter.start(Receiver())
+    until(lambda: asked)
+    assert store.messages.inbox(agent="bot").unread == 2
+    is_full.clear()
+    adapter.look()
+    until(lambda: store.messages.inbox(agent="bot").unread == 0)
+    store.messages.send("three", agent="anna", to="bot")
+    until(lambda: len(taken) == 3)
+    adapter.stop()
+    assert [each.text for each in taken] == ["one", "two", "three"]
+    assert asked[0] == asked[-2] == ["one", "two"] and asked[-1] == ["three"]
+    assert (taken[1].place, taken[1].sender, taken[1].to) == (direct, "anna", {"bot"})
+    assert (taken[1].attachments, taken[1].is_group) == ((named,), False)

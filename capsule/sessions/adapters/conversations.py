@@ -166,4 +166,5 @@ def _arrived(mail: Mail, seat: Seat) -> Arrived:
         to=frozenset([seat.agent]),
         reply_to=mail.reply_to or "",
         hops=hops if type(hops) is int else 0,
+        attachments=tuple(mail.more.get("attachments") or ()),
     )
