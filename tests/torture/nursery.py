@@ -1,0 +1,244 @@
+"""Hosts and workers that are killed at random, while the clock that they share jumps.
+
+All of them are children of one process with all modules loaded: it forks a host when one was killed, and a worker when
+a host asks for one, so that most of them die in the middle of their work. What must stay true: it kills only its own
+children, never one that it has waited for, and has no Store open while it forks. The time on the wall is the system's
+and an offset in shared memory, for all of them alike; waits are shortened, so that a try costs less than a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from capsule import Store, timestamps
+from capsule.sessions import worker as workers
+from capsule.sessions.adapters import conversations as _loaded  # noqa: F401
+from capsule.sessions.command import Ended
+from capsule.sessions.host import host as hosts
+from capsule.sessions.rules import deliveries, messages
+from capsule.sessions.session import Session
+from capsule.sessions.toolkit import Toolkit
+
+#: Hosts at a time: all but one of them stand by.
+_HOSTS = 2
+#: The offsets of the clock, in seconds: a time that is later than all times before makes schedules run.
+JUMPS_S = (-1800.0, 5400.0)
+_ASKING = "asking"
+
+
+@dataclass
+class Orders:
+    """What is to be done to the hosts and workers of a store.
+
+    Attributes:
+        root: The store.
+        seed: The seed of all random choices.
+        kills: How many processes to kill.
+        longest_life_s: The longest time before a kill, in seconds; it is random.
+    """
+
+    root: str
+    seed: int
+    kills: int
+    longest_life_s: float
+
+
+class Clock:
+    """The module `time` with a clock on the wall that jumps."""
+
+    def __init__(self) -> None:
+        self._offset = mmap.mmap(-1, 8)
+
+    def jump(self, offset_s: float) -> None:
+        self._offset[:] = struct.pack("d", offset_s)
+
+    def time_ns(self) -> int:
+        return time.time_ns() + int(struct.unpack("d", self._offset)[0] * 1e9)
+
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def rule(self, root: str) -> None:
+        """Be the clock of this process, and shorten its waits."""
+        timestamps.time = workers.time = self
+        beat = Session.beat
+
+        def beat_by_this_clock(session: Session) -> None:
+            beat(session)
+            os.utime(f"{root}/sessions/{session.id}/heartbeat", ns=(self.time_ns(), self.time_ns()))
+
+        Session.beat = beat_by_this_clock
+        messages.FIRST_RETRY_S = deliveries.FIRST_WAIT_S = 0.25
+        messages.MOST_EVENTS = 60
+        hosts.LOOK_S = hosts._ELSEWHERE_S = workers._LOOK_S = 1.0
+
+
+class Forked:
+    """A worker, as its host sees it: another process is its parent."""
+
+    def __init__(self, session: str, agent: str) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+            asked.connect(_ASKING)
+            asked.send(f"{session} {agent}".encode())
+            number, fds, _, _ = socket.recv_fds(asked, 20, 1)
+        self.pid, self._fd = int(number), fds[0]
+
+    def wait(self) -> int:
+        select.select([self._fd], [], [])
+        return 0
+
+    def terminate(self) -> None:
+        signal.pidfd_send_signal(self._fd, signal.SIGTERM)
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+
+def _host(root: str) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with Store.open(root) as store:
+        hosts.Host(store, spawn=Forked).run(stop)
+
+
+def _end(*_: object) -> None:
+    raise SystemExit
+
+
+def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
+    signal.signal(signal.SIGTERM, _end)
+    with Store.open(root) as store:
+
+        def answer(prompt: workers.Prompt) -> Ended:
+            """Names the messages; now and then it is busy, or can't answer at all."""
+            said = " ".join(f"{each['id']}@{each.get('recurrence', {}).get('at', '')}" for each in prompt.messages)
+            Toolkit(store, prompt.session, prompt.batch).send_message(f"meanwhile {said}")
+            time.sleep(chance.uniform(0, 0.02))
+            if any("hopeless" in each["content"] for each in prompt.messages):
+                return Ended(65, reason="it is hopeless")
+            return Ended(1, reason="it is busy") if chance.random() < 0.05 else Ended(0, f"answered {said}")
+
+        workers.Worker(store, agent, answer, session=session, idle_s=0.5).run()
+
+
+def _fork(act: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        logging.getLogger("capsule").setLevel(logging.ERROR)
+        act()
+        code = 0
+    except SystemExit:
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+class Nursery:
+    """The parent of all hosts and workers."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._chance = random.Random(orders.seed)
+        self._clock = Clock()
+        self._clock.rule(orders.root)
+        self._hosts: list[int] = []
+        self._workers: list[int] = []
+        self._asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asked.bind(_ASKING)
+        self._asked.listen(64)
+        self.killed = {"hosts": 0, "workers": 0, "jumps": 0}
+
+    def _serve(self, until: float) -> None:
+        """Keep hosts alive and fork the workers that they ask for, until a time of the monotonic clock."""
+        root = self._orders.root
+        while (left_s := until - time.monotonic()) > 0:
+            while len(self._hosts) < _HOSTS:
+                self._hosts.append(_fork(lambda: _host(root)))
+            if select.select([self._asked], [], [], min(left_s, 0.05))[0]:
+                self._fork_worker()
+            for living in (self._hosts, self._workers):
+                for pid in living[:]:
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                    if ended:
+                        living.remove(pid)
+                        if status not in (0, signal.SIGKILL):
+                            raise AssertionError(f"a process ended by itself: {status}; see above")
+
+    def _fork_worker(self) -> None:
+        asking, _ = self._asked.accept()
+        with asking, suppress(OSError):
+            if not (words := asking.recv(1000).decode().split()):
+                return  # The host that asked is dead.
+            seed, root = random.Random(self._chance.getrandbits(32)), self._orders.root
+            pid = _fork(lambda: _worker(root, *words, seed))
+            self._workers.append(pid)
+            fd = os.pidfd_open(pid)
+            try:
+                socket.send_fds(asking, [str(pid).encode()], [fd])
+            finally:
+                os.close(fd)
+
+    def _kill(self, living: list[int]) -> None:
+        pid = living.pop(self._chance.randrange(len(living)))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def torture(self, said: Callable[[int], None]) -> None:
+        """Kill processes; `said` is called after each."""
+        for number in range(self._orders.kills):
+            self._serve(time.monotonic() + self._chance.uniform(0, self._orders.longest_life_s))
+            kind = "workers" if self._workers and self._chance.random() < 0.7 else "hosts"
+            self._kill(self._workers if kind == "workers" else self._hosts)
+            self.killed[kind] += 1
+            if self._chance.random() < 0.1:
+                self._clock.jump(self._chance.uniform(*JUMPS_S))
+                self.killed["jumps"] += 1
+            said(number)
+
+    def calm(self, is_over: Callable[[], bool]) -> None:
+        """Kill nothing more, and let the clock be later than ever, until it is over; then end all."""
+        self._clock.jump(JUMPS_S[1])
+        while not is_over():
+            self._serve(time.monotonic() + 0.2)
+        for pid in self._hosts:
+            os.kill(pid, signal.SIGTERM)
+        for pid in self._hosts + self._workers:
+            os.waitpid(pid, 0)
+
+
+def run(orders: Orders, say: Callable[[Any], None], stdin: int) -> None:
+    """Torture a store: says each kill, waits for a line, ends all, and says how many it killed."""
+    nursery = Nursery(orders)
+    began = time.monotonic()
+    try:
+        nursery.torture(say)
+        killing_s = time.monotonic() - began
+        nursery.calm(lambda: bool(select.select([stdin], [], [], 0)[0]))
+    finally:
+        for pid in nursery._hosts + nursery._workers:
+            with suppress(ProcessLookupError, ChildProcessError):
+                if not os.waitpid(pid, os.WNOHANG)[0]:
+                    os.kill(pid, signal.SIGKILL)
+    say(nursery.killed | {"killing_s": round(killing_s), "all_s": round(time.monotonic() - began)})
