@@ -108,7 +108,7 @@ class FolderWatch:
         self._folders[watch] = folder
         if deep:
             for entry in os.scandir(folder):
-                if entry.is_dir(follow_symlinks=False):
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                     self._add(entry.path, deep=True)
 
     def changed(self) -> set[str]:

@@ -210,7 +210,7 @@ def _matching(names: list[str], name: str, path: str) -> Iterator[str]:
 
 
 def files_at(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]:
-    """The files at a path: the file, or those of a folder and its folders, sorted.
+    """The files at a path: the file, or those of a folder and its folders, sorted. Hidden folders are passed over.
 
     Raises NotFound if there is nothing. Cost: listing the folder.
     """
@@ -222,7 +222,7 @@ def files_at(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]
         return
     top = given.resolve()
     for folder, folders, names in os.walk(given):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(folder, name)
             if file.is_symlink() and not file.resolve().is_relative_to(top):
@@ -278,7 +278,7 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
         return
     for info in every:
         name = f"{file.name}/{info.filename}"
-        if info.is_dir():
+        if info.is_dir() or info.filename.startswith("__MACOSX/"):
             continue
         if info.filename.startswith(("/", "\\")) or re.search(r"(^|[/\\])\.\.([/\\]|$)|^[A-Za-z]:|\0", info.filename):
             file.problems.add(name, "refused: the path leads out of the zip")
