@@ -37,6 +37,7 @@ Keep = Callable[[bytes | Source], tuple[str, int]]
 #: The bytes of a stored attachment; None: it is not there.
 Load = Callable[[str], bytes | None]
 IMPORTED, SOURCE = "imported", "source"
+_BESIDE = frozenset({"id", "parent", "editedAt"})
 _TEXTS = frozenset({"role", "content", "model", "reasoning", "toolCallId"})
 _LISTS = frozenset({"toolCalls", "attachments"})
 #: The references of a message to others.
@@ -48,19 +49,17 @@ OF_METADATA = ("mode", "tags", "type", "archived", "pinned", "description", "isS
 
 
 def digest_of(value: Any) -> str:
-    """A short digest of JSON."""
-    options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
-    return blake2b(orjson.dumps(value, option=options, default=repr), digest_size=8).hexdigest()
+    """A short digest of JSON. Raises TypeError for what is none."""
+    return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
 def digest_of_message(entry: Fields) -> str:
     """The digest of what a message says, and not of its place."""
-    said = {name: value for name, value in entry.items() if name not in ("id", "parent", "editedAt")}
-    if "metadata" in said:
-        metadata = {name: value for name, value in said["metadata"].items() if name != IMPORTED}
-        said["metadata"] = metadata
-    if not said.get("metadata"):
-        said.pop("metadata", None)
+    said = {name: value for name, value in entry.items() if name not in _BESIDE}
+    if "metadata" in said and (IMPORTED in said["metadata"] or not said["metadata"]):
+        said["metadata"] = {name: value for name, value in said["metadata"].items() if name != IMPORTED}
+        if not said["metadata"]:
+            del said["metadata"]
     return digest_of(said)
 
 
@@ -122,7 +121,7 @@ def document_of(
     """
     id = conversation_id(format, draft, suffix)
     is_own = draft.is_own and id == draft.id
-    entries = ordered([_checked(entry, tell, keep, most) for entry in draft.history], tell)
+    entries = ordered([_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell)
     if not entries and not (is_own or draft.head.get("title")):
         raise InvalidInput("it has no messages")
     ids = {}
@@ -133,25 +132,21 @@ def document_of(
     before: str | None = None
     for entry in entries:
         given, parent = entry.pop("id"), entry.pop("parent")
-        if not is_own:
-            about = {"digest": digest_of_message(entry)}
-            about = about if given[0] == "#" else {"id": given} | about
-            entry["metadata"] = {**entry.get("metadata", {}), IMPORTED: about}
-        else:
-            entry = _with_source_back(entry)
         entry["id"] = ids[given]
         if parent is not None and ids[parent] != before:
             entry["parent"] = ids[parent]
         elif parent is None and before is not None:
             entry["parent"] = None
-        entry |= {name: ids.get(entry[name], entry[name]) for name in _LINKS if name in entry}
+        for name in _LINKS:
+            if name in entry:
+                entry[name] = ids.get(entry[name], entry[name])
         history.append(entry)
         before = entry["id"]
     return _with_head(draft, format, stamp, id, ids, history, is_own=is_own)
 
 
-def _checked(entry: Fields, tell: Tell, keep: Keep, most: int) -> Fields:
-    """A message that can be accepted; of one that can't, its id and its parent."""
+def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) -> Fields:
+    """A message that can be accepted, with what is remembered of its source; of another one its id and its parent."""
     links: Fields = {name: entry[name] for name in ("id", "parent") if name in entry}
     if "role" not in entry:
         return links
@@ -163,15 +158,18 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int) -> Fields:
                 tell(f"a {name} that is no time is left out")
     try:
         if "attachments" in said:
-            said["attachments"] = [_stored(attached, keep) for attached in said["attachments"]]
+            said["attachments"] = [_stored(attached, keep, tell) for attached in said["attachments"]]
         checked = said if _is_plain(said) else check_message(said)
         if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
             raise InvalidInput(f"it is larger than {most:,} bytes")
-        orjson.dumps(checked)
-        return checked | links
+        about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
+        about["digest"] = digest_of_message(checked)
     except (InvalidInput, TypeError) as error:
         tell(f"a message can't be accepted: {error}"[:300])
         return links
+    if is_own:
+        return _with_source_back(checked) | links
+    return checked | {"metadata": {**checked.get("metadata", {}), IMPORTED: about}} | links
 
 
 def _is_plain(said: Fields) -> bool:
@@ -189,11 +187,15 @@ def _is_plain(said: Fields) -> bool:
     return said["role"] in ROLES and "content" in said
 
 
-def _stored(attached: Fields, keep: Keep) -> Fields:
+def _stored(attached: Fields, keep: Keep, tell: Tell) -> Fields:
     if "data" not in attached:
         return attached
-    digest, size = keep(attached["data"])
     rest = {name: value for name, value in attached.items() if name != "data"}
+    try:
+        digest, size = keep(attached["data"])
+    except InvalidInput as error:
+        tell(f"an attachment is left out: {error.message}")
+        return rest
     return rest | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
 
 
@@ -245,7 +247,11 @@ def _with_head(
         if isinstance(head.get("title"), str):
             document["title"] = head["title"]
         return in_order(document | {name: value for name, value in head.items() if name not in names("")})
-    about: Fields = {"format": format, "id": source_id(draft), "digest": digests_of_head(document)}
+    try:
+        digests = digests_of_head(document)
+    except TypeError as error:
+        raise InvalidInput(f"it has what no JSON can hold: {error}") from None
+    about: Fields = {"format": format, "id": source_id(draft), "digest": digests}
     if related:
         about["related"] = related
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
