@@ -26,6 +26,8 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=lambda name: None)  # N
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]', re.DOTALL)
 _GAP = re.compile(r"[\s,\0\ufeff]*")
 _LONE = re.compile(r"[\ud800-\udfff]")
+#: So much of a possible element is looked at, in characters.
+_LOOK = 4096
 _ENDS = {"{": "}", "[": "]"}
 
 
@@ -231,9 +233,10 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
 
 
 def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
-    buffer, at, line, counted, is_open = "", 0, 1, 0, True
-    keys: set[str] = set()
-    buffer = next(texts, "")
+    buffer, line, counted, is_open = "", 1, 0, True
+    keys: list[str] = []
+    while "[" not in buffer and (text := next(texts, "")):
+        buffer += text
     at = buffer.find("[") + 1
     while True:
         at = _GAP.match(buffer, at).end()  # type: ignore[union-attr]  # It matches anywhere.
@@ -259,7 +262,7 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
         if error is None:
             at = end
             if isinstance(value, dict):
-                keys = keys or set(value)
+                keys = keys or list(value)[:2]
                 yield line, _clean(value) if buffer.find("\\ud", counted, end) >= 0 else value
             else:
                 tell("no JSON object", line)
@@ -271,7 +274,7 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
             tell(_reason(error), line + buffer.count("\n", at, place))
             value = completed(buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)])
             if isinstance(value, dict) and value:
-                keys = keys or set(value)
+                keys = keys or list(value)[:2]
                 yield line, value
         buffer, at, line, is_open = _next_element(buffer, at, line, keys, texts)
         counted = at
@@ -286,16 +289,18 @@ def _may_be_cut(error: Exception | None, buffer: str) -> bool:
     return error.msg.startswith("Unterminated") or error.pos >= len(buffer) - 12
 
 
-def _next_element(buffer: str, at: int, line: int, keys: set[str], texts: Iterator[str]) -> tuple[str, int, int, bool]:
-    """The place after a damaged element at which the next one begins: one with the same first key."""
-    start = re.compile(rf'(\{{\s*"(?:{"|".join(map(re.escape, keys))})")' if keys else r"\n(\{)")
+def _next_element(buffer: str, at: int, line: int, keys: list[str], texts: Iterator[str]) -> tuple[str, int, int, bool]:
+    """The place after a damaged element at which the next one begins: one with the same first keys."""
+    first = f'"{re.escape(keys[0])}"' if keys else ""
+    start = re.compile(rf"[,\[]\s*(\{{\s*{first})")
     begin = at + 1
     while True:
         for found in start.finditer(buffer, begin):
-            value = completed(buffer[found.start(1) : found.start(1) + 65536])
-            if isinstance(value, dict) and (2 * len(keys & set(value)) >= len(keys) or not keys):
-                return buffer, found.start(1), line + buffer.count("\n", at, found.start(1)), True
-        keep = max(begin, len(buffer) - 65536)  # An element that begins here may show more of itself.
+            place = found.start(1)
+            value = completed(buffer[place : place + _LOOK])
+            if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (keys or list(value)[:1]):
+                return buffer, place, line + buffer.count("\n", at, place), True
+        keep = max(begin, len(buffer) - _LOOK)  # An element that begins here may show more of itself.
         text = next(texts, None)
         if text is None:
             return buffer, len(buffer), line + buffer.count("\n", at), False
