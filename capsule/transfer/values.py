@@ -235,8 +235,10 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
 def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
     buffer, line, counted, is_open = "", 1, 0, True
     keys: list[str] = []
-    while "[" not in buffer and (text := next(texts, "")):
-        buffer += text
+    for begin in texts:
+        buffer += begin
+        if "[" in begin:
+            break
     at = buffer.find("[") + 1
     while True:
         at = _GAP.match(buffer, at).end()  # type: ignore[union-attr]  # It matches anywhere.
