@@ -8,6 +8,7 @@ child alone, and only on Linux. What left the group by itself (`setsid`) stays. 
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 
 #: Exit codes after which another try is of no use: EX_DATAERR, and a shell's for a command that is not there.
 FOR_GOOD = frozenset({65, 126, 127})
+#: The system has no room for another process or file now: EX_TEMPFAIL.
+_FULL = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _GUARD = ("/bin/sh", "-c", 'trap "" HUP INT TERM; read -r _; kill -s KILL 0')
 #: Seconds from SIGTERM to SIGKILL.
 _GRACE_S = 5.0
@@ -69,7 +72,7 @@ def run(
         hand: The variable that names a file for what it hands back besides stdout, at most 64 KiB.
         heard: Called when it has written something. What it raises ends the command.
 
-    Raises StorageFailed, OSError: the system has no process left. Cost: two processes.
+    Raises OSError if not even a guard can be started, and what `heard` raises. Cost: two processes.
     """
     handed, hands = os.pipe()
     nowhere = subprocess.DEVNULL
@@ -89,7 +92,8 @@ def run(
                     pass_fds=(hands,),
                 )
             except (OSError, ValueError) as error:  # ValueError: a word holds a NUL.
-                return Ended(127, reason=f"{words[0]} can't be run: {error}")
+                is_full = isinstance(error, OSError) and error.errno in _FULL
+                return Ended(75 if is_full else 127, reason=f"{words[0]} can't be run: {error}")
             with process:
                 try:
                     code, out, reason = _followed(process, given, guard.pid, limit_s, most, heard)

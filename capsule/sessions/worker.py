@@ -128,20 +128,21 @@ class Worker:
         """Work until there was nothing to do for long enough. What is raised here ends the command that runs.
 
         Args:
-            stop: Ends it when it is set, within a second, but no command that runs.
+            stop: Ends it when it is set, within a second, or when the command that runs has ended.
 
         Raises Refused, StorageFailed, InvalidDocument: a session's files can't be read or written.
         """
         about = {"agent": self._agent, "pid": os.getpid()} | ({"session": self._session} if self._session else {})
         self._engine.announce(self._instance, about)
+        longest_s, stop = _LOOK_S if stop is None else _OFTEN_S, stop or Stop()
         notices, idle_since = self._engine.notices(), time.monotonic()
         self._look_at(None)
-        while stop is None or not stop.is_set():
+        while not stop.is_set():
             now = timestamps.now()
             for id in [id for id, at in self._looks.items() if at is not None and at <= now]:
-                if self._work_on(id):
+                if self._work_on(id, stop):
                     idle_since = time.monotonic()
-            longest_s = _LOOK_S if notices and stop is None else _OFTEN_S
+            longest_s = longest_s if notices else _OFTEN_S
             idle_left_s = longest_s if self._idle_s is None else idle_since + self._idle_s - time.monotonic()
             if idle_left_s <= 0:
                 return
@@ -161,7 +162,7 @@ class Worker:
             self._looks |= {id: "" for id in found if written is None or id not in self._looks}
         self._looks |= {id: "" for id in self._looks if ("inbound", id) in (written or ())}
 
-    def _work_on(self, id: str) -> bool:
+    def _work_on(self, id: str, stop: Stop) -> bool:
         """Do what is due in a session; whether anything was."""
         first = id not in self._sessions
         worked = False
@@ -169,7 +170,7 @@ class Worker:
             with self._engine.hold(f"worker-{id}", 0):
                 session = self._sessions.setdefault(id, Session(self._engine, id))
                 session.say(lambda inbound, outbound: drop(outbound, self._instance))
-                while self._claim_and_answer(session, first=first and not worked):
+                while not stop.is_set() and self._claim_and_answer(session, first=first and not worked):
                     worked = True
                 outbound, inbound = session.outbound(), session.inbound()
                 self._looks[id] = next_due(inbound, outbound, timestamps.now(), first=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 import pytest
@@ -194,6 +195,14 @@ def test_a_message_that_comes_while_the_command_runs_is_answered_next(store: Sto
         return "yes"
 
     assert [prompt.batch for prompt in worked(store, answer)] == ["m1", "m2"]
+
+
+def test_a_worker_that_is_asked_to_stop_begins_no_other_batch(store: Store, session: Session) -> None:
+    told(session, "m1")
+    told(session, "m2", route=Route("conversations", "elsewhere"))
+    stop = Event()
+    Worker(store, "bot", lambda prompt: stop.set() or Ended(0, "yes"), session="s1").run(stop)
+    assert states(session, "m1", "m2") == ["completed", "pending"]
 
 
 def test_a_command_of_the_registry_runs_only_if_it_was_approved_here(store: Store) -> None:
