@@ -56,7 +56,7 @@ def test_nothing_is_answered_twice_or_answered_and_pending_whoever_dies(steps: l
     assert {id for id in states if states[id] == "completed"} == set(world.answered) & set(world.ids)
 
 
-@pytest.mark.parametrize("often", [0.05, 0])
+@pytest.mark.parametrize("often", [pytest.param(0.05, marks=pytest.mark.slow), 0])
 def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     files, rng = Files(), random.Random(7)
     for turn in range(1000):
