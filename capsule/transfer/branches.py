@@ -29,6 +29,8 @@ def ordered(history: list[Fields], tell: Callable[[str], None]) -> list[Fields]:
         history: As a draft has it.
         tell: Takes what is odd.
     """
+    if (quick := _in_order(history)) is not None:
+        return quick
     parents: dict[str, str] = {}
     entries: dict[str, Fields] = {}
     last = _ROOT
@@ -62,6 +64,19 @@ def ordered(history: list[Fields], tell: Callable[[str], None]) -> list[Fields]:
         for one in reversed(chain):
             if "role" in entries[one]:
                 result[one] = entries[one] | {"id": one, "parent": _nearest(parents[one], parents, result)}
+    return list(result.values())
+
+
+def _in_order(history: list[Fields]) -> list[Fields] | None:
+    """As `ordered`, of messages that are in order and without gaps, as most are; None: they are not."""
+    result: dict[str, Fields] = {}
+    last: str | None = None
+    for entry in history:
+        id, parent = entry.get("id"), entry.get("parent", last)
+        if type(id) is not str or id in result or "role" not in entry or (parent is not None and parent not in result):
+            return None
+        result[id] = {**entry, "parent": parent}
+        last = id
     return list(result.values())
 
 

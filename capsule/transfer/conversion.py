@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format import codec, new
 from capsule.format.canonical import in_order
@@ -209,9 +210,9 @@ def _with_head(
     title = title_from(str(head.get("title") or ""))[:200] or title_by_rule(history)
     with suppress(InvalidInput, KeyError):
         title = check_title(str(head["title"]))
-    last = created
-    if not is_own and (times or moment(head.get("createdAt"))):
-        for entry in history:  # As the store reads a message without a time; of the clock nothing gets into one.
+    if not is_own:  # As the store reads a message without a time; but without the clock, for all stores do the same.
+        last = created if times or moment(head.get("createdAt")) else timestamps.from_ms(0)
+        for entry in history:
             last = entry["timestamp"] = entry.get("timestamp") or last
     current = metadata.pop("currentNode", None)
     current = ids.get(str(current)) if current is not None else None

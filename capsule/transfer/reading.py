@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
+from capsule.errors import CapsuleError
 from capsule.transfer.interface import ODD, Draft, Format, Source
 from capsule.transfer.registry import formats
 
@@ -44,5 +45,7 @@ def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
         return
     try:
         yield from format.read(source)
+    except CapsuleError as error:
+        source.tell(error.message[:300])
     except _FAILURES as error:
         source.tell(f"not understood as {format.title}: {type(error).__name__}: {error}"[:300])

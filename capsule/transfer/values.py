@@ -28,6 +28,8 @@ _GAP = re.compile(r"[\s,\0\ufeff]*")
 _LONE = re.compile(r"[\ud800-\udfff]")
 #: So much of a possible element is looked at, in characters.
 _LOOK = 4096
+#: So many objects and lists inside each other are completed: more than a capsule may have is of no use.
+_DEEPEST = 250
 _ENDS = {"{": "}", "[": "]"}
 
 
@@ -38,6 +40,8 @@ def completed(text: str) -> Any:
     for token in _TOKEN.finditer(text):
         sign = token[0]
         if sign in _ENDS:
+            if len(ends) == _DEEPEST:
+                break
             ends.append(_ENDS[sign])
             cut = token.end()
         elif sign in "}]":
@@ -278,6 +282,8 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
             if isinstance(value, dict) and value:
                 keys = keys or list(value)[:2]
                 yield line, value
+        if not keys and isinstance(value := completed(buffer[at : at + _LOOK]), dict):
+            keys = list(value)[:2]
         buffer, at, line, is_open = _next_element(buffer, at, line, keys, texts)
         counted = at
     if not ended:

@@ -13,6 +13,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.format.merge.merge import merge
 from capsule.transfer.importing import Report
 from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA
@@ -290,3 +291,41 @@ def test_all_examples_are_imported_once(store: Store) -> None:
     assert {taken.format for taken in first.conversations} <= set(formats())
     again = store.import_(DATA)
     assert {taken.state for taken in again.conversations} == {"unchanged"}
+
+
+def test_two_clones_that_import_the_same_merge_to_one_conversation(store: Store) -> None:
+    id = take(store, said("a", "b", "c", title="A plan")).conversations[0].id
+    append(store, id)
+    with Store.in_memory(keep_locks=False) as other:
+        take(other, said("a", "b", title="A plan"))
+        take(other, said("a", "b", "c", "d", title="A plan"))
+        made = merge(None, store.document(id), other.document(id))
+    document = made.document
+
+    assert [entry["content"] for entry in document["history"]].count("a") == 1
+    assert sorted(entry["content"] for entry in document["history"]) == ["a", "b", "c", "d", "mine"]
+    assert "conflicts" not in document["metadata"]
+
+
+DEEP = b"[" * 3000 + b"]" * 3000
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b'"x": ' + DEEP,
+        b'"x": ' + DEEP[2500:3500],
+        b'"x": 1' + b"0" * 400,
+        b'"x": NaN',
+        b'"x": "\\ud800"',
+        b'"\\u0000": 1e999',
+    ],
+)
+@pytest.mark.parametrize("indent", [b"", b"[\n"])
+def test_what_json_can_not_hold_is_told_or_read_around(store: Store, extra: bytes, indent: bytes) -> None:
+    odd = said("a", id="1")[:-2] + b", " + extra + b"}"
+    data = indent + odd + (b",\n" if indent else b"\n") + said("b", id="2") + (b"]" if indent else b"")
+    report = take(store, data)
+
+    assert "2" in [taken.source for taken in report.conversations]
+    assert "1" in [taken.source for taken in report.conversations] or report.problems.found

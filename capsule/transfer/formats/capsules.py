@@ -41,7 +41,7 @@ def _is_capsule(record: Fields) -> bool:
 
 def _read(source: Source) -> Iterator[Draft]:
     if shape(source) == "object":
-        data = read_bytes(source, 1 << 29)
+        data = read_bytes(source, 1 << 28)
         try:  # Digit for digit, where it can be.
             yield _draft(codec.decode(data, source.name), source, 1)
             return
