@@ -1,0 +1,201 @@
+"""The rollouts of Codex: a file of JSON lines for each session.
+
+Two streams are in it: what the model has (`response_item`), and what the screen shows (`event_msg`), which mostly
+repeats it. Each message is taken once, and what only the screen has too. What was undone (`thread_rolled_back`) is a
+branch. The items of one answer up to the next result are one message.
+
+What must stay true: the lines of a message are kept with it, in `metadata.source.lines`, without the texts that it has;
+so what was read is written line for line. Messages have no ids there: their places count, since a file only grows. A
+writer reads what it wrote, and keeps what is lost under `capsule`, on the last line of the message. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import orjson
+
+from capsule.transfer.branches import active_line
+from capsule.transfer.formats.codex_lines import EVENTS, Talk, data_url, objects, parts_of, texts_of, unfolded
+from capsule.transfer.interface import (
+    ODD,
+    Draft,
+    Fields,
+    Format,
+    Source,
+    first,
+    milliseconds,
+    moment,
+    read_records,
+    text_of,
+)
+from capsule.transfer.pairs import OWN, difference, without_source
+
+Line = tuple[int | None, Fields]
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_KINDS = {"session_meta", "turn_context", "response_item", "event_msg", "compacted"}
+
+
+def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) -> Draft | None:
+    talk = Talk(
+        text
+        for _, line in lines
+        for kind, said, _ in [parts_of(line)]
+        if kind != "event_msg"
+        for text in texts_of(kind, said)
+    )
+    for number, line in lines:
+        try:
+            kind, _, time = parts_of(line)
+            if kind == "response_item" and "payload" in line and moment(time) is None:
+                tell("a message without its time", number)
+            talk.add(line)
+        except ODD as error:
+            tell(f"not understood: {type(error).__name__}: {error}"[:200], number)
+    return talk.draft(id) if talk.entries or talk.own else None
+
+
+def _read(source: Source) -> Iterator[Draft]:
+    lines: list[Line] = []
+    for number, line in read_records(source):
+        if isinstance(line.get("session"), dict) and isinstance(line.get("items"), list):
+            lines += [(number, one) for one in [line["session"], *objects(line["items"])]]
+        else:
+            lines.append((number, line))
+    named = _UUID.findall(source.name)
+    if (draft := _draft(lines, source.tell, named[-1] if named else "")) is not None:
+        yield draft
+
+
+def _made(said: Fields) -> Iterator[Fields]:
+    """What the lines of a message say that Codex did not write."""
+    role, text, calls = said["role"], said["content"], said.get("toolCalls", ())
+    if role == "tool" and isinstance(said.get("toolCallId"), str):
+        yield {"type": "function_call_output", "call_id": said["toolCallId"], "output": text}
+        return
+    if role != "assistant":
+        files = said.get("attachments", ()) if role == "user" else ()
+        is_shown = all("data" in file and str(file.get("type")).startswith("image/") for file in files)
+        images = [{"type": "input_image", "image_url": data_url(file)} for file in files] if is_shown else []
+        parts = [{"type": "input_text", "text": text}, *images]
+        yield {"type": "message", "role": "developer" if role == "system" else "user", "content": parts}
+        if role == "user" and text.strip():
+            yield {"type": "user_message", "message": text, "images": [], "kind": "plain"}
+        return
+    told = [call for call in calls if isinstance(call.get("id"), str) and isinstance(call.get("name"), str)]
+    if said.get("reasoning"):
+        yield {"type": "agent_reasoning", "text": said["reasoning"]}
+    if text:
+        yield {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    if text or not (said.get("reasoning") or told):
+        yield {"type": "agent_message", "message": text}
+    for call in told:
+        arguments = text_of(call.get("arguments", {}))
+        yield {"type": "function_call", "name": call["name"], "arguments": arguments, "call_id": call["id"]}
+
+
+def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]]:
+    """The lines of each message. Those that Codex did not write end with a mark, so that nothing is joined to them."""
+    made: list[list[Fields]] = []
+    for entry in history:
+        said, source = without_source(entry)
+        clock = max(clock, milliseconds(said.get("timestamp")) or 0)
+        if "lines" in source and entry.get("id") not in draft.edited:
+            made.append([unfolded(line, said) for line in source["lines"]])
+            continue
+        made.append([])
+        for told in _made(said):
+            kind = "event_msg" if told["type"] in EVENTS else "response_item"
+            made[-1].append({"timestamp": moment(clock), "type": kind, "payload": told})
+            clock += 1
+        made[-1][-1][OWN] = {}
+    return made
+
+
+def _kept(head: Fields, *, is_own: bool, last: Any) -> Fields:
+    """What of a head the lines may not tell. They have ids and other sessions under the names that those have."""
+    plain = without_source(head)[0]
+    metadata = plain.pop("metadata", {})
+    apart: tuple[str, ...] = () if is_own else ("sourceConversationId", "forkedFrom")
+    apart += ("currentNode",) if metadata.get("currentNode") == last else ()
+    metadata = {name: value for name, value in metadata.items() if name not in apart}
+    plain.pop("id", None)
+    return plain | ({"metadata": metadata} if metadata else {})
+
+
+def _write(draft: Draft) -> bytes:
+    history = active_line(draft.head, draft.history) if draft.is_own else draft.history
+    _, source = without_source(draft.head)
+    about = [dict(line) for line in source.get("lines", ())]
+    if draft.id and not any(parts_of(line)[0] == "session_meta" for line in about):
+        about.insert(0, _meta(draft))
+    made = _lines(draft, history, milliseconds(draft.head.get("createdAt")) or 0)
+    again = _draft([(None, line) for line in [*about, *chain(*made)]], lambda what, line: None, "") or Draft({}, [])
+    for lines, entry, found in zip(made, history, again.history, strict=False):
+        own = difference(without_source(entry)[0], without_source(found)[0])
+        if own or OWN in lines[-1]:
+            lines[-1][OWN] = own
+    last = (draft.history or [{}])[-1].get("id")
+    own = difference(*(_kept(head, is_own=draft.is_own, last=last) for head in (draft.head, again.head)))
+    if draft.is_own:
+        own["id"] = draft.id
+    if len(history) < len(draft.history):
+        line = {entry["id"] for entry in history}
+        own["others"] = [entry for entry in draft.history if entry["id"] not in line]
+        own["order"] = [entry["id"] for entry in draft.history]
+    if own and about:
+        about[0][OWN] = own
+    whole = [*about, *chain(*made)]
+    return b"".join(orjson.dumps(line, default=lambda data: b64encode(data).decode()) + b"\n" for line in whole)
+
+
+def _session(draft: Draft) -> str:
+    return draft.id if _UUID.fullmatch(draft.id) else str(uuid5(NAMESPACE_URL, f"capsule:{draft.id}"))
+
+
+def _began(draft: Draft) -> str:
+    times = [entry["timestamp"] for entry in draft.history if "timestamp" in entry]
+    return str(draft.head.get("createdAt") or min(times, default=moment(0)))
+
+
+def _meta(draft: Draft) -> Fields:
+    """The first line of a session, with what Codex needs to list it."""
+    about = {"cwd": "/", "originator": "codex_cli_rs", "cli_version": "0.0.0", "instructions": None, "source": "cli"}
+    payload = {"id": _session(draft), "timestamp": _began(draft), **about}
+    return {"timestamp": _began(draft), "type": "session_meta", "payload": payload}
+
+
+def _file_name(draft: Draft) -> str:
+    """Its place below `~/.codex`."""
+    day, time = _began(draft)[:10], _began(draft)[:19].replace(":", "-")
+    return f"sessions/{day.replace('-', '/')}/rollout-{time}-{_session(draft)}.jsonl"
+
+
+def _recognizes(source: Source) -> bool:
+    def is_ours(line: Fields) -> bool:
+        if isinstance(line.get("payload"), dict):
+            return line.get("type") in _KINDS
+        is_old = "timestamp" in line and ("instructions" in line or "git" in line)
+        return ("id" in line and is_old) or (isinstance(line.get("session"), dict) and "items" in line)
+
+    return any(is_ours(line) for line in first(source))
+
+
+FORMATS = [
+    Format(
+        "codex",
+        "Codex",
+        _recognizes,
+        _read,
+        _write,
+        ".jsonl",
+        file_name=_file_name,
+        embeds_files=True,
+        places=("~/.codex/sessions/*/*/*/*.jsonl", "~/.codex/archived_sessions/*.jsonl", "~/.codex/sessions/*.json"),
+    )
+]

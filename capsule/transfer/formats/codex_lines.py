@@ -1,0 +1,342 @@
+"""The lines of a rollout of Codex, and the messages that they make.
+
+What must stay true: `unfolded(folded(line)) == line`. A line that is kept with a message has no text of it twice. Each
+message is taken once, whichever stream has it first. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from capsule.transfer.interface import Draft, Fields, json_of, moment, text_of
+from capsule.transfer.pairs import OWN, applied, with_source
+
+#: What a message of the user begins with that the program made.
+_MADE = re.compile(
+    r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# AGENTS\.md )"
+)
+EVENTS = {"user_message": "user", "agent_message": "assistant", "agent_reasoning": "reasoning"}
+EVENTS["agent_reasoning_raw_content"] = "reasoning"
+_USAGE = {
+    "inputTokens": "input_tokens",
+    "cachedTokens": "cached_input_tokens",
+    "outputTokens": "output_tokens",
+    "reasoningTokens": "reasoning_output_tokens",
+    "totalTokens": "total_tokens",
+}
+#: Texts that are shorter stay in the lines.
+_SHORT = 24
+
+
+def parts_of(line: Fields) -> tuple[str, Fields, Any]:
+    """The kind of a line, what it says, and its time; the oldest lines have no envelope."""
+    payload = line.get("payload")
+    if isinstance(payload, dict):
+        return str(line.get("type")), payload, line.get("timestamp")
+    if "type" in line:
+        return "response_item", line, line.get("timestamp")
+    return "session_meta" if isinstance(line.get("id"), str) else "", line, line.get("timestamp")
+
+
+def texts_of(kind: str, said: Fields) -> list[tuple[str, str]]:
+    """The texts of an item or an event, each with who says it: what both streams have in common."""
+    name = said.get("type")
+    if kind == "event_msg" and name in EVENTS:
+        return [(EVENTS[str(name)], text_of(said.get("message" if "message" in said else "text")))]
+    if kind != "response_item" or name not in ("message", "reasoning"):
+        return []
+    found = [*objects(said.get("summary")), *objects(said.get("content"))]
+    who = "reasoning" if name == "reasoning" else said.get("role")
+    return [(str(who), part["text"]) for part in found if isinstance(part.get("text"), str)]
+
+
+def objects(value: Any) -> list[Fields]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def data_url(file: Fields) -> str:
+    return f"data:{file.get('type')};base64,{b64encode(file['data']).decode()}" if "data" in file else ""
+
+
+def _image(part: Fields) -> Fields | None:
+    """The attachment that a part of a content is."""
+    url = part.get("image_url")
+    if not isinstance(url, str):
+        return None
+    kind, mark, data = url.removeprefix("data:").partition(";base64,")
+    try:
+        file = {"name": "image", "type": kind, "data": b64decode(data, validate=True)} if mark else {}
+    except ValueError:
+        file = {}
+    return (
+        file if file and data_url(file) == url else {"name": "image", "type": "image", "url": url if not mark else ""}
+    )
+
+
+def _spellings(call: Fields) -> list[str]:
+    arguments = call.get("arguments")
+    if isinstance(arguments, str):
+        return [arguments]
+    return [orjson.dumps(arguments).decode(), json.dumps(arguments, ensure_ascii=False)]
+
+
+def _folded(value: Any, said: Fields) -> Any:
+    """A value of a line without the texts that the message has."""
+    if isinstance(value, list):
+        return [_folded(one, said) for one in value]
+    if isinstance(value, dict):
+        return {key: _folded(one, said) for key, one in value.items()}
+    if not isinstance(value, str) or len(value) < _SHORT:
+        return value
+    for name in ("content", "reasoning"):
+        if (at := said.get(name, "").find(value)) >= 0:
+            return {"$": name, "from": at, "to": at + len(value)}
+    for name, spelled in (("toolCalls", _spellings), ("attachments", lambda file: [data_url(file)])):
+        for nth, one in enumerate(said.get(name, ())):
+            if value in (found := spelled(one)):
+                return {"$": name, "nth": nth, "as": found.index(value)}
+    if value[0] == "{" and isinstance(inner := json_of(value), dict) and orjson.dumps(inner).decode() == value:
+        return {"$": "json", "value": folded} if (folded := _folded(inner, said)) != inner else value
+    return value
+
+
+def unfolded(value: Any, said: Fields) -> Any:
+    if isinstance(value, list):
+        return [unfolded(one, said) for one in value]
+    if not isinstance(value, dict):
+        return value
+    name = value.get("$")
+    if name == "json":
+        return orjson.dumps(unfolded(value["value"], said)).decode()
+    if name in ("content", "reasoning"):
+        return said.get(name, "")[value["from"] : value["to"]]
+    if name in ("toolCalls", "attachments"):
+        one = said[name][value["nth"]]
+        return (_spellings(one) if name == "toolCalls" else [data_url(one)])[value["as"]]
+    return {key: unfolded(one, said) for key, one in value.items()}
+
+
+class Talk:
+    """The lines of one session, as they come.
+
+    Attributes:
+        about: The lines before the first message.
+        entries: The messages.
+        lines: The lines of each.
+        owns: What is under `capsule` at each.
+    """
+
+    def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
+        self.about: list[Fields] = []
+        self.entries: list[Fields] = []
+        self.lines: list[list[Fields]] = []
+        self.owns: list[Fields] = []
+        self.meta: Fields = {}
+        self.own: Fields = {}
+        self.title = ""
+        #: Lines that belong to what comes.
+        self._held: list[Fields] = []
+        self._model: Any = None
+        self._is_open = False
+        self._total: Fields = {}
+        #: The place of the message that comes next answers, and of those that each turn of the user answers.
+        self._above: int | None = None
+        self._turns: list[int | None] = []
+        #: Texts of items that no event repeated: those that come, those that came, and those that an event had before.
+        self._ahead, self._behind, self._early = Counter(texts), Counter[Any](), Counter[Any]()
+
+    def add(self, whole: Fields) -> None:
+        line = {key: value for key, value in whole.items() if key != OWN}
+        kind, said, time = parts_of(line)
+        own = whole.get(OWN)
+        texts = texts_of(kind, said)
+        is_taken = self._is_item(kind, said, texts, time) or (kind == "event_msg" and self._is_event(said, texts, time))
+        if is_taken:
+            self.lines[-1] += [*self._held, line]
+            self._held = []
+        elif not (kind == "event_msg" and texts and self._early[texts[0]] and self._hold(line)):
+            (self._held or (self.lines[-1] if self.lines else self.about)).append(line)
+        if isinstance(own, dict):
+            if self.entries:
+                self.owns[-1], self._is_open = own, False
+            else:
+                self.own = own
+
+    def _hold(self, line: Fields) -> bool:
+        self._held.append(line)
+        return True
+
+    def _is_item(self, kind: str, said: Fields, texts: list[tuple[str, str]], time: Any) -> bool:
+        """Whether a line is a message or a part of one, which is taken then."""
+        name = str(said.get("type"))
+        if kind == "session_meta":
+            self.meta = self.meta or said
+        elif kind == "turn_context":
+            self._model = said.get("model")
+        elif kind == "compacted":
+            self._start("system", time)["content"] = text_of(said.get("message"))
+            return True
+        elif kind == "event_msg":
+            self._tell_event(name, said)
+        if kind != "response_item":
+            return False
+        for text in texts:
+            self._ahead[text] -= 1
+            (self._early if self._early[text] else self._behind)[text] += -1 if self._early[text] else 1
+        if name == "message":
+            self._say(str(said.get("role")), "\n\n".join(text for _, text in texts), time)
+            if files := [file for part in objects(said.get("content")) if (file := _image(part))]:
+                self.entries[-1]["attachments"] = files
+        elif name == "reasoning":
+            if not texts:
+                return False
+            self._think("\n\n".join(text for _, text in texts), time)
+        elif name.endswith("_output"):
+            self._result(said, time)
+        elif name.endswith("_call"):
+            self._call(name, said, time)
+        else:
+            return False
+        return True
+
+    def _is_event(self, said: Fields, texts: list[tuple[str, str]], time: Any) -> bool:
+        """Whether an event says what no item says; it is a message then."""
+        if not texts:
+            return False
+        text = texts[0]
+        if self._behind[text] > 0:
+            self._behind[text] -= 1
+        elif self._ahead[text] > self._early[text]:
+            self._early[text] += 1
+        elif text[0] == "reasoning":
+            self._think(text[1], time)
+            return True
+        else:
+            self._say(text[0], text[1], time)
+            return True
+        return False
+
+    def _start(self, role: str, time: Any) -> Fields:
+        entry: Fields = {"role": role, "content": ""}
+        if stamp := moment(time):
+            entry["timestamp"] = stamp
+        place = len(self.entries)
+        if self._above != (place - 1 if place else None):
+            entry["parent"] = None if self._above is None else f"#{self._above}"
+        if role == "assistant" and isinstance(self._model, str):
+            entry["model"] = self._model
+        self._above, self._is_open = place, role == "assistant"
+        self.entries.append(entry)
+        self.lines.append([])
+        self.owns.append({})
+        return entry
+
+    def _answer(self, time: Any, *taken: str) -> Fields:
+        """The answer that is open, if it has none of the fields yet; else a new one."""
+        if self._is_open and not any(self.entries[-1].get(name) for name in taken):
+            return self.entries[-1]
+        return self._start("assistant", time)
+
+    def _say(self, role: str, text: str, time: Any) -> None:
+        if role == "assistant":
+            self._answer(time, "content", "toolCalls")["content"] = text
+            return
+        above = self._above
+        entry = self._start("user" if role == "user" else "system", time)
+        entry["content"] = text
+        if role != "user" or _MADE.match(text):
+            entry["metadata"] = {"hidden": True}
+        else:
+            self._turns.append(above)
+
+    def _think(self, text: str, time: Any) -> None:
+        entry = self._answer(time, "content", "toolCalls")
+        entry["reasoning"] = f"{entry['reasoning']}\n\n{text}" if "reasoning" in entry else text
+
+    def _call(self, name: str, said: Fields, time: Any) -> None:
+        arguments: Any = json_of(said["arguments"]) if "arguments" in said else said.get("input", said.get("action"))
+        if not isinstance(arguments, dict):
+            arguments = text_of(said.get("arguments", arguments))
+        call = {"name": str(said.get("name") or name.removesuffix("_call")), "arguments": arguments}
+        id = said.get("call_id") or said.get("id")
+        call = ({"id": id} if isinstance(id, str) else {}) | call
+        self._answer(time).setdefault("toolCalls", []).append(call)
+
+    def _result(self, said: Fields, time: Any) -> None:
+        entry, output = self._start("tool", time), said.get("output")
+        if isinstance(said.get("call_id"), str):
+            entry["toolCallId"] = said["call_id"]
+        about = output if isinstance(output, dict) else json_of(output) if isinstance(output, str) else None
+        about = about if isinstance(about, dict) else {}
+        inner = about.get("output", about.get("content"))
+        if isinstance(output, list):
+            entry["content"] = "\n\n".join(one["text"] for one in objects(output) if isinstance(one.get("text"), str))
+            if files := [file for part in objects(output) if (file := _image(part))]:
+                entry["attachments"] = files
+        else:
+            entry["content"] = inner if isinstance(inner, str) else text_of(output)
+        told = about.get("metadata")
+        if about.get("success") is False or (isinstance(told, dict) and told.get("exit_code") not in (None, 0)):
+            entry["metadata"] = {"isError": True}
+
+    def _tell_event(self, name: str, said: Fields) -> None:
+        info = said.get("info")
+        if name == "token_count" and isinstance(info, dict):
+            total = _counts(info.get("total_token_usage"))
+            used = _counts(info.get("last_token_usage"))
+            used = used or {key: number - self._total.get(key, 0) for key, number in total.items()}
+            self._total = total
+            if used and self.entries and (entry := self._last_answer()) is not None:
+                entry["metadata"] = entry.get("metadata", {}) | {"usage": used}
+        elif name == "thread_name_updated" and isinstance(said.get("thread_name"), str):
+            self.title = said["thread_name"]
+        elif name == "thread_rolled_back":
+            number = min(said["num_turns"], len(self._turns))
+            if number > 0:
+                self._above, self._is_open = self._turns[-number], False
+                del self._turns[-number:]
+
+    def _last_answer(self) -> Fields | None:
+        return next((entry for entry in self.entries[:-4:-1] if entry["role"] == "assistant"), None)
+
+    def draft(self, id: str) -> Draft:
+        """The session; `id` is what it is called if no line says it."""
+        own = dict(self.own)
+        others, order, is_own = own.pop("others", []), own.pop("order", []), "id" in own
+        told = {"id": self.meta.get("id"), "title": self.title, "createdAt": moment(self.meta.get("timestamp"))}
+        head: Fields = {name: value for name, value in told.items() if isinstance(value, str) and value}
+        head = head if head.get("id") or not id else {"id": id} | head
+        spawned = self.meta.get("source")
+        for key in ("subagent", "thread_spawn"):
+            spawned = spawned.get(key) if isinstance(spawned, dict) else None
+        parent = self.meta.get("parent_thread_id") or (spawned or {}).get("parent_thread_id")
+        links = {"sourceConversationId": parent, "forkedFrom": self.meta.get("forked_from_id")}
+        if named := {name: value for name, value in links.items() if isinstance(value, str)}:
+            head = head | {"metadata": named}
+        head = applied(head if is_own else with_source(head, {"lines": self.about}), own)
+        history: list[Fields] = []
+        for entry, lines, given in zip(self.entries, self.lines, self.owns, strict=True):
+            said = entry if given else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
+            said = applied(said, given)
+            if is_own and not given and history:
+                said.setdefault("parent", history[-1].get("id", f"#{len(history) + len(others) - 1}"))
+            history.append(said)
+        if order:
+            places = {id: place for place, id in enumerate(order)}
+            history = sorted(history + others, key=lambda one: places.get(one.get("id"), len(places)))
+        for file in (file for said in history for file in said.get("attachments", ())):
+            if isinstance(data := file.get("data"), str):
+                file["data"] = b64decode(data)
+        return Draft(head, history, 1, is_own)
+
+
+def _counts(usage: Any) -> Fields:
+    usage = usage if isinstance(usage, dict) else {}
+    return {name: usage[key] for name, key in _USAGE.items() if type(usage.get(key)) is int}
