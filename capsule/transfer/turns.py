@@ -32,9 +32,12 @@ def numbered(entries: list[Fields]) -> list[Fields]:
     return entries
 
 
-def joined(pieces: Pieces) -> str:
-    """The text of pieces."""
-    return "".join(text for piece in pieces for text in piece.values())
+def with_text(record: Fields) -> Fields:
+    """The `content` of a record as one text, if it is in pieces."""
+    content = record.get("content")
+    if not isinstance(content, list) or not content or "mark" not in content[0]:
+        return {}
+    return {"content": "".join(text for piece in content for text in piece.values())}
 
 
 def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
@@ -127,23 +130,30 @@ class Turn:
     Attributes:
         read: Our fields of the messages of a record, one at least. The last has its id, the first the parent.
         write: The record of such messages, as well as it can be made of them.
+        opened: A record of the source with its texts in pieces, which `read` takes.
+        closed: What `write` gives, as a record of the source. Neither changes what it is given.
     """
 
     read: Callable[[Fields], list[Fields]]
     write: Callable[[list[Fields]], Fields]
+    opened: Callable[[Fields], Fields]
+    closed: Callable[[Fields], Fields]
 
     def taken(self, record: Fields) -> list[Fields]:
         """The messages of a record, with what they lack in `metadata.source` of the last."""
         own = record.get(OWN)
-        record = {name: value for name, value in record.items() if name != OWN}
+        record = self.opened({name: value for name, value in record.items() if name != OWN})
         entries = numbered(self.read(record))
         if isinstance(own, dict):
             entries = applied({"messages": entries}, own)["messages"]
-        rest = difference(record, self.write(entries))
+        rest = difference(record, self._written(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
             rest[_MESSAGES] = len(entries)
         entries[-1] = with_source(entries[-1], rest)
         return entries
+
+    def _written(self, entries: list[Fields]) -> Fields:
+        return self.opened(self.closed(self.write(entries)))
 
     def given(self, entries: list[Fields], parent: Any, *, is_edited: bool) -> Fields:
         """The record of messages, with what a source had besides.
@@ -156,12 +166,13 @@ class Turn:
         plain = [without_source(entry)[0] for entry in entries]
         rest = dict(without_source(entries[-1])[1])
         count = rest.pop(_MESSAGES, 1)
-        record = self.write([plain[0] | {"parent": parent}, *plain[1:]])
+        record = self._written([plain[0] | {"parent": parent}, *plain[1:]])
         if is_edited or count != len(entries):
             record = {name: value for name, value in rest.items() if name[:1] != "$"} | record
         else:
             record = applied(record, rest)
-        own = difference({"messages": plain}, {"messages": numbered(self.read(record))})
+        record = self.closed(record)
+        own = difference({"messages": plain}, {"messages": numbered(self.read(self.opened(record)))})
         return record | {OWN: own} if own else record
 
 
@@ -252,8 +263,10 @@ def with_children(records: list[Fields], parent: str, children: str) -> None:
 
 
 def without_children(records: list[Fields], parent: str, children: str) -> None:
-    """Take the list of its children from each record of which the parents say the same."""
+    """Take what is made for writing from records: the list of children that the parents tell, and an id of a place."""
     found = _children(records, parent)
     for record in records:
         if children in record and record[children] == found.get(record.get("id"), []):
             del record[children]
+        if str(record.get("id"))[:1] == "#":
+            del record["id"]

@@ -226,32 +226,39 @@ def _marked(entries: list[Fields], form: str) -> Pieces:
     return merged(made)
 
 
-_HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write)
+def _opened(record: Fields) -> Fields:
+    """A message with its marked text in pieces, and its calls as a list."""
+    record, text = dict(record), record.get("content")
+    if isinstance(calls := json_of(record.get("toolCalls")), list):
+        record["toolCalls"] = calls
+    if isinstance(text, str) and record.get("role") == "assistant" and "<" in text:
+        found = ((one.start(), one.end(), _spans(one)) for one in _MARKS.finditer(text))
+        record["content"] = pieces_of(text, found) or text
+    return record
+
+
+def _closed(record: Fields) -> Fields:
+    calls = {"toolCalls": text_of(record["toolCalls"])} if "toolCalls" in record else {}
+    return record | turns.with_text(record) | calls
+
+
+_HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write, _opened, _closed)
 
 
 def _normal(message: Fields, conv: Fields) -> Fields:
     """A message in the one shape: ids as text, calls as a list, nothing that is empty, marks in pieces."""
-    record = {name: value for name, value in message.items() if name not in ("id", "parent")}
-    for name in ("thinking", "toolCalls", "extra"):
-        if record.get(name) in ("", []):
-            del record[name]
-    if record.get("convId") == conv.get("id"):
-        record.pop("convId", None)
+    dropped = [name for name in ("thinking", "toolCalls", "extra") if message.get(name) in ("", [])]
+    dropped += ["convId"] if message.get("convId") == conv.get("id") else []
+    record = rest(message, "id", "parent", *dropped)
     id = text_of(message.get("id"))
-    if id and id[0] != "#":
+    if id:
         record["id"] = id
     if "timestamp" not in record and id.isdigit() and len(id) == 13:
         record["timestamp"] = int(id)
-    if isinstance(calls := json_of(record.get("toolCalls")), list):
-        record["toolCalls"] = calls
     if "parent" in message:
         record["parent"] = None if message["parent"] in (None, -1, "", "-1") else text_of(message["parent"])
     if isinstance(message.get("children"), list):
         record["children"] = [text_of(child) for child in message["children"]]
-    text = record.get("content")
-    if isinstance(text, str) and record.get("role") == "assistant" and "<" in text:
-        found = ((one.start(), one.end(), _spans(one)) for one in _MARKS.finditer(text))
-        record["content"] = pieces_of(text, found) or text
     return {"type": "text", **record}
 
 
@@ -292,7 +299,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
         if record in roots:
             draft.history.append({name: record.get(name) for name in ("id", "parent") if name in record})
             continue
-        if isinstance(record.get("toolCalls"), str):
+        if isinstance(json_of(calls := record.get("toolCalls")), str) and calls:
             source.tell("toolCalls that are no JSON", at)
         if moment(record.get("timestamp")) is None and not draft.is_own:
             source.tell("a message without a time", at)
@@ -362,10 +369,6 @@ def _write_file_of(draft: Draft) -> bytes:
     for record in records:
         if record.get("parent") is None:
             record["parent"] = roots[0].get("id")
-        if isinstance(record.get("content"), list):
-            record["content"] = turns.joined(record["content"])
-        if isinstance(record.get("toolCalls"), list):
-            record["toolCalls"] = text_of(record["toolCalls"])
     began = min((time for one in records if isinstance(time := one.get("timestamp"), int)), default=0)
     whole = [{"timestamp": began, **root} for root in roots if "type" in root]
     records = [{"convId": conv.get("id"), **record} for record in whole + records]
