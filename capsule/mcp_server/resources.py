@@ -7,6 +7,7 @@ is read; and it is a megabyte at most, however long it is.
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ import orjson
 from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
-from capsule.errors import NotFound
+from capsule.errors import InvalidInput, NotFound
 from capsule.fence import escaped, visible
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of
@@ -95,6 +96,17 @@ def _placed(page: Page, index: int) -> dict[str, Any]:
     return place | entry | place
 
 
+def conversation_as_markdown(ctx: Context, id: str) -> str:
+    """A conversation as Markdown, whole, all branches; refused if it is larger than a megabyte."""
+    store, file = store_of(ctx), BytesIO()
+    store.export([store.resolve(id)], file, format="markdown")
+    if file.tell() > _MOST_BYTES:
+        raise InvalidInput(
+            f"conversation {id} has {file.tell():,} bytes as Markdown, and a resource a megabyte at most"
+        )
+    return escaped(file.getvalue().decode())
+
+
 def message(ctx: Context, id: str, message: str) -> str:
     """One message, all of it; by its id, a prefix of it, @N or @last."""
     store = store_of(ctx)
@@ -128,6 +140,7 @@ def register(server: CapsuleServer) -> None:
     """Register the resources on a server."""
     server.resource(CONVERSATIONS + "{?tag,title}", mime_type=_JSON)(conversations_with)
     server.resource(CONVERSATIONS + "/{id}", mime_type=_JSON)(conversation)
+    server.resource(CONVERSATIONS + "/{id}/markdown", mime_type="text/markdown")(conversation_as_markdown)
     server.resource(CONVERSATIONS + "/{id}/messages/{message}", mime_type=_JSON)(message)
     server.resource("capsule://directory/{what}", mime_type=_JSON)(directory)
     server.resource("capsule://schema/{kind}", mime_type="application/schema+json")(schema)

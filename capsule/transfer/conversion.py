@@ -279,7 +279,8 @@ def _with_source_back(fields: Fields) -> Fields:
     if not isinstance(about, dict) or SOURCE not in about:
         return fields
     rest = {name: value for name, value in about.items() if name != SOURCE}
-    return fields | {"metadata": {**metadata, IMPORTED: rest, SOURCE: about[SOURCE]}}
+    kept = {name: rest if name == IMPORTED else value for name, value in metadata.items() if name != IMPORTED or rest}
+    return fields | {"metadata": {**kept, SOURCE: about[SOURCE]}}
 
 
 def _with_source_aside(fields: Fields) -> Fields:

@@ -55,6 +55,7 @@ async def test_the_templates_are_these(store: Store, era: str) -> None:
     assert [template.uri_template for template in templates] == [
         "capsule://conversations{?tag,title}",
         "capsule://conversations/{id}",
+        "capsule://conversations/{id}/markdown",
         "capsule://conversations/{id}/messages/{message}",
         "capsule://directory/{what}",
         "capsule://schema/{kind}",

@@ -1,0 +1,117 @@
+"""Markdown for people and pull requests, which is read back exactly.
+
+Before each message stands a comment with what a heading can't say; the text of the message is the text of the file up
+to the next comment, and may be edited there. A line of a message that looks like such a comment is escaped. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from capsule.transfer.branches import active_line
+from capsule.transfer.interface import ODD, Draft, Fields, Format, Source, read_text, text_of
+
+_MARK = "<!-- capsule:"
+#: A comment of ours: what it begins, and its JSON.
+_COMMENT = re.compile(r"^<!-- capsule:(head|message|shown)(?: (.*))? -->$", re.MULTILINE)
+#: The beginning of a line that looks like one, with the backslashes that escape it.
+_LIKE = re.compile(r"^<!-- (\\*)capsule:", re.MULTILINE)
+_ESCAPED = re.compile(r"^<!-- \\(\\*)capsule:", re.MULTILINE)
+_NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
+
+
+def _comment(kind: str, value: Fields) -> str:
+    # Two hyphens end a comment. They stand in texts only, where JSON can spell them.
+    told = orjson.dumps(value).decode().replace("--", "-\\u002d")
+    return f"{_MARK}{kind} {told} -->"
+
+
+def _heading(entry: Fields, is_aside: bool) -> str:
+    who = str(entry.get("from") or _NAMES[entry["role"]])
+    parts = [who, entry.get("model"), (entry.get("timestamp") or "")[:16].replace("T", " ")]
+    return "## " + " · ".join(_line(part) for part in parts if part) + (" (another branch)" if is_aside else "")
+
+
+def _line(text: Any) -> str:
+    return " ".join(text_of(text).split())
+
+
+def _fenced(text: str) -> str:
+    """A text as a block of code that it can't end."""
+    ticks = max((len(run) for run in re.findall("`{3,}", text)), default=2) + 1
+    return f"{'`' * ticks}\n{text}\n{'`' * ticks}"
+
+
+def _shown(entry: Fields) -> list[str]:
+    """What people see of a message besides its text: thoughts, calls, attachments."""
+    parts = []
+    if entry.get("reasoning"):
+        parts.append(f"<details><summary>Reasoning</summary>\n\n{_fenced(entry['reasoning'])}\n\n</details>")
+    for call in entry.get("toolCalls") or ():
+        arguments = orjson.dumps(call.get("arguments"), option=orjson.OPT_INDENT_2).decode()
+        name = _line(call.get("name")).replace("`", "'")
+        parts.append(f"<details><summary>Tool call</summary>\n\n`{name}`\n\n{_fenced(arguments)}\n\n</details>")
+    for attached in entry.get("attachments") or ():
+        name = re.sub(r"([\\\[\]`<>])", r"\\\1", _line(attached.get("name") or "attachment"))
+        path = attached.get("path")
+        parts.append(f"[{name}]({path})" if isinstance(path, str) and re.fullmatch(r"[\w./-]+", path) else name)
+    return [_LIKE.sub(r"<!-- \1\\capsule:", part) for part in parts]
+
+
+def _write(draft: Draft) -> bytes:
+    line = {id(entry) for entry in active_line(draft.head, draft.history)}
+    pieces = [_comment("head", draft.head), f"# {_line(draft.head.get('title') or 'Untitled')}"]
+    for entry in draft.history:
+        about = {name: value for name, value in entry.items() if name != "content"}
+        content = _LIKE.sub(r"<!-- \1\\capsule:", entry["content"])
+        pieces += [_comment("message", about), _heading(entry, id(entry) not in line), content]
+        if shown := _shown(entry):
+            pieces += [f"{_MARK}shown -->", *shown]
+    return ("\n\n".join(pieces) + "\n").encode()
+
+
+def _read(source: Source) -> Iterator[Draft]:
+    text = read_text(source)
+    found = list(_COMMENT.finditer(text))
+    draft: Draft | None = None
+    at, line = 0, 1
+    for nth, comment in enumerate(found):
+        line += text.count("\n", at, comment.start())
+        at = comment.start()
+        kind, after = comment[1], found[nth + 1] if nth + 1 < len(found) else None
+        end = after.start() if after else len(text)
+        is_last = after is None or after[1] == "head"
+        if kind == "shown":
+            continue
+        try:
+            about = orjson.loads(comment[2] or "")
+            if kind == "head":
+                if draft is not None:
+                    yield draft
+                draft = Draft(dict(about), [], line, is_own=True)
+            elif draft is None:
+                source.tell("a message before the head of its conversation", line)
+            else:
+                draft.history.append({**about, "content": _content(text[comment.end() : end], is_last=is_last)})
+        except ODD as error:
+            source.tell(f"a comment of Capsule that is not understood: {error}"[:200], line)
+    if draft is not None:
+        yield draft
+
+
+def _content(text: str, *, is_last: bool) -> str:
+    """The content in what stands between two comments: behind a heading, with an empty line around it, or its end."""
+    _, _, rest = text.removeprefix("\n\n").partition("\n")
+    content = rest.removeprefix("\n").removesuffix("\n" if is_last else "\n\n")
+    return _ESCAPED.sub(r"<!-- \1capsule:", content)
+
+
+def _recognizes(source: Source) -> bool:
+    return source.head.lstrip(b"\xef\xbb\xbf").startswith(f"{_MARK}head ".encode())
+
+
+FORMATS = [Format("markdown", "Markdown", _recognizes, _read, _write, extension=".md", joined="lines")]
