@@ -29,7 +29,6 @@ from capsule.transfer.interface import (
     Source,
     first,
     json_of,
-    moment,
     read_records,
     read_text,
 )
@@ -59,7 +58,7 @@ class _Talk:
         #: The message of each record, and past progress the record before it.
         self._owner: dict[Any, Any] = {}
         self._past: dict[Any, Any] = {}
-        self._single: dict[Any, Fields] = {}
+        self._records: dict[Any, Fields] = {}
         #: The last record of each message.
         self._ends: dict[Any, Any] = {}
         #: The answer that a message is, or is a result of.
@@ -74,13 +73,17 @@ class _Talk:
         if parent in self._past:
             record = record | {"parentUuid": self._past[parent]}
         if isinstance(record.get("message") if kind != "system" else record.get("content"), _TALKS.get(kind, ())):
-            if moment(record.get("timestamp")) is None:
+            if record.get("timestamp") is None:
                 self._tell("a message without its time", line)
-            if not self.common:
+            if not self.messages:
                 self.common = {key: record[key] for key in _COMMON if key in record}
                 self._forked = record.get("forkedFrom")
+            try:
+                is_common = [record[key] for key in self.common] == [*self.common.values()]
+            except KeyError:
+                is_common = False
             for piece in _pieces(record):
-                self._add(piece)
+                self._add(piece, is_common=is_common)
             self._current = None
             return
         if kind in _TALKS and kind != "system":
@@ -89,20 +92,22 @@ class _Talk:
             self._owner[uuid] = self._owner.get(parent, parent)
         self._add_about(record)
 
-    def _add(self, record: Fields) -> None:
+    def _add(self, record: Fields, *, is_common: bool) -> None:
         uuid, parent = record.get("uuid"), record.get("parentUuid")
-        if uuid in self._single and self._single[uuid] == record:
+        is_seen = uuid in self._records
+        if is_seen and self._records[uuid] == record:
             return
+        self._records[uuid] = record
         logical = record.get("logicalParentUuid") if parent is None else None
         above = self._owner.get(parent, parent) if logical is None else self._owner.get(logical)
         turn = self._turns.get(above)
-        if record["type"] == "assistant" and turn and turn.name == record["message"].get("id") and turn.name:
-            if uuid not in self._owner:
-                turn.add(record)
-                self._owner[uuid] = turn.said["id"]
-                self._ends[turn.said["id"]] = uuid
+        name = record["message"].get("id") if record["type"] == "assistant" else None
+        if turn and name and turn.name == name and not is_seen:
+            turn.add(record, is_common=is_common)
+            self._owner[uuid] = turn.said["id"]
+            self._ends[turn.said["id"]] = uuid
             return
-        message = Message(record, self.pending)
+        message = Message(record, self.pending, is_common=is_common)
         self.pending = []
         self.messages.append(message)
         said = message.said
@@ -113,16 +118,13 @@ class _Talk:
                 turn.results.add(said["toolCallId"])
                 above, turn.last = turn.last, uuid
         said["parent"] = above
-        message.parent = parent
         if not isinstance(uuid, str):
             return
         self._owner[uuid] = self._ends[uuid] = uuid
         if said["role"] == "assistant":
             self._turns[uuid] = message
-        else:
-            self._single[uuid] = record
-            if turn and turn.last == uuid:
-                self._turns[uuid] = turn
+        elif turn and turn.last == uuid:
+            self._turns[uuid] = turn
 
     def _add_about(self, record: Fields) -> None:
         kind = record.get("type")
@@ -151,7 +153,7 @@ class _Talk:
         head |= {"metadata": metadata} if metadata else {}
         after = [record for record in self.pending if record != _title(found, session, agent)]
         source = difference(self.common, common) if self.common else {}
-        history = [message.entry(common | self.common, self._ends) for message in self.messages]
+        history = [message.entry(self.common, self._ends) for message in self.messages]
         own = {name: value for name, value in self.own.items() if name != "id"}
         head = applied(with_source(head, source | ({"records": after} if after else {})), own)
         is_own = "id" in self.own
@@ -255,7 +257,7 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
         if draft.is_own:
             said |= {"id": _uuid(said["id"])} | ({"timestamp": time} if time else {})
         if entry.get("id") in draft.edited:
-            source = {key: value for key, value in source.items() if key not in ("content", "records")}
+            source = {key: value for key, value in source.items() if key not in ("blocks", "records")}
         made = records_of(said, source, common)
         above.append(ends.get(entry["parent"]) if "parent" in entry else last)
         made[0]["parentUuid"] = source.get("parentUuid", above[-1])

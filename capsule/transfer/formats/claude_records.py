@@ -21,6 +21,7 @@ _NO_DATA = {"type", "media_type"}
 _USAGE = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedTokens": "cache_read_input_tokens"}
 #: In a structured result, where it repeats the content.
 _SAME = {"$content": True}
+_APART = frozenset({"message", "parentUuid", OWN})
 
 
 def _take(block: Any, said: Fields) -> Any:
@@ -101,11 +102,16 @@ def _fill(block: Any, left: Fields) -> Any:
     return block
 
 
+def _calls(said: Fields) -> list[Fields]:
+    """The calls of a message, if all can be blocks."""
+    calls: list[Fields] = said.get("toolCalls", [])
+    return calls if all(_is_call(call, "arguments") for call in calls) else []
+
+
 def _shape(said: Fields) -> Any:
     """What is left of the content of a message that Claude Code did not write."""
     if said["role"] == "assistant":
-        calls = said.get("toolCalls", ())
-        called = [{"type": "tool_use"} for _ in calls] if all(_is_call(call, "arguments") for call in calls) else []
+        called = [{"type": "tool_use"} for _ in _calls(said)]
         return [{"type": "text"}, *called] if said["content"] or not called else called
     files = said.get("attachments", ())
     kept: list[Fields] = []
@@ -138,7 +144,7 @@ def _base(said: Fields, common: Fields) -> Fields:
             "id": f"msg_{said.get('id')}",
             "type": "message",
             "model": said.get("model", "<synthetic>"),
-            "stop_reason": "tool_use" if "toolCalls" in said else "end_turn",
+            "stop_reason": "tool_use" if _calls(said) else "end_turn",
             "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0} | {k: n for k, n in usage.items() if n is not None},
         }
@@ -156,53 +162,39 @@ class Message:
         results: The calls of it that have a result.
     """
 
-    __slots__ = ("_contents", "_own", "_rests", "before", "last", "name", "parent", "results", "said")
+    __slots__ = ("_blocks", "_is_common", "_records", "before", "last", "name", "parent", "results", "said")
 
-    def __init__(self, record: Fields, before: list[Fields]) -> None:
+    def __init__(self, record: Fields, before: list[Fields], *, is_common: bool) -> None:
         kind = record["type"]
         self.said: Fields = {"role": kind, "content": ""}
-        self.before, self.parent = before, None
-        self._rests: list[Fields] = []
-        self._contents: list[Any] = []
-        self._own: Fields = {}
+        self.before, self.parent = before, record.get("parentUuid")
+        self._records: list[Fields] = []
+        self._blocks: list[Any] = []
+        self._is_common = True
         self.name = record["message"].get("id") if kind == "assistant" else None
         self.results: set[Any] = set()
-        self.add(record)
-        self.last = self.said.get("id")
+        self.add(record, is_common=is_common)
+        said = self.said
+        if "toolCallId" in said:
+            said["role"] = "tool"
+        if isinstance(record.get("uuid"), str):
+            said["id"] = record["uuid"]
+        if time := record.get("timestamp"):
+            said["timestamp"] = moment(time) or time
+        if record.get("isMeta") is True or record.get("isVisibleInTranscriptOnly") is True:
+            said["metadata"] = said.get("metadata", {}) | {"hidden": True}
+        self.last = said.get("id")
 
-    def add(self, record: Fields) -> None:
-        said, message = self.said, record.get("message")
-        rest = {key: value for key, value in record.items() if key not in ("message", "parentUuid", OWN)}
-        if message is None:
-            said["content"] = rest.pop("content")
-            self._contents.append("")
-        else:
-            content = message.get("content")
-            rest["message"] = {key: value for key, value in message.items() if key != "content"}
-            if isinstance(content, str):
-                said["content"] = content
-                self._contents.append("")
-            else:
-                blocks = isinstance(content, list)
-                self._contents.append([_take(block, said) for block in content] if blocks else content)
-            if "toolUseResult" in record:
-                rest["toolUseResult"] = _folded(record["toolUseResult"], _result(content))
-            if "toolCallId" in said:
-                said["role"] = "tool"
-            if self.name is not None or said["role"] == "assistant":
-                self._describe(message)
-        if self._rests:
-            rest["parentUuid"] = record.get("parentUuid")
-        else:
-            if isinstance(record.get("uuid"), str):
-                said["id"] = record["uuid"]
-            if time := moment(record.get("timestamp")):
-                said["timestamp"] = time
-            if record.get("isMeta") is True or record.get("isVisibleInTranscriptOnly") is True:
-                said["metadata"] = said.get("metadata", {}) | {"hidden": True}
-        self._rests.append(rest)
-        if isinstance(record.get(OWN), dict):
-            self._own = record[OWN]
+    def add(self, record: Fields, *, is_common: bool) -> None:
+        """Take one more record; `is_common` is whether it says what all records of the session say."""
+        content = record["message"].get("content") if "message" in record else record["content"]
+        if isinstance(content, str):
+            self.said["content"], content = content, ""
+        elif isinstance(content, list):
+            content = [_take(block, self.said) for block in content]
+        self._blocks.append(content)
+        self._records.append(record)
+        self._is_common = self._is_common and is_common
 
     def _describe(self, message: Fields) -> None:
         if isinstance(message.get("model"), str):
@@ -214,25 +206,45 @@ class Message:
 
     def entry(self, common: Fields, ends: dict[Any, str]) -> Fields:
         """The message with what its records have besides; `ends` are the last records of messages."""
-        said, rests, contents = self.said, self._rests, self._contents
-        source = difference(rests[0], _base(said, common))
+        said, records, blocks = self.said, self._records, self._blocks
+        if said["role"] == "assistant":
+            self._describe(records[-1]["message"])
+        apart = _APART.union(common) if self._is_common else _APART
+        rests = [_rest(record, apart) for record in records]
+        source = difference(rests[0], _base(said, {} if self._is_common else common))
         if self.parent != ends.get(said["parent"]):
             source["parentUuid"] = self.parent
-        if len(rests) > 1 or contents[0] != _shape(said):
-            source["content"] = contents[0]
-        if more := [
-            {**difference(rest, before | {"parentUuid": before.get("uuid")}), "content": content}
-            for before, rest, content in zip(rests, rests[1:], contents[1:], strict=False)
-        ]:
-            source["records"] = more
+        if len(rests) > 1 or blocks[0] != _shape(said):
+            source["blocks"] = blocks[0]
+        if len(rests) > 1:
+            for rest, record in zip(rests, records, strict=True):
+                rest["parentUuid"] = record.get("parentUuid")
+            source["records"] = [
+                {**difference(rest, before | {"parentUuid": before.get("uuid")}), "blocks": left}
+                for before, rest, left in zip(rests, rests[1:], blocks[1:], strict=False)
+            ]
         if self.before:
             source["before"] = self.before
-        if self._own:
-            said = applied(said, self._own)
+        own = records[-1].get(OWN)
+        if isinstance(own, dict):
+            said = applied(said, own)
             for file in said.get("attachments", ()):
                 if isinstance(data := file.get("data"), str):
                     file["data"] = b64decode(data)
         return with_source(said, source)
+
+
+def _rest(record: Fields, apart: frozenset[str]) -> Fields:
+    """A record without its place, its content and what is apart."""
+    rest = {key: value for key, value in record.items() if key not in apart}
+    message = record.get("message")
+    if message is None:
+        rest.pop("content")
+        return rest
+    rest["message"] = {key: value for key, value in message.items() if key != "content"}
+    if "toolUseResult" in record:
+        rest["toolUseResult"] = _folded(record["toolUseResult"], _result(message.get("content")))
+    return rest
 
 
 def _result(content: Any) -> Any:
@@ -258,15 +270,15 @@ def _unfolded(result: Any, content: Any) -> Any:
 
 def records_of(said: Fields, source: Fields, common: Fields) -> list[Fields]:
     """The records of a message, the first of them without its parent."""
-    apart = ("content", "records", "before", "parentUuid")
+    apart = ("blocks", "records", "before", "parentUuid")
     records = [applied(_base(said, common), {key: value for key, value in source.items() if key not in apart})]
-    contents = [source.get("content", _shape(said))]
+    blocks = [source.get("blocks", _shape(said))]
     for more in source.get("records", ()):
         before = records[-1] | {"parentUuid": records[-1].get("uuid")}
-        records.append(applied(before, {key: value for key, value in more.items() if key != "content"}))
-        contents.append(more["content"])
+        records.append(applied(before, {key: value for key, value in more.items() if key != "blocks"}))
+        blocks.append(more["blocks"])
     left = {**said, "toolCalls": [*said.get("toolCalls", ())], "attachments": [*said.get("attachments", ())]}
-    for record, kept in zip(reversed(records), reversed(contents), strict=True):
+    for record, kept in zip(reversed(records), reversed(blocks), strict=True):
         content = _filled(kept, left)
         if "message" not in record:
             record["content"] = content
