@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.messaging.mail.unread import mail_at
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
-from capsule.sessions.registry import Registry
 
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail
@@ -38,7 +37,7 @@ class Conversations(Adapter):
 
     def __init__(self, store: Store) -> None:
         self._store = store._acting(None)
-        self._registry = Registry(self._store.engine)
+        self._registry = self._store.sessions.registry
         self._woken = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None

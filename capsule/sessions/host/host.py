@@ -84,7 +84,7 @@ class Host:
         self._clock = clock
         self._since = clock()
         self._adapters = {adapter.name: adapter for adapter in (Conversations(self._store), *adapters)}
-        self._opened = Opened(self._engine, self._log)
+        self._opened = Opened(self._engine, self._store.sessions.registry, self._log)
         self._router = Router(self._opened, clock, self._log, self._step)
         self._deliverer = Deliverer(self._opened, self._adapters, clock, partial(self._trying, "deliver"))
         self._workers = Supervisor(spawn or process(worker_words), max_workers, self._log, self._ring)
@@ -303,10 +303,12 @@ class Host:
             return questions.expired(state, now)[0]
 
         try:
-            for id, event in questions.expired(self._state, now)[1]:
+            after, told = questions.expired(self._state, now)
+            for id, event in told:
                 with self._opened.session(id) as session:
                     self._opened.tell(session, partial(messages.receive, messages=[event]))
-            self._opened.registry.edit(change)
+            if changed or after is not self._state:
+                self._opened.registry.edit(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
         self._announce("running")

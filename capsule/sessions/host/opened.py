@@ -35,14 +35,12 @@ class Opened:
 
     Args:
         engine: The engine of the whole store.
+        registry: Its registry.
         log: Writes a line of the log.
-
-    Attributes:
-        registry: The registry.
     """
 
-    def __init__(self, engine: Engine, log: Log) -> None:
-        self.registry = Registry(engine)
+    def __init__(self, engine: Engine, registry: Registry, log: Log) -> None:
+        self.registry = registry
         self._engine = engine
         self._log = log
         self._guard = threading.Lock()
