@@ -32,12 +32,12 @@ def numbered(entries: list[Fields]) -> list[Fields]:
     return entries
 
 
-def with_text(record: Fields) -> Fields:
-    """The `content` of a record as one text, if it is in pieces."""
-    content = record.get("content")
+def with_text(record: Fields, key: str = "content") -> Fields:
+    """What a record has under a key as one text, if it is in pieces."""
+    content = record.get(key)
     if not isinstance(content, list) or not content or "mark" not in content[0]:
         return {}
-    return {"content": "".join(text for piece in content for text in piece.values())}
+    return {key: "".join(text for piece in content for text in piece.values())}
 
 
 def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
@@ -89,7 +89,11 @@ def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fie
             continue
         if kind == "call" and at_once and entry["role"] == "tool":
             entry = next(one for one in reversed(entries) if one["role"] != "tool")
-        elif entry["role"] == "tool" or (kind != "call" and "toolCalls" in entry):
+        elif (
+            entry["role"] == "tool"
+            or (kind != "call" and "toolCalls" in entry)
+            or (kind == "reasoning" and entry["content"])
+        ):
             entry = {"role": "assistant", "content": ""}
             entries.append(entry)
         if kind == "call":
@@ -232,16 +236,22 @@ def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
     return record | {key: homes[inner], OWN: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}}}
 
 
+def newest(history: list[Fields]) -> str | None:
+    """The id of the newest message; None: there is none, or some have no id."""
+    said = [entry for entry in history if "role" in entry]
+    if not said or not all("id" in entry for entry in said):
+        return None
+    place = max(range(len(said)), key=lambda place: (said[place].get("timestamp") or "", place))
+    return str(said[place]["id"])
+
+
 def with_current(draft: Draft, key: str, record: Fields) -> None:
     """Make the newest message the current one of a draft, if the source has none, under `key`, that is there."""
-    said = [entry for entry in draft.history if "role" in entry and "id" in entry]
-    current = draft.metadata.get("currentNode")
-    if current in {entry["id"] for entry in said}:
+    if draft.metadata.get("currentNode") in {entry["id"] for entry in draft.history if "id" in entry}:
         return
     metadata = {name: value for name, value in draft.metadata.items() if name != "currentNode"}
-    if said and len(said) == len([entry for entry in draft.history if "role" in entry]):
-        newest = max(range(len(said)), key=lambda place: (said[place].get("timestamp") or "", place))
-        metadata["currentNode"] = said[newest]["id"]
+    if id := newest(draft.history):
+        metadata["currentNode"] = id
     if key in record:
         metadata["source"] = {**metadata.get("source", {}), key: record[key]}
     draft.head["metadata"] = metadata

@@ -1,0 +1,340 @@
+"""The export of a conversation of LibreChat: a tree of messages, or a list of them with their parents.
+
+A message has a text, or parts in `content`: texts, thoughts, calls with what came back. Such a message is several
+messages here. Written is the list, which has no depth; what only tells how a file was exported is not kept. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from capsule.transfer import turns
+from capsule.transfer.interface import (
+    ODD,
+    Draft,
+    Fields,
+    Format,
+    Pair,
+    Source,
+    first,
+    given,
+    json_of,
+    moment,
+    read_bytes,
+    read_each,
+    taken,
+    text_of,
+)
+from capsule.transfer.rows import filled, object_of, objects_of, rest
+from capsule.transfer.turns import Pieces, Turn, merged, pieces_of, rounds
+
+_ROOT = "00000000-0000-0000-0000-000000000000"
+#: What tells how the file was made.
+_OF_THE_FILE = ("messages", "messagesTree", "exportAt", "branches", "recursive")
+_UNNAMED = "New Chat"
+_THINKING = re.compile(r"\A\s*:::thinking[^\S\n]*\n(?P<reasoning>.*?)(?:\n:::|\Z)", re.DOTALL)
+_SPOKEN = ("text", "think", "reasoning")
+#: So many levels of messages in messages are read as they are.
+_DEEP = 250
+_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)', re.DOTALL)
+
+
+def _read_head(record: Fields) -> Fields:
+    title, prompt = record.get("title"), object_of(record.get("options")).get("promptPrefix")
+    return filled(
+        {},
+        id=text_of(record.get("conversationId")),
+        title=title if isinstance(title, str) and title != _UNNAMED else "",
+        context={"fullContext": prompt} if isinstance(prompt, str) and prompt else {},
+    )
+
+
+def _write_head(head: Fields) -> Fields:
+    record: Fields = {"conversationId": head["id"]} if "id" in head else {}
+    record |= {"endpoint": "openAI", "title": head.get("title", _UNNAMED)}
+    if isinstance(context := head.get("context"), dict) and isinstance(context.get("fullContext"), str):
+        record["options"] = {"promptPrefix": context["fullContext"]}
+    return record
+
+
+def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
+    for part in parts:
+        kind = part["type"]
+        if kind != "tool_call":
+            yield ("text" if kind == "text" else "reasoning"), part[kind]
+            continue
+        call = object_of(part.get("tool_call"))
+        inner = object_of(call.get(kind := text_of(call.get("type")))) or call
+        arguments = json_of(inner.get("args", inner.get("arguments", {"input": inner.get("input")})))
+        made = {"name": text_of(inner.get("name")) or kind, "arguments": arguments}
+        made |= {"type": kind} if inner is not call else {}
+        yield "call", ({"id": call["id"]} if isinstance(call.get("id"), str) else {}) | made
+        logs = "\n".join(text_of(one.get("logs")) for one in objects_of(inner.get("outputs")))
+        if isinstance(output := inner.get("output", logs or None), str):
+            yield "result", {"content": output} | ({"toolCallId": call["id"]} if "id" in made or "id" in call else {})
+
+
+def _parts(entries: list[Fields]) -> list[Fields]:
+    """The messages as parts of a content."""
+    parts: list[Fields] = []
+    for place, (entry, results) in enumerate(rounds(entries)):
+        if "reasoning" in entry:
+            parts.append({"type": "think", "think": entry["reasoning"]})
+        if entry["content"] or (place and "reasoning" not in entry):
+            parts.append({"type": "text", "text": entry["content"]})
+        for nth, call in enumerate(entry.get("toolCalls", ())):
+            output = [one["content"] for one in results[nth : nth + 1]]
+            made: Fields = {"id": call["id"]} if "id" in call else {}
+            name, arguments = text_of(call.get("name")), call.get("arguments", {})
+            if call.get("type") == "function":
+                inner = {"name": name, "arguments": text_of(arguments)} | ({"output": output[0]} if output else {})
+                made |= {"type": "function", "function": inner}
+            elif isinstance(call.get("type"), str):
+                inner = dict(arguments) if isinstance(arguments, dict) else {}
+                inner |= {"outputs": [{"type": "logs", "logs": text} for text in output]}
+                made |= {"type": call["type"], call["type"]: inner}
+            else:
+                made |= {"name": name, "args": text_of(arguments), "type": "tool_call", "progress": 1}
+                made |= {"output": output[0]} if output else {}
+            parts.append({"type": "tool_call", "tool_call": made})
+    return parts
+
+
+def _read(record: Fields) -> list[Fields]:
+    text, parts, form = record.get("text"), record.get("content"), ""
+    role = "user" if record.get("isCreatedByUser") is True else "assistant"
+    role = "system" if record.get("sender") == "System" and role == "assistant" else role
+    entries: list[Fields] = [{"role": role, "content": text if isinstance(text, str) else ""}]
+    if isinstance(parts, list) and parts:
+        entries = turns.said(_steps(parts), at_once=True)
+        form = "" if len(entries) > 1 or {"reasoning", "toolCalls"} & entries[0].keys() else "parts"
+    elif isinstance(text, list):
+        form = "thinking"
+        entries = turns.said((kind, said) for piece in text for kind, said in piece.items() if kind != "mark")
+    for entry in entries:
+        if entry["role"] != "tool":
+            entry["role"] = role
+            entry |= {"model": record["model"]} if isinstance(record.get("model"), str) else {}
+        if time := moment(record.get("createdAt")):
+            entry["timestamp"] = time
+    if files := [_read_file(file) for file in objects_of(record.get("files"))]:
+        entries[0]["attachments"] = files
+    counts = {"inputTokens": record.get("promptTokens")}
+    counts |= {"inputTokens" if role == "user" else "outputTokens": record.get("tokenCount")}
+    usage = {name: count for name, count in counts.items() if isinstance(count, int)}
+    if metadata := filled({}, usage=usage, form=form):
+        entries[-1]["metadata"] = metadata
+    entries[-1]["id"] = record["messageId"]
+    if "parentMessageId" in record:
+        parent = record["parentMessageId"]
+        entries[0]["parent"] = None if parent in (None, "", _ROOT) else parent
+    return entries
+
+
+def _read_file(file: Fields) -> Fields:
+    names = {"name": "filename", "type": "type", "reference": "file_id", "url": "filepath", "text": "text"}
+    return {"name": "file"} | {ours: file[name] for ours, name in names.items() if isinstance(file.get(name), str)}
+
+
+def _write(entries: list[Fields]) -> Fields:
+    head, last = entries[0], entries[-1]
+    form, role = last.get("metadata", {}).get("form"), "assistant" if len(entries) > 1 else last["role"]
+    model = next((one["model"] for one in entries if "model" in one), None)
+    record: Fields = {"messageId": last["id"]}
+    if "parent" in head:
+        record["parentMessageId"] = head["parent"] or _ROOT
+    record |= {"isCreatedByUser": role == "user", "text": last["content"]}
+    record["sender"] = {"user": "User", "system": "System"}.get(role, model or "Assistant")
+    if form == "thinking":
+        record["text"] = _thinking(head)
+    elif form == "parts" or len(entries) > 1 or {"reasoning", "toolCalls"} & head.keys():
+        del record["text"]
+        record["content"] = _parts(entries)
+    if model:
+        record["model"] = model
+    if "timestamp" in last:
+        record["createdAt"] = last["timestamp"]
+    names = {"filename": "name", "type": "type", "file_id": "reference", "filepath": "url", "text": "text"}
+    files = [{key: one[name] for key, name in names.items() if name in one} for one in head.get("attachments", ())]
+    return record | ({"files": files} if files else {})
+
+
+def _thinking(entry: Fields) -> Pieces:
+    made: Pieces = [{"mark": ":::thinking\n"}, {"reasoning": entry.get("reasoning", "")}, {"mark": "\n:::\n"}]
+    return merged([*made, *([{"text": entry["content"]}] if entry["content"] else [])])
+
+
+def _opened(record: Fields) -> Fields:
+    """A message whose parts are those that say something to us, each with its text, and whose thoughts are apart."""
+    record, text, content = dict(record), record.get("text"), record.get("content")
+    if isinstance(text, str) and not content:
+        found = ((one.start(), one.end(), [("reasoning", *one.span("reasoning"))]) for one in _THINKING.finditer(text))
+        record["text"] = pieces_of(text, found) or text
+    if not isinstance(content, list) or not content:
+        return record
+    parts, others = list[Fields](), dict[str, Any]()
+    for place, part in enumerate(content):
+        kind = text_of(part.get("type")) if isinstance(part, dict) else ""
+        one = dict(part) if kind else {}
+        if kind in _SPOKEN and isinstance(one.get(kind), dict):
+            value = one[kind]
+            one |= {kind: value.get("value"), "$value": rest(value, "value")}
+        is_said = isinstance(one.get(kind), str) and kind in _SPOKEN and (one[kind] or bool(parts))
+        if not is_said and not (kind == "tool_call" and isinstance(one.get(kind), dict)):
+            others[str(place)] = part
+        elif parts and kind in _SPOKEN and kind == parts[-1]["type"]:
+            former = parts[-1]
+            former.setdefault("$cuts", []).append([len(former[kind]), rest(one, kind)])
+            former[kind] += f"\n\n{one[kind]}"
+        else:
+            parts.append(one)
+    record["content"] = parts
+    record |= {"$others": others} if others else {}
+    if text == "":
+        del record["text"]
+    elif isinstance(text, str) and text == "\n\n".join(one["text"] for one in parts if one["type"] == "text"):
+        record["text"] = True
+    return record
+
+
+def _closed(record: Fields) -> Fields:
+    if not isinstance(record.get("content"), list):
+        return record | turns.with_text(record, "text")
+    content: list[Any] = []
+    for part in record["content"]:
+        kind, start = part["type"], 0
+        whole, cuts = part[kind], part.get("$cuts", [])
+        ends = [*cuts, [len(whole) if isinstance(whole, str) else 0, {}]]
+        beside = rest(part, kind, "$cuts")
+        for end, next_beside in ends:
+            value = whole[start:end] if cuts else whole
+            if "$value" in beside:
+                value = {"value": value, **beside["$value"]}
+            content.append({**rest(beside, "$value"), kind: value})
+            start, beside = end + 2, next_beside
+    for place, part in record.get("$others", {}).items():
+        content.insert(int(place), part)
+    said = "\n\n".join(part["text"] for part in record["content"] if part["type"] == "text")
+    text = said if record.get("text") is True else record.get("text", "")
+    return rest(record, "$others") | {"content": content, "text": text}
+
+
+_HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write, _opened, _closed)
+
+
+def _flat(found: Any, source: Source, line: int) -> list[Fields]:
+    """The messages of a tree, or of a list, each with an id; those in others have these as parents."""
+    stack: list[tuple[Any, str | None]] = [(one, None) for one in reversed(found)]
+    records: list[Fields] = []
+    while stack:
+        message, above = stack.pop()
+        if not isinstance(message, dict):
+            source.tell("a message that is no object", line)
+            continue
+        id = text_of(message.get("messageId")) or f"#{len(records)}"
+        record = {**rest(message, "children"), "messageId": id}
+        if above is not None:
+            if record.get("parentMessageId", above) != above:
+                source.tell(f"message {id[:80]} stands under another one than it names", line)
+            record["parentMessageId"] = above
+        children = message.get("children")
+        stack += [(one, id) for one in reversed(children)] if isinstance(children, list) else []
+        records.append(record)
+    return records
+
+
+def _by_time(records: list[Fields]) -> list[Fields]:
+    """The messages from the oldest to the newest; as they are, if one has no time."""
+    times = [moment(record.get("createdAt")) for record in records]
+    if None in times:
+        return records
+    return [records[place] for place in sorted(range(len(records)), key=lambda place: text_of(times[place]))]
+
+
+def _draft(record: Fields, line: int, source: Source) -> Draft | None:
+    found = record.get("messagesTree", record.get("messages"))
+    found = [found] if isinstance(found, dict) else found
+    if not isinstance(found, list):
+        source.tell("no conversation: it has no messages", line)
+        return None
+    draft = taken(_HEAD, rest(record, *_OF_THE_FILE), _HEAD, [], line)
+    records = _flat(found, source, line)
+    records = records if draft.is_own else _by_time(records)
+    known = {one["messageId"] for one in records}
+    for place, message in enumerate(records):
+        if message.get("conversationId") == record.get("conversationId"):
+            message = rest(message, "conversationId")
+        if moment(message.get("createdAt")) is None and not draft.is_own:
+            source.tell(f"message {message['messageId'][:80]} has no time", line)
+        if not place and message.get("parentMessageId") not in known:
+            draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
+        try:
+            draft.history += _TURN.taken(message)
+        except ODD as error:
+            source.tell(f"message {message['messageId'][:80]} is not understood: {error!r}"[:200], line)
+    turns.with_current(draft, "", {})
+    return draft
+
+
+def _read_file_of(source: Source) -> Iterator[Draft]:
+    data = read_bytes(source) if b'"children"' in source.head else b""
+    if data.count(b'"children"') > _DEEP:
+        try:
+            draft = _draft(_parsed(data.decode("utf-8-sig")), 1, source)
+        except ODD:  # It is damaged.
+            pass
+        else:
+            yield from [draft] if draft else []
+            return
+    yield from read_each(source, lambda record, line: _draft(record, line, source))
+
+
+def _parsed(text: str) -> Fields:
+    """An object of JSON, however deep. Raises ValueError, or another one of `ODD`."""
+    whole: list[Any] = []
+    stack: list[Any] = [whole]
+    keys: list[Any] = [None]
+    for token in _TOKEN.findall(text):
+        if token in "}]":
+            stack.pop()
+            keys.pop()
+        elif token == ":" or token == ",":
+            continue
+        elif isinstance(stack[-1], dict) and keys[-1] is None:
+            keys[-1] = orjson.loads(token)
+        else:
+            value: Any = {} if token == "{" else [] if token == "[" else orjson.loads(token)
+            if isinstance(stack[-1], list):
+                stack[-1].append(value)
+            else:
+                stack[-1][keys[-1]], keys[-1] = value, None
+            if token in "{[":
+                stack.append(value)
+                keys.append(None)
+    if len(stack) != 1:
+        raise ValueError("the end is missing")
+    found: Fields = whole[0]
+    return found
+
+
+def _write_file_of(draft: Draft) -> bytes:
+    metadata = draft.metadata
+    if metadata.get("currentNode") == turns.newest(draft.history):
+        metadata = rest(metadata, "currentNode")
+    records, _ = turns.records_of(draft, _TURN, turns.is_turn)
+    head = rest(draft.head, "metadata") | ({"metadata": metadata} if metadata else {})
+    record, _ = given(_HEAD, _HEAD, replace(draft, head=head, history=[]))
+    messages = [{"conversationId": record.get("conversationId"), **one} for one in records]
+    return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
+
+
+def _recognizes(source: Source) -> bool:
+    return any("conversationId" in record and {"messages", "messagesTree"} & record.keys() for record in first(source))
+
+
+FORMATS = [Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of)]
