@@ -49,6 +49,10 @@ _RELATED = ("sourceConversationId", "forkedFrom")
 OF_METADATA = ("mode", "tags", "type", "archived", "pinned", "description", "isSummary", *_RELATED, SOURCE)
 
 
+class Empty(InvalidInput):
+    """A draft without messages and without a title."""
+
+
 def digest_of(value: Any) -> str:
     """A short digest of JSON. Raises TypeError for what is none."""
     return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
@@ -118,13 +122,14 @@ def document_of(
         most: The largest message that is accepted, in bytes.
 
     Raises:
-        InvalidInput: Nothing of it is a conversation.
+        Empty: It says nothing.
+        InvalidInput: It has what JSON can't hold.
     """
     id = conversation_id(format, draft, suffix)
     is_own = draft.is_own and id == draft.id
     entries = ordered([_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell)
     if not entries and not (is_own or draft.head.get("title")):
-        raise InvalidInput("it has no messages")
+        raise Empty("it has no messages")
     ids = {}
     for entry in entries:
         given = entry["id"]
@@ -170,7 +175,13 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
         return links
     if is_own:
         return _with_source_back(checked) | links
-    return checked | {"metadata": {**checked.get("metadata", {}), IMPORTED: about}} | links
+    return checked | {"metadata": _with_imported(checked.get("metadata", {}), about)} | links
+
+
+def _with_imported(metadata: Fields, about: Fields) -> Fields:
+    """Metadata with what is remembered of a source; what the source had besides comes last, always."""
+    rest = {SOURCE: metadata[SOURCE]} if SOURCE in metadata else {}
+    return {name: value for name, value in metadata.items() if name != SOURCE} | {IMPORTED: about} | rest
 
 
 def _is_plain(said: Fields) -> bool:
@@ -256,7 +267,7 @@ def _with_head(
     if related:
         about["related"] = related
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
-    document["metadata"][IMPORTED] = about
+    document["metadata"] = _with_imported(document["metadata"], about)
     return document
 
 

@@ -29,7 +29,7 @@ from capsule.format import codec
 from capsule.store.change import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
-from capsule.transfer.conversion import digest_of_document, document_of, source_id
+from capsule.transfer.conversion import Empty, digest_of_document, document_of, source_id
 from capsule.transfer.interface import Draft, Format, Source, read_bytes
 from capsule.transfer.memory import Memory
 from capsule.transfer.reading import drafts_of, format_of
@@ -266,6 +266,8 @@ class _Run:
             digest, is_conflict = put(suffix)
             if is_conflict and self._on_conflict == "copy":
                 put(f"{suffix}#copy-{digest}")
+        except Empty:
+            pass  # As an empty chat is: no damage, and nothing to keep.
         except _TOLD as error:
             tell(error.message)
 
