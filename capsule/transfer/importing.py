@@ -148,7 +148,10 @@ class Import:
             raise Refused("conversations are imported by the owner of the store", path="")
         if on_conflict not in get_args(OnConflict):
             raise InvalidInput(f"{on_conflict!r} is no choice for conflicts; these are skip, update and copy")
-        run = _Run(self._store, None if format is None else format_named(format), on_conflict, is_dry_run=is_dry_run)
+        only = None if format is None else format_named(format)
+        if only is not None and only.read is None:
+            raise InvalidInput(f"{only.name} is only written; the content of a file tells its format")
+        run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run)
         with ExitStack() as stack:
             files = [file for path in paths for file in files_at(path, run.report.problems)]
             if stream is not None:
