@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.pairs import OWN, applied, difference, with_source, without_source
@@ -34,10 +34,14 @@ def numbered(entries: list[Fields]) -> list[Fields]:
 
 def with_text(record: Fields, key: str = "content") -> Fields:
     """What a record has under a key as one text, if it is in pieces."""
-    content = record.get(key)
-    if not isinstance(content, list) or not content or "mark" not in content[0]:
+    if not is_pieces(content := record.get(key)):
         return {}
     return {key: "".join(text for piece in content for text in piece.values())}
+
+
+def is_pieces(content: Any) -> TypeGuard[Pieces]:
+    """Whether a content is a text in pieces."""
+    return isinstance(content, list) and isinstance(begun := next(iter(content), None), dict) and "mark" in begun
 
 
 def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
@@ -230,7 +234,7 @@ def records_of(
 def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
     """The head of a conversation whose current message, under `key`, is the record that it is in."""
     inner = record.get(key)
-    if inner is None or homes.get(inner, inner) == inner:
+    if not isinstance(inner, str) or homes.get(inner, inner) == inner:
         return record
     own = record.get(OWN, {})
     return record | {key: homes[inner], OWN: own | {"metadata": own.get("metadata", {}) | {"currentNode": inner}}}
@@ -260,7 +264,7 @@ def with_current(draft: Draft, key: str, record: Fields) -> None:
 def _children(records: list[Fields], parent: str) -> dict[Any, list[Any]]:
     found: dict[Any, list[Any]] = {}
     for record in records:
-        if record.get(parent) is not None and "id" in record:
+        if isinstance(record.get(parent), str) and "id" in record:
             found.setdefault(record[parent], []).append(record["id"])
     return found
 
@@ -273,10 +277,11 @@ def with_children(records: list[Fields], parent: str, children: str) -> None:
 
 
 def without_children(records: list[Fields], parent: str, children: str) -> None:
-    """Take what is made for writing from records: the list of children that the parents tell, and an id of a place."""
+    """Take what can be made from records: a list of children, unless it only has another order, and ids of places."""
     found = _children(records, parent)
     for record in records:
-        if children in record and record[children] == found.get(record.get("id"), []):
-            del record[children]
+        told, listed = found.get(record.get("id"), []), record.get(children)
+        if listed == told or not isinstance(listed, list) or sorted(map(str, listed)) != sorted(told):
+            record.pop(children, None)
         if str(record.get("id"))[:1] == "#":
             del record["id"]

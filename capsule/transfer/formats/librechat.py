@@ -73,10 +73,14 @@ def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
         arguments = json_of(inner.get("args", inner.get("arguments", {"input": inner.get("input")})))
         made = {"name": text_of(inner.get("name")) or kind, "arguments": arguments}
         made |= {"type": kind} if inner is not call else {}
-        yield "call", ({"id": call["id"]} if isinstance(call.get("id"), str) else {}) | made
+        id = call["id"] if isinstance(call.get("id"), str) else None
+        yield "call", ({"id": id} if id is not None else {}) | made
         logs = "\n".join(text_of(one.get("logs")) for one in objects_of(inner.get("outputs")))
         if isinstance(output := inner.get("output", logs or None), str):
-            yield "result", {"content": output} | ({"toolCallId": call["id"]} if "id" in made or "id" in call else {})
+            yield (
+                "result",
+                {"content": output} | ({"toolCallId": id} if id is not None else {}),
+            )
 
 
 def _parts(entries: list[Fields]) -> list[Fields]:
@@ -113,7 +117,7 @@ def _read(record: Fields) -> list[Fields]:
     if isinstance(parts, list) and parts:
         entries = turns.said(_steps(parts), at_once=True)
         form = "" if len(entries) > 1 or {"reasoning", "toolCalls"} & entries[0].keys() else "parts"
-    elif isinstance(text, list):
+    elif turns.is_pieces(text):
         form = "thinking"
         entries = turns.said((kind, said) for piece in text for kind, said in piece.items() if kind != "mark")
     for entry in entries:
@@ -238,6 +242,8 @@ def _flat(found: Any, source: Source, line: int) -> list[Fields]:
             continue
         id = text_of(message.get("messageId")) or f"#{len(records)}"
         record = {**rest(message, "children"), "messageId": id}
+        if record.get("parentMessageId") is not None:
+            record["parentMessageId"] = text_of(record["parentMessageId"])
         if above is not None:
             if record.get("parentMessageId", above) != above:
                 source.tell(f"message {id[:80]} stands under another one than it names", line)

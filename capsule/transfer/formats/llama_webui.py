@@ -90,7 +90,7 @@ def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
 def _read(record: Fields) -> list[Fields]:
     content, role = record.get("content"), record.get("role")
     form, entries = "", [{"role": role if role in _ROLES else "assistant", "content": text_of(content)}]
-    if isinstance(content, list):
+    if turns.is_pieces(content):
         form = "think" if any("think" in piece for piece in content) else "marks"
         entries = turns.said(_steps(content))
     calls = [_read_call(call) for call in objects_of(record.get("toolCalls"))]
@@ -238,7 +238,7 @@ def _opened(record: Fields) -> Fields:
 
 
 def _closed(record: Fields) -> Fields:
-    calls = {"toolCalls": text_of(record["toolCalls"])} if "toolCalls" in record else {}
+    calls = {"toolCalls": text_of(record["toolCalls"])} if isinstance(record.get("toolCalls"), list) else {}
     return record | turns.with_text(record) | calls
 
 
@@ -251,8 +251,7 @@ def _normal(message: Fields, conv: Fields) -> Fields:
     dropped += ["convId"] if message.get("convId") == conv.get("id") else []
     record = rest(message, "id", "parent", *dropped)
     id = text_of(message.get("id"))
-    if id:
-        record["id"] = id
+    record |= {"id": id} if id else {}
     if "timestamp" not in record and id.isdigit() and len(id) == 13:
         record["timestamp"] = int(id)
     if "parent" in message:
@@ -294,11 +293,12 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
         roots = [{"id": above[0]}]
     kept = [root for root in roots if {**root, "timestamp": 0} != {**_root(conv), "timestamp": 0}]
     draft = taken(_HEAD, conv | ({"roots": kept} if kept else {}), _HEAD, [], line)
-    draft.history = [{"id": root["id"], "parent": None} for root in roots if "type" not in root]
+    tops = [root["id"] for root in roots if "id" in root]
     for at, record in zip(lines, records, strict=True):
         if record in roots:
-            draft.history.append({name: record.get(name) for name in ("id", "parent") if name in record})
             continue
+        if record.get("parent") in tops:
+            record["parent"] = None
         if isinstance(json_of(calls := record.get("toolCalls")), str) and calls:
             source.tell("toolCalls that are no JSON", at)
         if moment(record.get("timestamp")) is None and not draft.is_own:

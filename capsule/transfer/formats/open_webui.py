@@ -90,7 +90,7 @@ def _read(record: Fields) -> list[Fields]:
     if record.get("output"):
         entries = turns.said(done(record["output"]))
         form = "text" if content == plain(entries) else "output"
-    elif isinstance(content, list) and content and "mark" in content[0]:
+    elif turns.is_pieces(content):
         entries = turns.said(shown(content), at_once=True)
         begun = next(piece for piece in content if "mark" not in piece)
         form = "think" if "think" in begun else "quote" if begun.get("reasoning", "").startswith(">") else ""
@@ -210,7 +210,8 @@ def _draft(row: Fields, line: int, source: Source) -> Draft | None:
             continue
         if is_tree and moment(message.get("timestamp")) is None and not draft.is_own:
             source.tell(f"message {key!r:.60} has no time", line)
-        records.append(message | {"id": key})
+        parent = message.get("parentId")
+        records.append(message | {"id": key} | ({} if parent is None else {"parentId": text_of(parent)}))
     turns.without_children(records, "parentId", "childrenIds")
     for record in records:
         try:
@@ -237,8 +238,9 @@ def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, turns.is_turn)
     row = turns.with_home(given(_HEAD, _HEAD, replace(draft, history=[]))[0], "currentId", homes)
     turns.with_children(records, "parentId", "childrenIds")
-    current = row.pop("currentId", records[-1]["id"] if records else None)
-    history = {"currentId": current, "messages": {one["id"]: one for one in records}}
+    current = {"currentId": records[-1]["id"]} if records else {}
+    current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}
+    history = current | {"messages": {one["id"]: one for one in records}}
     return orjson.dumps(row | {"chat": {**row["chat"], "history": history, "messages": []}})
 
 
