@@ -148,12 +148,13 @@ class _Talk:
         metadata = {"sourceConversationId": session} if agent else {}
         if isinstance(self._forked, dict) and isinstance(self._forked.get("sessionId"), str):
             metadata["forkedFrom"] = self._forked["sessionId"]
-        if self._current in self._owner:
-            metadata["currentNode"] = self._owner[self._current]
+        history = [message.entry(self.common, self._ends) for message in self.messages]
+        ids = {message.said.get("id"): entry.get("id") for message, entry in zip(self.messages, history, strict=True)}
+        if current := ids.get(self._owner.get(self._current)):
+            metadata["currentNode"] = current
         head |= {"metadata": metadata} if metadata else {}
         after = [record for record in self.pending if record != _title(found, session, agent)]
         source = difference(self.common, common) if self.common else {}
-        history = [message.entry(self.common, self._ends) for message in self.messages]
         own = {name: value for name, value in self.own.items() if name != "id"}
         head = applied(with_source(head, source | ({"records": after} if after else {})), own)
         is_own = "id" in self.own
@@ -182,11 +183,13 @@ def _pieces(record: Fields) -> Iterable[Fields]:
     if not isinstance(content, list) or len(content) < 2:
         return (record,)
     runs: list[list[Any]] = []
+    was_result = False
     for block in content:
         is_result = isinstance(block, dict) and block.get("type") == "tool_result"
-        if is_result or not runs or runs[-1][0].get("type") == "tool_result":
+        if is_result or not runs or was_result:
             runs.append([])
         runs[-1].append(block)
+        was_result = is_result
     if len(runs) < 2:
         return (record,)
     whole = [record | {"message": record["message"] | {"content": run}} for run in runs]
@@ -265,19 +268,19 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
         if "id" in entry:
             ends[entry["id"]] = last
         groups.append([dict(one) for one in source.get("before", ())] + made)
-    known = {record.get("uuid") for group in groups for record in group} | {None}
+    uuids = (record.get("uuid") for group in groups for record in group)
+    known = {uuid for uuid in uuids if isinstance(uuid, str)}
     for group, parent in zip(groups, above, strict=True):
         for record in group:
-            if record.get("parentUuid") not in known:
+            if isinstance(link := record.get("parentUuid"), str) and link not in known:
                 record["parentUuid"] = parent
     return groups, ends
 
 
-def _kept(head: Fields, *, is_own: bool) -> Fields:
-    """What of a head the records may not tell. They have ids and other sessions under the names that those have."""
+def _kept(head: Fields) -> Fields:
+    """What of a head the records may not tell."""
     plain = without_source(head)[0]
-    apart = ("currentNode",) if is_own else ("currentNode", "sourceConversationId", "forkedFrom")
-    metadata = {name: value for name, value in plain.pop("metadata", {}).items() if name not in apart}
+    metadata = {name: value for name, value in plain.pop("metadata", {}).items() if name != "currentNode"}
     plain.pop("id", None)
     return plain | ({"metadata": metadata} if metadata else {})
 
@@ -300,7 +303,7 @@ def _write(draft: Draft) -> bytes:
     for group, entry, found in zip(groups, draft.history, again.history, strict=False):
         if own := difference(without_source(entry)[0], without_source(found)[0]):
             group[-1][OWN] = own
-    own = difference(_kept(draft.head, is_own=draft.is_own), _kept(again.head, is_own=draft.is_own))
+    own = difference(_kept(draft.head), _kept(again.head))
     if draft.is_own:
         own["id"] = draft.id
     marker = [{"type": OWN, **_about(session, agent), OWN: own}] if own else []

@@ -17,7 +17,8 @@ from capsule.transfer.pairs import OWN, applied, difference, with_source
 _SAID = {"text": "content", "thinking": "reasoning"}
 _CALLS = ("tool_use", "server_tool_use")
 _FILES = {"image": "image", "application": "document"}
-_NO_DATA = {"type", "media_type"}
+#: Stands for a block that is left out.
+_GONE = object()
 _USAGE = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedTokens": "cache_read_input_tokens"}
 #: In a structured result, where it repeats the content.
 _SAME = {"$content": True}
@@ -59,7 +60,15 @@ def _take(block: Any, said: Fields) -> Any:
         file = {"name": name if isinstance(name, str) else kind, "type": block["source"].get("media_type") or kind}
         said.setdefault("attachments", []).append(file | {"data": data})
         return block | {"source": {key: value for key, value in block["source"].items() if key != "data"}}
-    return block
+    if kind == "tool_result":
+        return {"tool_use_id": None, **block}
+    return block | {"source": block["source"] | {"data": None}} if _lacks_data(kind, block) else block
+
+
+def _lacks_data(kind: Any, block: Any) -> bool:
+    if kind not in ("image", "document") or not isinstance(block.get("source"), dict):
+        return False
+    return bool(block["source"].keys() == {"type", "media_type"})
 
 
 def _is_call(call: Fields, arguments: str) -> bool:
@@ -69,8 +78,10 @@ def _is_call(call: Fields, arguments: str) -> bool:
 
 def _data(source: Any) -> bytes | None:
     try:
-        data = b64decode(source["data"], validate=True) if source.get("type") == "base64" else None
-        return data if data is None or b64encode(data).decode() == source["data"] else None
+        if source.keys() != {"type", "media_type", "data"} or source["type"] != "base64":
+            return None
+        data = b64decode(source["data"], validate=True)
+        return data if b64encode(data).decode() == source["data"] else None
     except ODD:
         return None
 
@@ -81,7 +92,7 @@ def _filled(kept: Any, left: Fields) -> Any:
         return left["content"]
     if not isinstance(kept, list):
         return kept
-    return [block for block in [_fill(block, left) for block in reversed(kept)][::-1] if block is not None]
+    return [block for block in [_fill(block, left) for block in reversed(kept)][::-1] if block is not _GONE]
 
 
 def _fill(block: Any, left: Fields) -> Any:
@@ -96,9 +107,9 @@ def _fill(block: Any, left: Fields) -> Any:
         return block | {"id": call["id"], "name": call["name"], "input": call["arguments"]}
     if kind == "tool_result" and "tool_use_id" not in block:
         return {"tool_use_id": left["toolCallId"], **block, "content": _filled(block.get("content", ""), left)}
-    if kind in ("image", "document") and isinstance(block.get("source"), dict) and block["source"].keys() == _NO_DATA:
+    if _lacks_data(kind, block):
         data = left["attachments"].pop().get("data")
-        return block | {"source": block["source"] | {"data": b64encode(data).decode()}} if data is not None else None
+        return block | {"source": block["source"] | {"data": b64encode(data).decode()}} if data is not None else _GONE
     return block
 
 

@@ -117,13 +117,11 @@ def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]
     return made
 
 
-def _kept(head: Fields, *, is_own: bool, last: Any) -> Fields:
-    """What of a head the lines may not tell. They have ids and other sessions under the names that those have."""
+def _kept(head: Fields, last: Any) -> Fields:
+    """What of a head the lines may not tell."""
     plain = without_source(head)[0]
     metadata = plain.pop("metadata", {})
-    apart: tuple[str, ...] = () if is_own else ("sourceConversationId", "forkedFrom")
-    apart += ("currentNode",) if metadata.get("currentNode") == last else ()
-    metadata = {name: value for name, value in metadata.items() if name not in apart}
+    metadata = {name: value for name, value in metadata.items() if (name, value) != ("currentNode", last)}
     plain.pop("id", None)
     return plain | ({"metadata": metadata} if metadata else {})
 
@@ -132,16 +130,16 @@ def _write(draft: Draft) -> bytes:
     history = active_line(draft.head, draft.history) if draft.is_own else draft.history
     _, source = without_source(draft.head)
     about = [dict(line) for line in source.get("lines", ())]
-    if draft.id and not any(parts_of(line)[0] == "session_meta" for line in about):
-        about.insert(0, _meta(draft))
     made = _lines(draft, history, milliseconds(draft.head.get("createdAt")) or 0)
+    if draft.id and not any(parts_of(line)[0] == "session_meta" for line in chain(about, *made)):
+        about.insert(0, _meta(draft))
     again = _draft([(None, line) for line in [*about, *chain(*made)]], lambda what, line: None, "") or Draft({}, [])
     for lines, entry, found in zip(made, history, again.history, strict=False):
         own = difference(without_source(entry)[0], without_source(found)[0])
         if own or OWN in lines[-1]:
             lines[-1][OWN] = own
     last = (draft.history or [{}])[-1].get("id")
-    own = difference(*(_kept(head, is_own=draft.is_own, last=last) for head in (draft.head, again.head)))
+    own = difference(_kept(draft.head, last), _kept(again.head, last))
     if draft.is_own:
         own["id"] = draft.id
     if len(history) < len(draft.history):

@@ -92,7 +92,8 @@ def _folded(value: Any, said: Fields) -> Any:
     if isinstance(value, list):
         return [_folded(one, said) for one in value]
     if isinstance(value, dict):
-        return {key: _folded(one, said) for key, one in value.items()}
+        plain = {key: _folded(one, said) for key, one in value.items()}
+        return {"$": "value", "value": value} if "$" in value else plain
     if not isinstance(value, str) or len(value) < _SHORT:
         return value
     for name in ("content", "reasoning"):
@@ -113,6 +114,8 @@ def unfolded(value: Any, said: Fields) -> Any:
     if not isinstance(value, dict):
         return value
     name = value.get("$")
+    if name == "value":
+        return value["value"]
     if name == "json":
         return orjson.dumps(unfolded(value["value"], said)).decode()
     if name in ("content", "reasoning"):
@@ -297,7 +300,7 @@ class Talk:
                 entry["metadata"] = entry.get("metadata", {}) | {"usage": used}
         elif name == "thread_name_updated" and isinstance(said.get("thread_name"), str):
             self.title = said["thread_name"]
-        elif name == "thread_rolled_back":
+        elif name == "thread_rolled_back" and isinstance(said.get("num_turns"), int):
             number = min(said["num_turns"], len(self._turns))
             if number > 0:
                 self._above, self._is_open = self._turns[-number], False
