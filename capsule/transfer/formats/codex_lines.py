@@ -32,7 +32,7 @@ _USAGE = {
     "totalTokens": "total_tokens",
 }
 #: Texts that are shorter stay in the lines.
-_SHORT = 24
+_SHORT = 32
 
 
 def parts_of(line: Fields) -> tuple[str, Fields, Any]:
