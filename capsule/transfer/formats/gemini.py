@@ -157,15 +157,16 @@ class _Talk:
     def __init__(self, source: Source) -> None:
         self.source, self.head, self.unknown = source, dict[str, Any](), list[Fields]()
         self.said: dict[str, list[Fields]] = {}
-        self.line: list[str] = []
+        self.line: dict[str, None] = {}
 
     def take(self, record: Fields, line: int) -> None:
         """Take the next record."""
         if "$rewindTo" in record:
-            known = record["$rewindTo"] in self.line
+            known = text_of(record["$rewindTo"]) in self.line
             if not known:
                 self.source.tell(f"goes back to message {text_of(record['$rewindTo'])!r:.80}, which is not there", line)
-            self.line = self.line[: self.line.index(record["$rewindTo"])] if known else []
+            ids = list(self.line) if known else []
+            self.line = dict.fromkeys(ids[: ids.index(text_of(record["$rewindTo"]))] if known else ())
         elif isinstance(record.get("id"), str) and record["id"]:
             self._say(record, line)
         elif isinstance(record.get("$set"), dict):
@@ -180,7 +181,7 @@ class _Talk:
     def _set(self, fields: Fields, line: int) -> None:
         self.head |= rest(fields, "messages")
         if isinstance(fields.get("messages"), list):
-            self.line = []
+            self.line = {}
             for message in fields["messages"]:
                 if isinstance(message, dict):
                     self._say(message, line)
@@ -200,8 +201,7 @@ class _Talk:
         if former and "attachments" in former[0]:
             entries[0].setdefault("attachments", former[0]["attachments"])
         self.said[id] = entries
-        if id not in self.line:
-            self.line.append(id)
+        self.line.setdefault(id)
 
     def draft(self) -> Draft:
         """All of it as one draft."""
@@ -209,7 +209,7 @@ class _Talk:
         history = [one for entries in self.said.values() for one in entries]
         metadata: Fields = filled({}, source=filled(rest(head, *_HEAD), records=self.unknown))
         if self.line:
-            metadata["currentNode"] = self.line[-1]
+            metadata["currentNode"] = next(reversed(self.line))
         if head.get("kind") == "subagent" and len(path := self.source.name.split("/")) > 1:
             metadata["sourceConversationId"] = path[-2]
         id = head.get("sessionId") or next(iter(self.said), None)

@@ -12,7 +12,7 @@ from capsule.transfer.interface import Fields, json_of, text_of
 from capsule.transfer.turns import Pieces, merged, pieces_of, rounds
 
 _DETAILS = re.compile(
-    r'<details type="(?P<type>reasoning|tool_calls|code_interpreter)"(?P<attributes>[^>]*)>'
+    r'<details type="(?P<type>reasoning|tool_calls|code_interpreter)"(?P<attributes>[^<>]*)>'
     r"(?:\s*<summary>[^<]*</summary>)?(?P<body>.*?)(?:</details>|\Z)|\A\s*<think>(?P<think>.*?)(?:</think>|\Z)",
     re.DOTALL,
 )
