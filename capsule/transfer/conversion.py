@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import Any
 
 import orjson
@@ -28,6 +28,17 @@ from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id, is_id
 from capsule.timestamps import is_canonical
 from capsule.transfer.branches import ordered
+from capsule.transfer.digests import (
+    IMPORTED,
+    OF_METADATA,
+    RELATED,
+    SOURCE,
+    digest_of_message,
+    digests_of_head,
+    is_edited,
+    is_undated,
+    without_defaults,
+)
 from capsule.transfer.interface import Draft, Fields, Source, moment
 from capsule.transfer.values import MOST
 
@@ -37,53 +48,14 @@ Tell = Callable[[str], None]
 Keep = Callable[[bytes | Source], tuple[str, int]]
 #: The bytes of a stored attachment; None: it is not there.
 Load = Callable[[str], bytes | None]
-IMPORTED, SOURCE = "imported", "source"
-_BESIDE = frozenset({"id", "parent", "editedAt"})
 _TEXTS = frozenset({"role", "content", "model", "reasoning", "toolCallId"})
 _LISTS = frozenset({"toolCalls", "attachments"})
 #: The references of a message to others.
 _LINKS = ("replyTo", "thread")
-#: The conversations that a head names.
-_RELATED = ("sourceConversationId", "forkedFrom")
-#: What a source says of a conversation in its metadata.
-OF_METADATA = ("mode", "tags", "type", "archived", "pinned", "description", "isSummary", *_RELATED, SOURCE)
 
 
 class Empty(InvalidInput):
     """A draft without messages and without a title."""
-
-
-def digest_of(value: Any) -> str:
-    """A short digest of JSON. Raises TypeError for what is none."""
-    return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
-
-
-def digest_of_message(entry: Fields) -> str:
-    """The digest of what a message says, and not of its place."""
-    said = {name: value for name, value in entry.items() if name not in _BESIDE}
-    if "metadata" in said and (IMPORTED in said["metadata"] or not said["metadata"]):
-        said["metadata"] = {name: value for name, value in said["metadata"].items() if name != IMPORTED}
-        if not said["metadata"]:
-            del said["metadata"]
-    return digest_of(said)
-
-
-def digests_of_head(document: Document) -> dict[str, str]:
-    """The digest of each field that a source says of a conversation, besides its messages."""
-    said = {name: document["metadata"][name] for name in OF_METADATA if name in document["metadata"]}
-    said = _without_defaults(said, new.new_metadata())
-    if document.get("context", new.empty_context()) != new.empty_context():
-        said["context"] = document["context"]
-    return {name: digest_of(value) for name, value in {"title": document["title"], **said}.items()}
-
-
-def digest_of_document(document: Document) -> str:
-    """The digest of a conversation as an import brings it."""
-    said: list[Any] = [document["title"], document["metadata"], document["context"]]
-    if IMPORTED not in document["metadata"]:
-        return digest_of([*said, document["history"]])
-    marks = [[entry["id"], entry.get("parent"), entry["metadata"][IMPORTED]["digest"]] for entry in document["history"]]
-    return digest_of([*said, marks])
 
 
 def source_id(draft: Draft) -> str:
@@ -232,7 +204,7 @@ def _with_head(
     related: dict[str, str] = {}
     if not is_own:
         metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
-        related = {name: metadata[name] for name in _RELATED if isinstance(metadata.get(name), str)}
+        related = {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
         metadata |= {name: imported_conversation_id(format, other) for name, other in related.items()}
     else:
         metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
@@ -304,20 +276,6 @@ def _with_source_aside(fields: Fields) -> Fields:
     return fields | {"metadata": {**rest, IMPORTED: {**about, SOURCE: metadata[SOURCE]}}}
 
 
-def is_edited(entry: Fields) -> bool:
-    """Whether a message was changed or made here since the last import."""
-    about = entry.get("metadata", {}).get(IMPORTED)
-    if not isinstance(about, dict):
-        return True
-    return about.get("digest") != digest_of_message(entry) and not _is_undated(entry, about)
-
-
-def _is_undated(entry: Fields, about: Fields) -> bool:
-    """Whether the time of a message is none of its source's."""
-    rest = {name: value for name, value in entry.items() if name != "timestamp"}
-    return bool(about.get("digest") == digest_of_message(rest))
-
-
 def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
     """The draft of a capsule, as a format writes it: under the ids of its source, if that was of the same format.
 
@@ -334,7 +292,7 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
     current = document["metadata"].get("currentNode")
     if current is None and history:
         current = history[-1]["id"]
-    metadata = _without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
+    metadata = without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
     head = {name: value for name, value in document.items() if name not in ("history", "metadata", "version")}
     if head.get("context") == new.empty_context():
         del head["context"]
@@ -386,19 +344,11 @@ def _origin(entry: Fields) -> str | None:
 
 
 def _without_imported(fields: Fields) -> Fields:
-    if _is_undated(fields, _object(fields.get("metadata", {}).get(IMPORTED))):
+    if is_undated(fields, _object(fields.get("metadata", {}).get(IMPORTED))):
         fields = {name: value for name, value in fields.items() if name != "timestamp"}
     metadata = {name: value for name, value in fields.get("metadata", {}).items() if name != IMPORTED}
     rest = {name: value for name, value in fields.items() if name != "metadata"}
     return rest | {"metadata": metadata} if metadata else rest
-
-
-def _without_defaults(fields: Fields, defaults: Fields) -> Fields:
-    return {
-        name: value
-        for name, value in fields.items()
-        if (name != "lock" and defaults.get(name, value) != value) or name not in defaults
-    }
 
 
 def _loaded(attached: Fields, load: Load) -> Fields:

@@ -29,7 +29,8 @@ from capsule.format import codec
 from capsule.store.change import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
-from capsule.transfer.conversion import Empty, digest_of_document, document_of, source_id
+from capsule.transfer.conversion import Empty, document_of, source_id
+from capsule.transfer.digests import digest_of_document
 from capsule.transfer.interface import Draft, Format, Source, read_bytes
 from capsule.transfer.memory import Memory
 from capsule.transfer.reading import drafts_of, format_of
