@@ -102,7 +102,8 @@ def run(
                     process.kill()
         os.set_blocking(handed, False)
         with suppress(BlockingIOError):
-            return Ended(code, out, reason, os.read(handed, _PIECE).decode("utf-8", "replace"))
+            # It goes into the environment of the next command, which takes no NUL, and no text twice as long.
+            return Ended(code, out, reason, os.read(handed, _PIECE).decode("utf-8", "ignore").replace("\0", ""))
         return Ended(code, out, reason)
     finally:
         os.close(handed)
@@ -161,5 +162,6 @@ def _followed(
     code = -signal.SIGKILL if code is None else code
     said = error.decode("utf-8", "replace").strip()
     if code and not reason:
-        reason = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+        names = {number.value: number.name for number in signal.Signals}
+        reason = f"exit code {code}" if code > 0 else f"ended by {names.get(-code, f'signal {-code}')}"
     return code, out.decode("utf-8", "replace"), reason and f"{reason}: {said}" if said else reason

@@ -49,6 +49,7 @@ def test_a_command_that_reads_nothing_is_no_failure() -> None:
         ("printf 'a\\377b'", 0, "a\ufffdb", ""),
         ("echo no >&2; exit 3", 3, "", "exit code 3: no"),
         ("kill -9 $$", -9, "", "ended by SIGKILL"),
+        ("kill -40 $$", -40, "", "ended by signal 40"),
         ("exec >&- 2>&-; sleep 0.1; exit 4", 4, "", "exit code 4"),
         ("yes", 65, "", "it wrote more than 10000000 bytes"),
         ("echo said; sleep 100 & exit 0", 0, "said\n", ""),
@@ -94,3 +95,11 @@ def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(t
         assert all(gone(pid) for pid in pids)
     finally:
         child.close()
+
+
+@pytest.mark.parametrize("script", ["printf 'a\\0b'", "printf ab; head -c 60000 /dev/zero | tr '\\0' '\\377'"])
+def test_what_a_command_hands_on_fits_into_the_environment_of_the_next(script: str) -> None:
+    handed = ran("sh", "-c", f"({script}) > $HAND").handed
+    assert handed == "ab"
+    more: dict[str, Any] = {"folder": None, "limit_s": 60, "most": 10, "hand": "HAND", "heard": lambda: None}
+    assert run(["true"], "", {"NEXT": handed}, **more).code == 0
