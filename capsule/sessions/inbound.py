@@ -105,6 +105,8 @@ class Inbound:
         destinations: Whom the worker may write to, by names.
         route: Where goes what the worker says to nobody by name.
         series: The id of the last occurrence of each series.
+        replaced: The ids of occurrences that another one of their series followed.
+        idle: The ids of messages that nothing picks by themselves.
         paused: The series that pause; the empty one is the whole session.
         highest: The highest number of a message.
         others: Events without a meaning for the fold.
@@ -123,6 +125,8 @@ class Inbound:
     destinations: dict[str, dict[str, Any]] = field(default_factory=dict)
     route: Route | None = None
     series: dict[str, str] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    idle: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
     highest: int = 0
     others: list[Event] = field(default_factory=list)
@@ -162,7 +166,7 @@ class Inbound:
                 recurs = message.id in heads and "recurrence" in message.event and state != "cancelled"
                 is_noted = state != "failed" or message.id in self.ended
                 stays = recurs or not is_noted or message.id in said or message.id in telling
-            elif state == "pending" and (message.kind == "system" or not message.wakes):
+            elif state == "pending" and message.id in self.idle:
                 idle, state = idle + 1, "cancelled"
                 stays = idle <= KEPT
             (kept if stays else gone).append(message)
@@ -200,7 +204,10 @@ class Inbound:
             self.open[message.id] = None
             self.highest = max(self.highest, message.seq)
             if message.series:
+                self.replaced += filter(None, [self.series.get(message.series)])
                 self.series[message.series] = message.id
+            if message.kind == "system" or not message.wakes:
+                self.idle.add(message.id)
 
     def _change(self, id: str, **fields: Any) -> None:
         if id in self.messages:

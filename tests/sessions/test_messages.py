@@ -8,9 +8,12 @@ import pytest
 
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.events import Route, cancelled, failed, incoming, paused, resumed, retry, tool
+from capsule.sessions.inbound import KEPT
 from capsule.sessions.rules.messages import (
+    MOST_EVENTS,
     drop,
     fault,
+    is_bulky,
     later,
     next_due,
     next_seq,
@@ -356,3 +359,11 @@ def test_a_clock_that_goes_back_does_not_hold_up_a_retry_but_does_a_plan() -> No
     files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead))
     assert pick(files.inbound, files.outbound, START, first=True) == []
     assert [found.id for found in pick(files.inbound, files.outbound, later(START, -7200), first=True)] == ["m1"]
+
+
+def test_what_only_accumulates_makes_a_file_bulky_too() -> None:
+    files = Files()
+    files.arrive(*(chat(f"m{number}", trigger="accumulate") for number in range(MOST_EVENTS + 1)))
+    assert is_bulky(files.inbound, files.outbound)
+    files.compact()
+    assert not is_bulky(files.inbound, files.outbound) and len(files.in_events) <= KEPT + 1

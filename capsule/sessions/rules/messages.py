@@ -162,7 +162,7 @@ def holders(inbound: Inbound, outbound: Outbound) -> set[str]:
 
 def is_bulky(inbound: Inbound, outbound: Outbound) -> bool:
     """Whether so much of the files is done that a compaction is worth its cost."""
-    most = MOST_EVENTS + 4 * (len(inbound.open) + len(outbound.open))
+    most = MOST_EVENTS + 4 * (max(0, len(inbound.open) - len(inbound.idle)) + len(outbound.open))
     return max(len(inbound.seen), len(outbound.seen)) > most
 
 

@@ -89,8 +89,7 @@ def occurrences(inbound: Inbound, outbound: Outbound, now: str) -> list[Event]:
     An occurrence of a series that catches up `latest` makes room for a later one while nobody has tried it; one of a
     series that is to `skip` what was missed is passed over after `GRACE_S`. A series that can't be read any more ends.
     """
-    rows = [message for message in inbound.unfinished(outbound) if message.id != inbound.series.get(message.series)]
-    old = [message.id for message in rows if message.series]
+    old = [id for id in inbound.replaced if id in inbound.open and status(inbound, outbound, id) not in FINAL]
     events = [cancelled(messages=old)] if old else []
     for id in inbound.series.values():
         head = inbound.messages.get(id)
