@@ -208,8 +208,10 @@ def records_of(
         count = without_source(entry)[1].get(_MESSAGES, 1)
         last = groups[-1][-1] if groups else {}
         if count > 1:
-            group = [entry]
-            while len(group) < count and groups and groups[-1][-1]["id"] == group[0]["parent"] and len(groups[-1]) == 1:
+            group, own = [entry], (f"{entry['id']}:", "#")
+            while len(group) < count and groups and len(groups[-1]) == 1:
+                if groups[-1][0]["id"] != group[0]["parent"] or not group[0]["parent"].startswith(own):
+                    break
                 group[:0] = groups.pop()
             groups.append(group)
         elif (

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from capsule.transfer.registry import formats
-from tests.transfer.exchange import DATA, read, read_data, written
+from tests.transfer.exchange import DATA, Shelf, read, read_data, written
 
 FILES = DATA / "llama-webui"
 CALL = "<<<AGENTIC_TOOL_CALL_START>>>\n<<<TOOL_NAME:f>>>\n<<<TOOL_ARGS_START>>>{{}}<<<TOOL_ARGS_END>>>{}"
@@ -99,3 +99,23 @@ def test_damage_is_reported_by_line() -> None:
         "",
         "hm",
     }
+
+
+def test_a_message_of_a_turn_that_was_edited_or_removed_here_leaves_the_rest_as_it_is() -> None:
+    shelf = Shelf()
+    (document,), _ = read(FILES / "conversation_marks.json", shelf)
+    *_, result, answer = document["history"]
+    answer["content"] = "Take a hat."
+    (again,), problems = read_data(written([document], formats()["llama-webui"], shelf)[0], shelf)
+    assert [entry["content"] for entry in again["history"][2:]] == ["Let me look.", "12 °C, rain", "Take a hat."]
+
+    document["history"].remove(result)
+    (again,), problems = read_data(written([document], formats()["llama-webui"], shelf)[0], shelf)
+
+    assert [entry["content"] for entry in again["history"]] == [
+        "Be brief.",
+        "What shall I wear?",
+        "Let me look.",
+        "Take a hat.",
+    ]
+    assert not problems.found
