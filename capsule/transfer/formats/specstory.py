@@ -295,9 +295,9 @@ def _session(
     messages, at = list[Fields](), dict[int, int]()
     for begin, stop in zip(begins, [*begins[1:], end], strict=True):
         last = next((n for n in range(stop - 1, begin, -1) if lines[n].strip()), begin)
-        for line, record in _shown(lines, shown, begin, last if lines[last].strip() == "---" else stop, source):
+        for line, message in _shown(lines, shown, begin, last if lines[last].strip() == "---" else stop, source):
             at[len(messages)] = line
-            messages.append(record)
+            messages.append(message)
     time = (said[3] if said else None) or title
     record: Fields = {"exchanges": [{"messages": messages}], "createdAt": moment(time)}
     record |= filled({}, slug=title if moment(title) is None else "", version=mark[1] if mark else None)
