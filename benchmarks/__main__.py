@@ -19,8 +19,8 @@ from benchmarks.report import Bench, Report
 #: The measurements by name, in the order of the report: each is a module with a `run`.
 WORKS = (
     "append", "contention", "amplification", "reading", "heads", "startup", "memory",
-    "indexing", "search", "filters", "watch", "messaging", "channels", "mcp", "context", "trees", "merging", "git",
-    "transfer",
+    "indexing", "search", "filters", "watch", "messaging", "channels", "sessions",
+    "mcp", "context", "trees", "merging", "git", "transfer",
 )  # fmt: skip
 _HERE = Path(__file__).parent
 

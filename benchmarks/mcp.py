@@ -260,7 +260,8 @@ def _call(bench: Bench, report: Report, root: Path) -> None:
     report.data["call"] = {name: one.as_json() for name, one in samples.items()}
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """The seconds of a processor that a process has had."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -293,11 +294,11 @@ def _idle(bench: Bench, report: Report) -> None:
                 pipes.ask("tools/list", {})
             opened["capsule mcp"].ask("resources/subscribe", {"uri": f"capsule://conversations/{id}"})
             time.sleep(4)  # What is still to be begun has begun.
-            before = {name: _cpu_s(one.process.pid) for name, one in opened.items()}
+            before = {name: cpu_s(one.process.pid) for name, one in opened.items()}
             time.sleep(seconds)
             for name, one in opened.items():
                 pid = one.process.pid
-                found[name] = {"cpu": (_cpu_s(pid) - before[name]) / seconds * 100} | _memory(pid)
+                found[name] = {"cpu": (cpu_s(pid) - before[name]) / seconds * 100} | _memory(pid)
         finally:
             for one in opened.values():
                 one.close()
