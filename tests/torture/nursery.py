@@ -20,8 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from typing import Any
 
 from capsule import Store, timestamps
@@ -33,28 +32,11 @@ from capsule.sessions.rules import deliveries, messages
 from capsule.sessions.session import Session
 from capsule.sessions.toolkit import Toolkit
 
-#: Hosts at a time: all but one of them stand by.
+#: Hosts at a time: the oldest runs, the others stand by.
 _HOSTS = 2
 #: The offsets of the clock, in seconds: a time that is later than all times before makes schedules run.
 JUMPS_S = (-1800.0, 5400.0)
 _ASKING = "asking"
-
-
-@dataclass
-class Orders:
-    """What is to be done to the hosts and workers of a store.
-
-    Attributes:
-        root: The store.
-        seed: The seed of all random choices.
-        kills: How many processes to kill.
-        longest_life_s: The longest time before a kill, in seconds; it is random.
-    """
-
-    root: str
-    seed: int
-    kills: int
-    longest_life_s: float
 
 
 class Clock:
@@ -87,6 +69,7 @@ class Clock:
         Session.beat = beat_by_this_clock
         messages.FIRST_RETRY_S = deliveries.FIRST_WAIT_S = 0.25
         messages.MOST_EVENTS = 60
+        hosts._STANDBY_S = 0.05
         hosts.LOOK_S = hosts._ELSEWHERE_S = workers._LOOK_S = 1.0
 
 
@@ -156,13 +139,13 @@ def _fork(act: Callable[[], None]) -> int:
 
 
 class Nursery:
-    """The parent of all hosts and workers."""
+    """The parent of all hosts and workers of a store. Args: its directory, and the seed of all random choices."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
-        self._chance = random.Random(orders.seed)
+    def __init__(self, root: str, seed: int) -> None:
+        self._root = root
+        self._chance = random.Random(seed)
         self._clock = Clock()
-        self._clock.rule(orders.root)
+        self._clock.rule(root)
         self._hosts: list[int] = []
         self._workers: list[int] = []
         self._asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -172,7 +155,7 @@ class Nursery:
 
     def _serve(self, until: float) -> None:
         """Keep hosts alive and fork the workers that they ask for, until a time of the monotonic clock."""
-        root = self._orders.root
+        root = self._root
         while (left_s := until - time.monotonic()) > 0:
             while len(self._hosts) < _HOSTS:
                 self._hosts.append(_fork(lambda: _host(root)))
@@ -191,7 +174,7 @@ class Nursery:
         with asking, suppress(OSError):
             if not (words := asking.recv(1000).decode().split()):
                 return  # The host that asked is dead.
-            seed, root = random.Random(self._chance.getrandbits(32)), self._orders.root
+            seed, root = random.Random(self._chance.getrandbits(32)), self._root
             pid = _fork(lambda: _worker(root, *words, seed))
             self._workers.append(pid)
             fd = os.pidfd_open(pid)
@@ -200,17 +183,20 @@ class Nursery:
             finally:
                 os.close(fd)
 
-    def _kill(self, living: list[int]) -> None:
-        pid = living.pop(self._chance.randrange(len(living)))
+    def _kill(self, living: list[int], place: int = 0) -> None:
+        pid = living.pop(place)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
-    def torture(self, said: Callable[[int], None]) -> None:
-        """Kill processes; `said` is called after each."""
-        for number in range(self._orders.kills):
-            self._serve(time.monotonic() + self._chance.uniform(0, self._orders.longest_life_s))
-            kind = "workers" if self._workers and self._chance.random() < 0.7 else "hosts"
-            self._kill(self._workers if kind == "workers" else self._hosts)
+    def torture(self, kills: int, longest_life_s: float, said: Callable[[int], None]) -> None:
+        """Kill so many processes, each after a random time, at most so many seconds; `said` is called after each."""
+        for number in range(kills):
+            self._serve(time.monotonic() + self._chance.uniform(0, longest_life_s))
+            kind = "workers" if self._workers and self._chance.random() < 0.6 else "hosts"
+            if kind == "hosts":
+                self._kill(self._hosts)
+            else:
+                self._kill(self._workers, self._chance.randrange(len(self._workers)))
             self.killed[kind] += 1
             if self._chance.random() < 0.1:
                 self._clock.jump(self._chance.uniform(*JUMPS_S))
@@ -226,19 +212,21 @@ class Nursery:
             os.kill(pid, signal.SIGTERM)
         for pid in self._hosts + self._workers:
             os.waitpid(pid, 0)
+        self._hosts, self._workers = [], []
+
+    def close(self) -> None:
+        """Kill what still lives."""
+        self._asked.close()
+        for living in (self._hosts, self._workers):
+            while living:
+                self._kill(living)
 
 
-def run(orders: Orders, say: Callable[[Any], None], stdin: int) -> None:
+def run(root: str, seed: int, kills: int, longest_life_s: float, say: Callable[[Any], None], stdin: int) -> None:
     """Torture a store: says each kill, waits for a line, ends all, and says how many it killed."""
-    nursery = Nursery(orders)
     began = time.monotonic()
-    try:
-        nursery.torture(say)
+    with closing(Nursery(root, seed)) as nursery:
+        nursery.torture(kills, longest_life_s, say)
         killing_s = time.monotonic() - began
         nursery.calm(lambda: bool(select.select([stdin], [], [], 0)[0]))
-    finally:
-        for pid in nursery._hosts + nursery._workers:
-            with suppress(ProcessLookupError, ChildProcessError):
-                if not os.waitpid(pid, os.WNOHANG)[0]:
-                    os.kill(pid, signal.SIGKILL)
     say(nursery.killed | {"killing_s": round(killing_s), "all_s": round(time.monotonic() - began)})

@@ -12,7 +12,6 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from capsule.sessions.rules.messages import FINAL, status
 from capsule.sessions.session import Session
 from tests.processes import Child
 from tests.sessions.hosting import group
-from tests.torture.nursery import JUMPS_S, Orders
+from tests.torture.nursery import JUMPS_S
 from tests.torture.writers import LONG, PATIENCE_S, assert_only_leftovers
 
 pytestmark = [
@@ -35,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="processes are known by their numbers alone here"),
 ]
 
-KILLS, MESSAGES, PEOPLE, LIFE_S = (1000, 10_000, 10, 0.5) if LONG else (30, 200, 2, 0.3)
+KILLS, MESSAGES, PEOPLE, LIFE_S = (1000, 10_000, 10, 0.5) if LONG else (40, 600, 4, 0.25)
 AGENTS = ("amber", "birch")
 SERIES = ("all", "latest", "skip")
 
@@ -130,12 +129,8 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         for agent in AGENTS:
             group(store, agent)
         series = {agent: schedule(store, agent) for agent in AGENTS}
-        orders = json.dumps(asdict(Orders(str(root), rng.getrandbits(32), KILLS, LIFE_S)))
-        body = """
-            from tests.torture.nursery import Orders, run
-            os.chdir(os.path.dirname(sys.argv[1])); run(Orders(**json.loads(sys.argv[2])), say, 0)
-        """
-        nursery = child(body, str(root), orders)
+        body = "import tests.torture.nursery as n; os.chdir(sys.argv[1]); n.run(*json.loads(sys.argv[2]), say, 0)"
+        nursery = child(body, str(tmp_path), json.dumps([str(root), rng.getrandbits(32), KILLS, LIFE_S]))
         sent = defaultdict[tuple[str, str], list[str]](list)
         for number in range(MESSAGES):
             if number % (MESSAGES // KILLS) == 0 and number // (MESSAGES // KILLS) < KILLS:
