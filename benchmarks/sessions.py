@@ -29,7 +29,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store, timestamps
 from capsule.ids import new_message_id
 from capsule.sessions import events
-from capsule.sessions.rules import deliveries, messages
+from capsule.sessions.rules import deliveries, messages, schedules
 from capsule.sessions.session import Session
 
 __all__ = ["run"]
@@ -201,8 +201,9 @@ class _Ours:
         for message in due:
             id = deliver(message.event["content"])
             self._host.tell(partial(deliveries.after_attempt, message=message, now=now, platform_id=id))
-        outbound = self._host.outbound()
-        if messages.is_bulky(self._host.inbound(), outbound):
+        outbound, inbound = self._host.outbound(), self._host.inbound()
+        schedules.occurrences(inbound, outbound, now)  # As at each of its looks.
+        if messages.is_bulky(inbound, outbound):
             self._host.compact(now)
         return len(due)
 
@@ -236,7 +237,7 @@ def _throughput(bench: Bench, report: Report) -> None:
                     Contestant("capsule", partial(_through, ours, given)),
                     Contestant("the pair of SQLite databases", partial(_through, pair, given)),
                 ]
-                samples = interleave(contestants, bench.rounds(300, 20))
+                samples = interleave(contestants, bench.rounds(60 if before else 300, 20))
                 us, peer = samples.values()
                 label = f"{before:,} messages before, {batch} at a time"
                 rows += sample_rows(label, samples.values(), us)
