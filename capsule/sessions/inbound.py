@@ -101,6 +101,7 @@ class Inbound:
         settled: Up to which number a compaction found all messages out delivered or given up.
         delivered: The ids on their platforms of messages out.
         undeliverable: Why messages out could not be delivered.
+        again: The messages out that a person wants delivered after all.
         attempts: How far the deliveries came.
         destinations: Whom the worker may write to, by names.
         route: Where goes what the worker says to nobody by name.
@@ -121,6 +122,7 @@ class Inbound:
     settled: int = 0
     delivered: dict[str, str] = field(default_factory=dict)
     undeliverable: dict[str, str] = field(default_factory=dict)
+    again: dict[str, None] = field(default_factory=dict)
     attempts: dict[str, Attempts] = field(default_factory=dict)
     destinations: dict[str, dict[str, Any]] = field(default_factory=dict)
     route: Route | None = None
@@ -185,6 +187,7 @@ class Inbound:
             "settled": max(settled, self.settled),
             "delivered": windowed(self.delivered, ahead),
             "undeliverable": windowed(self.undeliverable, ahead),
+            "again": list(self.again),
             "attempts": {
                 id: [tried.count, tried.next_at, tried.round]
                 for id, tried in self.attempts.items()
@@ -216,6 +219,10 @@ class Inbound:
     def _take_retry(self, event: Event) -> None:
         for id, to in event["messages"].items():
             if id not in self.messages:
+                if event.get("again"):
+                    self.undeliverable.pop(id, None)
+                    self.attempts.pop(id, None)
+                    self.again[id] = None
                 continue
             tries = max(self.messages[id].tries, to["tries"])
             self._change(id, tries=tries, processAfter=to["processAfter"], waits=True)
@@ -267,6 +274,7 @@ class Inbound:
         else:
             settled[id] = str(event.get(word, ""))
             self.attempts.pop(id, None)
+            self.again.pop(id, None)
         self.notices.pop(id, None)
 
     def _take_delivered(self, event: Event) -> None:
@@ -287,6 +295,7 @@ class Inbound:
         for name in ("left", "ended", "delivered", "undeliverable", "destinations"):
             getattr(self, name).update(event[name])
         self.attempts.update({id: Attempts(*tried) for id, tried in event["attempts"].items()})
+        self.again.update(dict.fromkeys(event.get("again", ())))
         self.route = Route.of(event.get("route"))
         self.paused.update(event["paused"])
 

@@ -111,9 +111,10 @@ class Outbound:
 
     def undelivered(self, inbound: Inbound) -> Iterator[OutMessage]:
         """The messages that are neither delivered nor given up, oldest first. Forgets the others."""
-        for id in list(self.open):
+        for id in [*self.open, *(inbound.again.keys() - self.open.keys() & self.messages.keys())]:
             message = self.messages[id]
-            is_settled = id in inbound.delivered or id in inbound.undeliverable or 0 < message.seq <= inbound.settled
+            is_settled = id in inbound.delivered or id in inbound.undeliverable
+            is_settled |= 0 < message.seq <= inbound.settled and id not in inbound.again
             if is_settled or inbound.ended.get(id) == "cancelled":
                 self.open.pop(id, None)
             else:

@@ -159,18 +159,21 @@ class Sessions:
         return row.id
 
     def retry(self, message: str) -> Sequence[str]:
-        """Try a message again now that failed, or that waits for its next try. Returns the ids of its sessions.
+        """Try a message again now that failed, or that waits for its next try; or an answer that was not delivered.
 
         Args:
             message: Its id.
 
-        Raises NotFound. InvalidInput: it is answered, cancelled, or being answered. Cost: as `why`.
+        Returns:
+            The ids of its sessions.
+
+        Raises NotFound. InvalidInput: it is answered, cancelled, delivered, or being answered. Cost: as `why`.
         """
         now = timestamps.now()
         return self._each(message, lambda inbound, outbound: messages.retried(inbound, outbound, [message], now))
 
     def cancel(self, id: str) -> Sequence[str]:
-        """Cancel a message that is not answered, or close a session, with all that waits in it.
+        """Cancel a message that is not answered, or not delivered, or close a session, with all that waits in it.
 
         Args:
             id: The message, or the session.
@@ -182,7 +185,11 @@ class Sessions:
         """
 
         def one(inbound: Inbound, outbound: Outbound) -> Events:
-            if (state := messages.status(inbound, outbound, id)) in messages.FINAL:
+            if id in outbound.messages:
+                state = "" if messages.is_undelivered(inbound, outbound, id) else "delivered or cancelled"
+            else:
+                state = messages.status(inbound, outbound, id)
+            if state in {*messages.FINAL, "delivered or cancelled"}:
                 raise InvalidInput(f"message {id} in session {inbound.session} is {state}", id=id)
             return [events.cancelled(messages=[id])]
 
@@ -202,7 +209,7 @@ class Sessions:
         for row in self.list():
             opened = Session(self._engine, row.id)
             try:
-                if message in opened.inbound().messages:
+                if message in opened.outbound().messages or message in opened.inbound().messages:
                     opened.tell(rule)
                     done.append(row.id)
             except (InvalidInput, NotFound) as error:

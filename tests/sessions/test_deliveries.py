@@ -10,7 +10,7 @@ from capsule.errors import InvalidInput, Refused
 from capsule.sessions.events import Route, cancelled, destinations, outgoing, reply_id, routing
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, route_of, send
-from capsule.sessions.rules.messages import later, release
+from capsule.sessions.rules.messages import later, release, retried
 from tests.sessions.files import ROUTE, START, Files, chat
 
 OPS = Route("webhook", "ops", "t1")
@@ -123,7 +123,27 @@ def test_three_attempts_and_then_the_worker_is_told(is_compacted: bool) -> None:
     deliver(files, error="no network")
     assert next_delivery(files.inbound, files.outbound, files.now) is None
     assert files.inbound.undeliverable == {"o1": "no network"}
-    assert files.claim() == ["m1", reply_id("s1", "o1", "undeliverable")]
+    assert files.claim() == ["m1", reply_id("s1", "o1", "undeliverable: no network")]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_person_has_it_delivered_after_all(is_compacted: bool) -> None:
+    files = files_with(outgoing(id="o1"), outgoing(id="o2"))
+    deliver(files, error="no network", is_final=True)
+    files.tell(*retried(files.inbound, files.outbound, ["o1"], files.now))
+    if is_compacted:
+        files.compact()
+    assert due(files) == ["o1", "o2"]
+    deliver(files, error="still none", is_final=True)
+    assert due(files) == ["o2"]
+    files.tell(*retried(files.inbound, files.outbound, ["o1"], files.now))
+    deliver(files, platform_id="p1")
+    assert (due(files), files.inbound.delivered["o1"]) == (["o2"], "p1")
+    with pytest.raises(InvalidInput):
+        retried(files.inbound, files.outbound, ["o1"], files.now)
+    deliver(files, error="no network")
+    files.tell(*retried(files.inbound, files.outbound, ["o2"], files.now))
+    assert due(files) == ["o2"], "what waits for its next attempt is due now"
 
 
 def test_what_can_never_arrive_is_tried_once() -> None:

@@ -139,7 +139,7 @@ def after_attempt(
     if message.id in inbound.notices:  # The host's own, of which the worker knows nothing.
         return [gave_up]
     text = f"Your message {delivery_id(inbound, message)} was not delivered: {error}"
-    id = reply_id(inbound.session, delivery_id(inbound, message), "undeliverable")
+    id = reply_id(inbound.session, delivery_id(inbound, message), f"undeliverable: {error}")
     notice = incoming(id=id, content=text, trigger="accumulate", route=_back(inbound, message))
     return [*receive(inbound, outbound, [notice]), gave_up]
 

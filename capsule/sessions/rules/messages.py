@@ -199,15 +199,27 @@ def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool]) -> b
 def retried(inbound: Inbound, outbound: Outbound, ids: Iterable[str], now: str) -> list[Event]:
     """Try messages again at a person's word: what failed is pending again, and what waits for its time is due now.
 
-    Raises InvalidInput: one is answered, cancelled, or being answered. NotFound: there is none.
+    A message out is delivered again if it could not be delivered, or waits for that.
+
+    Raises InvalidInput: one is answered, cancelled, delivered, or being answered. NotFound: there is none.
     """
     due = {}
     for id in ids:
+        if id in outbound.messages:
+            if id not in inbound.undeliverable and not is_undelivered(inbound, outbound, id):
+                raise InvalidInput(f"message {id} of session {inbound.session} is delivered or cancelled", id=id)
+            due[id] = 0, now
+            continue
         state = status(inbound, outbound, id)
         if id not in inbound.messages or state in ("completed", "cancelled", "processing"):
             raise InvalidInput(f"message {id} in session {inbound.session} is {state}, and can't be tried again", id=id)
         due[id] = inbound.messages[id].tries + (state in ("failed", "released")), now
     return [retry(messages=due, reason="by hand", again=True)] if due else []
+
+
+def is_undelivered(inbound: Inbound, outbound: Outbound, id: str) -> bool:
+    """Whether a message out waits to be delivered."""
+    return any(message.id == id for message in outbound.undelivered(inbound))
 
 
 def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: float = 0) -> str:
