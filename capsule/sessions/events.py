@@ -204,9 +204,10 @@ def routing(*, route: Route) -> Event:
 
 
 def routed(*, message: str, agent: str, outcome: Outcome, reason: str, wiring: str | None = None) -> Event:
-    """Why a message came to a session or not, for people who ask; it changes nothing."""
+    """Why a message came to an agent's session or not, for people who ask; it changes nothing."""
     _known("outcome", outcome, Outcome)
-    return _event("routed", message=message, agent=agent, outcome=outcome, reason=reason, wiring=wiring)
+    id = reply_id(agent, message, "routed")
+    return _event("routed", id=id, message=message, agent=agent, outcome=outcome, reason=reason, wiring=wiring)
 
 
 def ack(

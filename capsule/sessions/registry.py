@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 KIND_OF_COMMANDS = "commands"
 REGISTRY = Kind("sessions", "registry", "registry", check_id)
 _ID = "registry"
+#: The session whose file says why messages came to none; it has no row, and no worker.
+UNSERVED = "unserved"
 #: The pattern of a wiring that fits every message, an empty one too.
 EVERY = "."
 #: Words for which a wiring has others today.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.head import camel
 from capsule.sessions import events
-from capsule.sessions.registry import AgentGroup, Registry, SessionRow, State, Wiring
+from capsule.sessions.registry import UNSERVED, AgentGroup, Registry, SessionRow, State, Wiring
 from capsule.sessions.rules import destinations, messages, schedules
 from capsule.sessions.session import Edit, Session
 from capsule.sessions.why import Files, Step, way
@@ -66,9 +66,14 @@ class Sessions:
         Args:
             agent: Only those of this agent.
 
-        Raises InvalidDocument. Cost: reading the registry if it changed.
+        Raises InvalidDocument. Cost: reading the registry if it changed, and a look at each process.
         """
-        rows = [row for row in self.registry.read().sessions.values() if agent in (None, row.agent)]
+        at_work = {about.get("session") for about in self._engine.instances().values()}
+        rows = [
+            replace(row, worker="running" if row.id in at_work else "stopped")
+            for row in self.registry.read().sessions.values()
+            if agent in (None, row.agent)
+        ]
         return sorted(rows, key=lambda row: row.last_active, reverse=True)
 
     def get(self, session: str) -> dict[str, Any]:
@@ -90,7 +95,7 @@ class Sessions:
         outbound, inbound = opened.outbound(), opened.inbound()
         scheduled = schedules.live(inbound, outbound).items()
         return {camel(name): value for name, value in asdict(row).items()} | {
-            "messages": Counter(messages.status(inbound, outbound, id) for id in inbound.messages),
+            "messages": dict(Counter(messages.status(inbound, outbound, id) for id in inbound.messages)),
             "undelivered": len(list(outbound.undelivered(inbound))),
             "nextAt": messages.next_due(inbound, outbound, now) or "",
             "paused": sorted(inbound.paused),
@@ -105,10 +110,10 @@ class Sessions:
         Args:
             message: Its id; that of an answer stands for the message that it answers.
 
-        Raises NotFound: no session knows it, so it came before there was one, or woke nobody; the log of the host says
-            more. InvalidDocument. Cost: reading the files of all sessions.
+        Raises NotFound: no session knows it. InvalidDocument. Cost: reading the files of all sessions.
         """
-        steps = way(message, filter(None, (self._files(row, message) for row in self.list())))
+        rows = [*self.list(), SessionRow(UNSERVED, "")]
+        steps = way(message, filter(None, (self._files(row, message) for row in rows)))
         if not steps:
             raise NotFound(f"no session knows of {message[:80]!r}: it is long gone, or was for none", id=message)
         return steps
@@ -121,6 +126,15 @@ class Sessions:
                 outbound, inbound = (self._engine.document(kind, row.id)["history"] for kind in kinds)
                 return Files(row.id, row.agent, inbound, outbound)
         return None
+
+    def compact(self) -> None:
+        """Remove what is done from the files of all sessions, with its texts. A damaged file is left as it is.
+
+        Raises StoreBusy, Refused, StorageFailed. Cost: rewriting both files of each session.
+        """
+        for id in self._engine.ids(INBOUND):
+            with suppress(InvalidDocument, NotFound):
+                Session(self._engine, id).compact(timestamps.now())
 
     # -- A person's word -------------------------------------------------------------------------------------------
 

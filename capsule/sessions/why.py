@@ -92,7 +92,7 @@ def _steps(message: str, files: Files) -> Iterator[Step]:
         kind, text = _told(event, message, answers)
         if kind:
             at, told = str(event.get("timestamp") or ""), ", ".join(filter(None, text))
-            yield Step(at, files.session, files.agent, kind, told)
+            yield Step(at, files.session, files.agent or str(event.get("agent", "")), kind, told)
 
 
 def _told(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str, ...]]:
@@ -114,8 +114,10 @@ def _told(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str
     if name == "retry" and message in event.get("messages", {}):
         of = event["messages"][message]
         return "retry", (f"try {of.get('tries', 0) + 1} not before {of.get('processAfter')}", reason)
+    if name in ("retry", "failed", "cancelled") and (of := answers & set(event.get("messages", ()))):
+        return str(name), (f"answer {', '.join(of)}", reason)
     if name in ("failed", "cancelled") and message in event.get("messages", ()):
-        return str(name), ("by the host", reason)
+        return str(name), (reason,)
     if name in ("attempt", "delivered", "undeliverable") and about in answers:
         number, then = _part(event, "attempts", "attempt {}"), _part(event, "nextAt", "next at {}")
         return str(name), (f"answer {about}", number, _part(event, "platformId", "as {}"), reason, then)

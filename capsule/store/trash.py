@@ -137,8 +137,8 @@ class Trash:
         """Erase the contents of the trash and the quarantine, and every other trace of them.
 
         Afterwards no file in `.capsule/` has a text that was removed from a conversation, except texts that came to the
-        trash or the quarantine since. Conversations stay as they are. If a document does not parse, the store keeps
-        its records of that document, because a repair may need them.
+        trash or the quarantine since, and no file of a session has a message that is done. Conversations stay as they
+        are. If a document does not parse, the store keeps its records of that document, because a repair may need them.
 
         Args:
             older_than_s: Only entries older than this many seconds; 0: everything.
@@ -151,6 +151,8 @@ class Trash:
 
         Cost: reading every conversation that was written here. The next use of the index rebuilds it.
         """
+        if self._store.agent is None:
+            self._store.sessions.compact()
         return self._store.engine.purge(older_than_s)
 
     def list(self) -> list[Trashed]:

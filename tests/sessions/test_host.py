@@ -89,7 +89,7 @@ def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored
     history = store.engine.document("conversations", made.id)["history"]
     answers = [(entry["content"], entry["thread"]) for entry in history if entry["from"] == "bot"]
     assert answers == [("you said: @bot one, two", first.message), ("you said: three", first.message)]
-    ignored = [(line["message"], line["reason"]) for line in lines if line["step"] == "ignored"]
+    ignored = [(line["message"], line["reason"]) for line in lines if line.get("outcome") == "ignored"]
     assert ignored == [(other.message, "it does not mention the agent")]
 
 

@@ -18,8 +18,9 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.sessions import events
 from capsule.sessions.events import Event, Route
 from capsule.sessions.host.opened import Log, Opened, folds
+from capsule.sessions.registry import UNSERVED
 from capsule.sessions.rules import questions, wirings
-from capsule.sessions.rules.messages import receive
+from capsule.sessions.rules.messages import is_bulky, receive
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.interface import Arrived
@@ -96,11 +97,10 @@ class Router:
         is_heard = any(decision.outcome != "ignored" for _, decision in items)
         if row is None and is_heard:
             row = self._opened.registry.ensure_session(serves, now)
-        if row is not None:
-            with self._opened.session(row.id) as session:
-                self._opened.tell(session, partial(self._told_by, items))
-        for arrived, decision in items if row is None else ():
-            self._log("ignored", message=arrived.id, agent=decision.agent, reason=decision.reason)
+        with self._opened.session(row.id if row is not None else UNSERVED) as session:
+            self._opened.tell(session, partial(self._told_by, items))
+            if row is None and is_bulky(*folds(session)):
+                session.compact(now)
         return [row.id] if row is not None and is_heard else []
 
     def _told_by(self, items: _Items, inbound: Inbound, outbound: Outbound) -> list[Event]:
@@ -130,15 +130,15 @@ class Router:
                     continue
                 messages.append(message)
                 route = came_by if decision.outcome == "wake" else route
-            said.append(
-                events.routed(
-                    message=arrived.id,
-                    agent=decision.agent,
-                    outcome=decision.outcome,
-                    reason=decision.reason,
-                    wiring=decision.wiring or None,
-                )
+            how = events.routed(
+                message=arrived.id,
+                agent=decision.agent,
+                outcome=decision.outcome,
+                reason=decision.reason,
+                wiring=decision.wiring or None,
             )
+            if how["id"] not in inbound.seen:
+                said.append(how)
         if route is not None and route != inbound.route:
             said.append(events.routing(route=route))
         return [*receive(inbound, outbound, messages), *said]

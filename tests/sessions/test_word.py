@@ -1,0 +1,91 @@
+"""A person's word on sessions: look, retry, cancel, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.errors import InvalidInput, NotFound
+from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
+from capsule.sessions.registry import Wiring
+from tests.sessions.hosting import group, hosting, said, until
+
+
+class Radio(Adapter):
+    """A channel that can be out of order."""
+
+    name = "radio"
+
+    def __init__(self) -> None:
+        self.works = False
+        self.heard: list[str] = []
+        self.receiver: Receiver | None = None
+
+    def start(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def stop(self) -> None: ...
+
+    def deliver(self, out: Outgoing) -> str:
+        if not self.works:
+            raise InvalidInput("out of order")
+        self.heard.append(out.text)
+        return out.id
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory() as store:
+        store.agents.register("anna")
+        group(store, "bot")
+        yield store
+
+
+def test_why_knows_a_message_that_woke_nobody_and_never_had_a_session(store: Store) -> None:
+    made = store.groups.create("talk", with_=["bot"], agent="anna")
+    with hosting(store) as (_, lines):
+        sent = store.messages.send("hello", agent="anna", conversation=made.id)
+        until(lambda: any(line["step"] == "routed" for line in lines))
+    (step,) = store.sessions.why(sent.message)
+    assert (step.kind, step.agent) == ("ignored", "bot")
+    assert "does not mention" in step.text
+    assert store.sessions.list() == []
+    with pytest.raises(NotFound):
+        store.sessions.why("nothing")
+
+
+def test_an_answer_that_could_not_be_delivered_is_delivered_at_a_persons_word(store: Store) -> None:
+    radio = Radio()
+    registry = store.sessions.registry
+    registry.edit(lambda state: state.put(Wiring("radio", "r", "bot", "pattern", ".")))
+    with hosting(store, adapters=[radio]) as (_, lines):
+        until(lambda: radio.receiver).receive([Arrived("m1", "radio", "r", "eve", "hi")])
+        lost = until(lambda: next((line for line in lines if line["step"] == "undeliverable"), None))
+        radio.works = True
+        assert store.sessions.retry(lost["message"]) == [lost["session"]]
+        until(lambda: radio.heard)
+        until(lambda: any(step.kind == "delivered" for step in store.sessions.why("m1")))
+    assert radio.heard == ["you said: hi"]
+    kinds = [step.kind for step in store.sessions.why(lost["message"])]
+    assert kinds == ["routed", "received", "claimed", "said", "completed", "undeliverable", "retry", "delivered"]
+    for refused in (lost["message"], "m1"):
+        with pytest.raises(InvalidInput):
+            store.sessions.cancel(refused)
+
+
+def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_path: Path) -> None:
+    Store.init(tmp_path / "store")
+    with Store.open(tmp_path / "store") as store:
+        store.agents.register("anna")
+        group(store, "bot")
+        with hosting(store) as (_, lines):
+            sent = store.messages.send("a secret word", agent="anna", to="bot")
+            until(lambda: said(store, sent.conversation, "bot"))
+            until(lambda: any(line["step"] == "delivered" for line in lines))
+        store.delete(sent.conversation)
+        store.trash.purge()
+        files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+        assert [path for path in files if b"a secret word" in path.read_bytes()] == []
