@@ -87,7 +87,7 @@ def _write_head(head: Fields) -> Fields:
 def _read(record: Fields) -> list[Fields]:
     content, role, form = record.get("content"), record.get("role"), ""
     entries = [{"role": role if role in _ROLES else "assistant", "content": text_in(content)}]
-    if record.get("output"):
+    if isinstance(record.get("output"), list) and record["output"]:
         entries = turns.said(done(record["output"]))
         form = "text" if content == plain(entries) else "output"
     elif turns.is_pieces(content):
@@ -178,7 +178,7 @@ def _opened(record: Fields) -> Fields:
 
 
 def _closed(record: Fields) -> Fields:
-    output = list(record.get("output", ()))
+    output = list(found) if isinstance(found := record.get("output"), list) else []
     for place, item in record.get("$others", {}).items():
         output.insert(int(place), item)
     return rest(record, "$others") | turns.with_text(record) | ({"output": output} if output else {})

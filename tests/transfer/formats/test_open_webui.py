@@ -78,6 +78,8 @@ def test_items_of_an_output_are_the_truth_and_those_that_say_nothing_to_us_come_
     assert message["output"] == output
     assert [entry["content"] for entry in documents[0]["history"]] == ["The answer"]
     assert json.dumps(documents[0]["history"]).count("The answer") == 1
+    documents, _ = read_data(chat(content="No list", output=True))
+    assert read_data(written(documents, formats()["open-webui"])[0])[0] == documents
 
 
 def test_a_turn_from_elsewhere_is_one_message_that_shows_its_calls() -> None:
