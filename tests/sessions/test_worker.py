@@ -214,3 +214,21 @@ def test_a_command_of_the_registry_runs_only_if_it_was_approved_here(store: Stor
         worker_of(store, "bot", (), {}, log=print)
     registry.approve(group)
     worker_of(store, "bot", (), {}, log=print)
+
+
+def test_a_session_that_never_rests_leaves_the_others_their_turn(store: Store, session: Session) -> None:
+    other = Session.create(store.engine, "s2", "bot")
+    rows = (SessionRow(id, "bot", "conversations", id) for id in ("s1", "s2"))
+    Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), *rows))
+    told(session, *(f"m{number}" for number in range(30)))
+    told(other, "late")
+    prompts = worked(store, lambda prompt: "done", session=None)
+    assert [prompt.session for prompt in prompts] == ["s1", "s2", "s1", "s1"]
+
+
+def test_the_worker_of_a_session_that_never_rests_gives_its_place_back(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capsule.sessions.worker._TURN_S", 0)
+    told(session, *(f"m{number}" for number in range(30)))
+    assert [len(worked(store, lambda prompt: "done")) for _ in range(4)] == [1, 1, 1, 0]

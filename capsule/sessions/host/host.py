@@ -176,7 +176,8 @@ class Host:
         """Look at the sessions to which something happened. `touched` was written; None: anything may be."""
         before, self._state = self._state, self._opened.state()
         rows, now, at = self._state.sessions, self._clock(), time.monotonic()
-        ids = {*self._workers.ended(), *(id for kind, id in touched or () if kind in (INBOUND, OUTBOUND))}
+        first = self._workers.ended()
+        ids = {*first, *(id for kind, id in touched or () if kind in (INBOUND, OUTBOUND))}
         self._changed |= ids
         agents = {id for kind, id in touched or () if kind == KIND_OF_COMMANDS}
         ids |= rows.keys() if touched is None else self._concerned(before, agents)
@@ -184,7 +185,7 @@ class Host:
         ids |= {id for id, due in self._due.copy().items() if due <= now or now < self._looked_at}
         self._looked_at = now
         ids |= {id for id, again in self._again.copy().items() if again <= at}
-        for id in ids:
+        for id in dict.fromkeys([*first, *ids]):
             self._step(id)
         self._make_room()
         if self._next_sweep <= at or before.agents != self._state.agents:

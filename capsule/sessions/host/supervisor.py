@@ -157,13 +157,13 @@ class Supervisor:
         self._ring()
 
     def ended(self) -> list[str]:
-        """The sessions whose workers ended since the last call, and those that waited and have a place now."""
+        """The sessions that waited and have a place now, then those whose workers ended since the last call."""
         with self._guard:
-            found, self._ended = self._ended, []
-            for session in list(self._waiting)[: self._most - len(self._running)]:
+            ended, self._ended = self._ended, []
+            found = list(self._waiting)[: self._most - len(self._running)]
+            for session in found:
                 del self._waiting[session]
-                found.append(session)
-        return found
+        return found + ended
 
     def runs(self, session: str) -> bool:
         """Whether the worker of a session runs."""
