@@ -189,6 +189,8 @@ class _Run:
         self._pending: deque[_Pending] = deque()
         self._trashed: set[str] | None = None
         self._removed: dict[str, list[Any]] | None = None
+        #: The conversations of which both sides changed the same, and the source's version was not taken.
+        self._conflicts = 0
 
     def finish(self) -> None:
         try:
@@ -215,7 +217,7 @@ class _Run:
             for id, title, count, name, source, inside in before["rows"]:
                 report.conversations.append(Taken(id, title, count, name, source, file.name + inside, "unchanged"))
             return
-        problems, first = report.problems.count, len(report.conversations)
+        problems, conflicts, first = report.problems.count, self._conflicts, len(report.conversations)
         is_known, asked = False, set[str]()
         for part in opened(file):
             format = format_of(part, self._only)
@@ -229,7 +231,8 @@ class _Run:
             asked |= part.asked or set()
         self._settle(0)
         taken = report.conversations[first:]
-        if is_known and report.problems.count == problems and all(one.state != "skipped" for one in taken):
+        is_whole = (report.problems.count, self._conflicts) == (problems, conflicts)
+        if is_known and is_whole and all(one.state != "skipped" for one in taken):
             rows = [
                 (one.id, one.title, one.messages, one.format, one.source, one.path.removeprefix(file.name))
                 for one in taken
@@ -300,6 +303,7 @@ class _Run:
 
         found = revised(present, new.document, removed, theirs=theirs)
         is_changed, is_open = found.document is not present, bool(found.conflicts) and not theirs
+        self._conflicts += is_open
         if not self._is_dry_run:
             if is_changed:
                 self._store._change(id, lambda conversation: conversation.rewrite(change, reason="edited"))

@@ -6,6 +6,7 @@ around, and nothing here raises for it. Pure: it takes chunks of bytes.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,8 @@ _LOOK = 4096
 #: So many objects and lists inside each other are completed: more than a capsule may have is of no use.
 _DEEPEST = 250
 _ENDS = {"{": "}", "[": "]"}
+#: How a file in UTF-16 begins, as some consoles write it.
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def completed(text: str) -> Any:
@@ -65,7 +68,7 @@ def completed(text: str) -> Any:
 
 def shape_of(head: bytes) -> Shape:
     """What the file that begins so consists of; empty: not of JSON."""
-    text = head.decode("utf-8", "replace").lstrip("\ufeff\0 \t\r\n")
+    text = _begin(head)
     if text[:1] == "[":
         return "array"
     first, newline, _ = text.partition("\n")
@@ -79,9 +82,13 @@ def shape_of(head: bytes) -> Shape:
         return "object"
 
 
+def _begin(head: bytes) -> str:
+    return head.decode("utf-16" if head.startswith(_UTF16) else "utf-8", "replace").lstrip("\ufeff\0 \t\r\n")
+
+
 def first_values(head: bytes, most: int = 50) -> list[dict[str, Any]]:
     """The first objects of a file that begins so; the last one may be cut."""
-    shape, text = shape_of(head), head.decode("utf-8", "replace").lstrip("\ufeff\0 \t\r\n")
+    shape, text = shape_of(head), _begin(head)
     if shape == "object":
         found = [completed(text)]
     elif shape == "array":
@@ -100,6 +107,8 @@ def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record
         tell: Takes each damage.
     """
     shape = shape_of(head)
+    if head.startswith(_UTF16):
+        chunks = codecs.iterencode(codecs.iterdecode(iter(chunks), "utf-16", "replace"), "utf-8", "replace")
     if shape == "array":
         return _elements(_texts(chunks, tell), tell)
     return _lines(chunks, tell) if shape == "lines" else _object(chunks, tell)
@@ -190,7 +199,7 @@ def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
     keys: set[str] = set()
     for line, data in split_lines(chunks, tell):
         try:
-            value = orjson.loads(data)
+            value = orjson.loads(data if line > 1 else data.removeprefix(codecs.BOM_UTF8))
         except ValueError:
             if data.strip(b"\0 \t\r\n\xef\xbb\xbf"):
                 yield from ((line, value) for value in _mended(line, data, keys, tell))

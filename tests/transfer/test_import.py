@@ -169,12 +169,30 @@ def test_a_title_and_tags_from_here_stay(store: Store) -> None:
     assert states(report) == ["updated"]
 
 
+def test_a_title_is_made_of_what_a_person_said(store: Store) -> None:
+    report = store.import_(DATA / "codex" / "shell")
+
+    assert [taken.title for taken in report.conversations] == ["Add a health endpoint"]
+
+
 def test_a_title_that_changed_there_is_taken(store: Store) -> None:
     id = take(store, said("a", title="theirs")).conversations[0].id
     store.tag(id, "x")
     take(store, said("a", title="theirs, newer"))
 
     assert (store.head(id).title, store.head(id).tags) == ("theirs, newer", ("x",))
+
+
+@pytest.mark.parametrize(("choice", "title", "count"), [("update", "theirs", 1), ("copy", "ours", 2)])
+def test_a_conflict_that_was_skipped_can_be_decided_later(store: Store, choice: Any, title: str, count: int) -> None:
+    id = take(store, said("a", title="first")).conversations[0].id
+    store.rename(id, "ours")
+    assert states(take(store, said("a", "b", title="theirs"))) == ["updated"]
+
+    take(store, said("a", "b", title="theirs"), on_conflict=choice)
+
+    assert store.head(id).title == title
+    assert len(store.ids()) == count
 
 
 def test_a_deleted_conversation_stays_deleted(store: Store) -> None:

@@ -38,6 +38,9 @@ TWO = [{"title": "a", "list": [{"title": "x"}, {"b": "},{"}]}, {"title": "é\n",
         json.dumps(TWO, indent=2).encode(),
         b"\xef\xbb\xbf" + json.dumps(TWO, ensure_ascii=False).encode(),
         b"".join(json.dumps(one).encode() + b"\r\n" for one in TWO),
+        b"\xef\xbb\xbf" + b"".join(json.dumps(one).encode() + b"\n" for one in TWO),
+        json.dumps(TWO, ensure_ascii=False).encode("utf-16"),
+        "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in TWO).encode("utf-16"),
     ],
 )
 def test_an_array_and_lines_are_the_same_records(data: bytes, chunk: int) -> None:
