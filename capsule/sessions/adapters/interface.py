@@ -5,7 +5,7 @@ it at its source; and it may bring a message twice, as the host knows it by its 
 too, after a crash: an adapter makes one of them by `Outgoing.id`. The module knows no session's files.
 
 Another distribution adds an adapter as an entry point of the group `capsule.adapters`: a callable that takes the store,
-as its owner sees it, and the settings (`Mapping[str, Any]`), and gives an `Adapter`.
+as its owner sees it, and gives an `Adapter`.
 """
 
 from __future__ import annotations
@@ -149,12 +149,8 @@ class Adapter(ABC):
         """End its threads. What it was given and did not acknowledge comes again."""
 
 
-def installed(store: Store, settings: Mapping[str, Any]) -> list[Adapter]:
-    """The adapters of other distributions.
-
-    Args:
-        store: The store, as its owner sees it.
-        settings: What they are to know.
+def installed(store: Store) -> list[Adapter]:
+    """The adapters of other distributions, for a store as its owner sees it.
 
     Raises InvalidInput: one can't be loaded; it names it. Cost: importing them.
     """
@@ -163,7 +159,7 @@ def installed(store: Store, settings: Mapping[str, Any]) -> list[Adapter]:
     found = []
     for entry in entry_points(group=ENTRY_POINTS):
         try:
-            found.append(entry.load()(store, settings))
+            found.append(entry.load()(store))
         except Exception as error:
             raise InvalidInput(f"the adapter {entry.name} ({entry.value}) can't be loaded: {error}") from error
     return found

@@ -78,7 +78,7 @@ def host(
     threading.Thread(target=end, name="signals", daemon=True).start()
     with store_of() as store:
         adapters: list[Any] = [WebhookAdapter(store.engine, _listening(webhook) if webhook else None)]
-        adapters += installed(store, {})
+        adapters += installed(store)
         if stdio:
             # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
