@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.ids import check_id, new_message_id
-from capsule.sessions.events import outgoing, reply_id
+from capsule.sessions.events import cleared, outgoing, reply_id, state
+from capsule.sessions.registry import Registry
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.session import Session
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
 
 _OFTEN = ("cron", "timeZone", "catchUp")
+#: Bytes of the keys and texts that a session keeps for its later runs.
+MOST = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,25 @@ class Toolkit:
             | {name: value for name, value in (row.event.get("recurrence") or {}).items() if name in _OFTEN}
             for id, row in schedules.live(inbound, outbound).items()
         ]
+
+    def kept(self) -> dict[str, Any]:
+        """What this session keeps for its later runs, by key; another provider keeps its own."""
+        return dict(self._session.outbound().state.get(self._provider, {}))
+
+    def keep(self, key: str, value: str = "") -> None:
+        """Keep a text under a key for later runs; empty: nothing any more. Raises InvalidInput: that is too much."""
+        if value and sum(len(f"{name}{text}".encode()) for name, text in {**self.kept(), key: value}.items()) > MOST:
+            raise InvalidInput(f"a session keeps at most {MOST} bytes")
+        self._session.say(lambda inbound, outbound: [state(key=key, value=value or None, provider=self._provider)])
+
+    def clear(self) -> None:
+        """Keep nothing any more, also not what the command goes on with."""
+        self._session.say(lambda inbound, outbound: [cleared(provider=self._provider)])
+
+    @property
+    def _provider(self) -> str:
+        row = Registry(self.engine).read().sessions.get(self.session)
+        return row.provider if row else ""
 
     def _say(self, *, content: str = "", task: Mapping[str, Any] | None = None, **fields: Any) -> Said:
         if len(content.encode("utf-8", "replace")) > self._most:

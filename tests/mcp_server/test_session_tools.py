@@ -29,7 +29,7 @@ from tests.mcp_server.talking import data, error, text
 
 pytestmark = pytest.mark.anyio
 HOME = Route("conversations", "direct_anna_bot")
-NAMES = {"send_message", "send_file", "edit_message", "add_reaction", "ask_question", "schedule"}
+NAMES = {"send_message", "send_file", "edit_message", "add_reaction", "ask_question", "schedule", "keep"}
 OPTIONS = [{"label": "Yes", "value": "y"}]
 
 
@@ -66,6 +66,15 @@ async def test_the_tools_of_a_session_are_offered_alone_and_cost_under_2000_toke
     assert not [tool.name for tool in tools if {"session", "from", "agent"} & set(tool.input_schema["properties"])]
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
     assert tokens(json.dumps(listed, separators=(",", ":"), ensure_ascii=False)) < 2000
+
+
+async def test_what_is_kept_is_there_for_a_later_run(store: Store, era: str) -> None:
+    async with working(store, era) as client:
+        await client.call_tool("keep", {"action": "set", "key": "page", "value": "7\n8"})
+    async with working(store, era) as client:
+        kept = await client.call_tool("keep", {"action": "get"})
+        assert (text(kept), data(kept)) == ('Kept:\npage: "7\\n8"', {"kept": {"page": "7\n8"}})
+        assert text(await client.call_tool("keep", {"action": "clear"})) == "Kept: nothing."
 
 
 @pytest.mark.both_eras

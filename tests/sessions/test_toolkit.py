@@ -14,7 +14,7 @@ from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import route_of
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
-from capsule.sessions.toolkit import Said, Toolkit
+from capsule.sessions.toolkit import MOST, Said, Toolkit
 
 HOME, TEAM = Route("conversations", "direct_anna_bot"), {"channel": "conversations", "place": "team"}
 
@@ -115,6 +115,22 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
     over = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=-1).id
     with pytest.raises(Refused):
         kit.answer(over)
+
+
+def test_a_session_keeps_texts_for_its_later_runs(store: Store, session: Session) -> None:
+    tools(store).keep("page", "7")
+    tools(store).keep("list", "a b")
+    tools(store).keep("page", "8")
+    session.compact(timestamps.now())
+    assert tools(store).kept() == {"page": "8", "list": "a b"}
+    with pytest.raises(InvalidInput):
+        tools(store).keep("book", "x" * MOST)
+    with pytest.raises(InvalidInput):
+        tools(store).keep("", "x")
+    tools(store).keep("list")
+    assert tools(store).kept() == {"page": "8"}
+    tools(store).clear()
+    assert tools(store).kept() == {}
 
 
 def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: Session) -> None:

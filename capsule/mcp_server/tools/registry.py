@@ -58,6 +58,7 @@ _SESSION: Tools = (
     (sessions.add_reaction, _ADDS),
     (sessions.ask_question, _ADDS),
     (sessions.schedule, _ADDS),
+    (sessions.keep, _SETS),
 )
 TOOLS: dict[Toolset, Tools] = {
     "conversations": _CONVERSATIONS,

@@ -39,6 +39,10 @@ class Scheduled(Answer):
     found: list[Row] | None = None
 
 
+class Kept(Answer):
+    kept: dict[str, str] | None = None
+
+
 class Answered(Answer):
     question: str
     earlier: str | None = None
@@ -145,6 +149,25 @@ def schedule(
         return rows(ctx, "Tasks", toolkit.scheduled())
     given = {"prompt": prompt, "cron": cron, "timeZone": timeZone, "catchUp": catchUp, "processAfter": processAfter}
     return _sent(toolkit.schedule(action, series, **{name: value for name, value in given.items() if value}))
+
+
+def keep(
+    ctx: Context,
+    action: Literal["get", "set", "clear"],
+    key: str = "",
+    value: Annotated[str, Field(description="Empty: forget the key")] = "",
+) -> Annotated[CallToolResult, Kept]:
+    """Keep texts for your later runs. get gives all, clear forgets all."""
+    from capsule.sessions.toolkit import MOST
+
+    toolkit = toolkit_of(ctx)
+    if action == "set":
+        toolkit.keep(key, value)
+    elif action == "clear":
+        toolkit.clear()
+    kept = {name: str(text) for name, text in toolkit.kept().items()}
+    lines = [f"{word(name)}: {quoted(text, MOST)}" for name, text in kept.items()]
+    return answer("\n".join(["Kept:", *lines]) if lines else "Kept: nothing.", Kept(kept=kept))
 
 
 def toolkit_of(ctx: Context) -> Toolkit:
