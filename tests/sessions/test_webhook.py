@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from capsule.errors import StoreBusy
 from capsule.sessions.adapters import webhook
 from capsule.sessions.adapters.interface import Arrived, Outgoing
 from capsule.sessions.adapters.webhook import MOST_BYTES, WINDOW_S, WebhookAdapter, Webhooks, sign, verified
+from tests.sessions.hosting import until
 
 #: The example in the tests of the specification's own library.
 SECRET, ID, AT, BODY = (
@@ -122,6 +124,28 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
         assert len(host.arrived) == 2
     finally:
         adapter.stop()
+
+
+def test_who_connects_and_sends_nothing_keeps_nobody_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "_LASTING_S", 0.5)
+    hook = Webhooks(store.engine).keep("hook")
+    listener = socket.create_server(("127.0.0.1", 0))
+    adapter = WebhookAdapter(store.engine, lambda: listener)
+    adapter.start(Host())
+    try:
+        silent = [socket.create_connection(listener.getsockname()) for _ in range(70)]
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/hooks/hook"
+
+        def is_taken() -> bool:
+            with suppress(httpx2.TransportError):  # A loaded machine may take longer than a connection lasts.
+                return bool(request(url, hook.secret, b'{"text": "Hello."}').status_code == 200)
+            return False
+
+        until(is_taken)
+    finally:
+        adapter.stop()
+    for one in silent:
+        one.close()
 
 
 def test_what_goes_out_is_signed_and_a_refusal_is_an_error_to_try_again(store: Store) -> None:

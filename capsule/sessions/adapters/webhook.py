@@ -48,8 +48,8 @@ MOST_BYTES = 1 << 20
 _PREFIX = "whsec_"
 #: A full stop in it would let the end of an id pass for a timestamp.
 _ID = re.compile(r"[^\s.]{1,200}")
-#: Requests at once, and the seconds in which the body of one must come.
-_MOST_REQUESTS, _READING_S = 64, 30
+#: Connections at once, the seconds in which the body of a request must come, and those that a connection may last.
+_MOST_CONNECTIONS, _READING_S, _LASTING_S = 64, 30, 60
 _TRIES = 50
 
 
@@ -175,8 +175,15 @@ class WebhookAdapter(Adapter):
         import uvicorn
         from starlette.applications import Starlette
         from starlette.concurrency import run_in_threadpool
+        from starlette.requests import ClientDisconnect
         from starlette.responses import JSONResponse
         from starlette.routing import Route
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        class Connection(H11Protocol):
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+                super().connection_made(transport)
+                self.loop.call_later(_LASTING_S, transport.abort)  # One that sends nothing would keep its place.
 
         async def take(request: Request) -> Response:
             body, ends = b"", {"connection": "close"}  # Unread bytes must not be taken for another request.
@@ -186,7 +193,7 @@ class WebhookAdapter(Adapter):
                         body += piece
                         if len(body) > MOST_BYTES:
                             return JSONResponse({"error": "too large"}, 413, ends)
-            except TimeoutError:
+            except (TimeoutError, ClientDisconnect):
                 return JSONResponse({"error": "too slow"}, 408, ends)
             code, answer = await run_in_threadpool(self._take, receiver, request, body)
             return JSONResponse(answer, code)
@@ -195,11 +202,12 @@ class WebhookAdapter(Adapter):
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=Connection,
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 lifespan="off",
-                limit_concurrency=_MOST_REQUESTS,
+                limit_concurrency=_MOST_CONNECTIONS,
                 timeout_graceful_shutdown=1,
             )
         )
