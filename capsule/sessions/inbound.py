@@ -61,6 +61,8 @@ class InMessage:
         get = event.get
         after = get("processAfter")
         due = timestamps.sortable(after) if after else ""
+        if not (isinstance(get("hops", 0), int) and isinstance(get("recurrence", {}), dict)):
+            raise TypeError("this is no message")
         wakes = get("trigger") != "accumulate"
         id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))
         waits = get("waits") is True

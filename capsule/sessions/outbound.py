@@ -164,7 +164,7 @@ class Outbound:
                 del self.claims[id]
 
     def _take_ack(self, event: Event) -> None:
-        state, instance, at = event["state"], event.get("instance", ""), event.get("timestamp", "")
+        state, instance, at = event["state"], str(event.get("instance", "")), event.get("timestamp", "")
         batch, error = event.get("batch", ""), event.get("error", "")
         for id, tries in event["messages"].items():
             before = self.acks.get(id)

@@ -100,6 +100,8 @@ def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() ->
         {"event": "retry", "messages": 3},
         {"content": "by hand"},
         {"event": "changed", "series": "none", "prompt": "x"},
+        {"event": "message", "content": "x", "series": "s", "recurrence": 5},
+        {"event": "message", "content": "x", "hops": "x"},
     ]
     files.tell(*odd)
     files.say(*odd[:4])

@@ -277,16 +277,17 @@ def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_
     files = World(at("2026-01-01T00:00"))
     said = [NINE | {"timeZone": ""}, {"action": "pause", "series": "s"}, {"action": "cancel", "series": "none"}]
     asked = [outgoing(id=f"o{n}", kind="task", task=task) for n, task in enumerate(said)]
+    asked.append(asked[0] | {"id": "o3", "series": "t", "processAfter": 5})  # By hand.
     files.tell({"event": "routing", "route": Route("chat", "room").written()})
     files.say(*send(files.inbound, files.outbound, asked))
     rounds = 0
     while events := tasks(files.inbound, files.outbound, files.now, "Europe/Berlin"):
         files.tell(*events)
         rounds += 1
-    assert rounds == 3 and files.inbound.delivered.keys() == {"o0", "o1"} and "s" in files.inbound.paused
+    assert rounds == 4 and files.inbound.delivered.keys() == {"o0", "o1"} and "s" in files.inbound.paused
     assert files.head().due == at("2026-01-01T08:00")
-    assert "none" in files.inbound.undeliverable["o2"]
-    assert [message.wakes for message in files.inbound.messages.values()] == [True, False]
+    assert "none" in files.inbound.undeliverable["o2"] and "o3" in files.inbound.undeliverable
+    assert [message.wakes for message in files.inbound.messages.values()] == [True, False, False]
 
 
 ACTS = ["start", "end", "start", "end", "tend", "tend", "fail", "return", "die", "compact", "now"]

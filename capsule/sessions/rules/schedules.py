@@ -189,8 +189,8 @@ def tasks(inbound: Inbound, outbound: Outbound, now: str, time_zone: str = "") -
     try:
         route = route_of(inbound, message) if message.event.get("action") == "make" else None
         done = act(inbound, outbound, message.event, message.id, now, route=route, time_zone=time_zone)
-    except (InvalidInput, NotFound, Refused) as error:
-        return after_attempt(inbound, outbound, message, now, error=error.message, is_final=True)
+    except (InvalidInput, NotFound, Refused, AttributeError, TypeError, ValueError) as error:  # Anybody edits a file.
+        return after_attempt(inbound, outbound, message, now, error=str(error), is_final=True)
     return [*done, delivered(message=message.id, platform_id=message.event.get("series") or message.id)]
 
 
