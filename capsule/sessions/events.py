@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Required, TypedDict, Unpack, get_args
 from uuid import UUID, uuid5
 
+from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.values import canonical_time
 
@@ -245,8 +246,10 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a message under their names in the file, without those that say nothing."""
     _named("id", fields["id"])
     recurrence = fields.get("recurrence")
-    if recurrence is not None and not isinstance(recurrence.get("cron"), str):
-        raise InvalidInput("recurrence: needs a cron expression")
+    if recurrence is not None:
+        from capsule.sessions.cron import next_at  # A worker that starts loads no time zones.
+
+        next_at({"cron": "", **recurrence}, timestamps.from_ms(0))
     checked: dict[str, Any] = {}
     for name, value in fields.items():
         first, *others = name.split("_")

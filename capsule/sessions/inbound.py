@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import orjson
 
 from capsule import timestamps
-from capsule.errors import NotFound
+from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.events import Event, Route, failed, reply_id
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def apply(fold: Any, event: Event, takes: Mapping[str, Callable[[Any, Event], No
         return
     try:
         takes[event["event"]](fold, event)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, InvalidInput, KeyError, TypeError, ValueError):
         fold.others.append(event)
     if id:
         fold.seen.add(id)

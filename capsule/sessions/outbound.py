@@ -25,7 +25,7 @@ class OutMessage:
         event: It as it stands in the file.
         seq: Its place in the order of both files.
         in_reply_to: The message that it answers; empty: none.
-        due: From when on it is due; empty: at once.
+        due: From when on it is due; empty: at once. One that recurs is due at its first time.
         target: The message that it changes or reacts to; empty: none.
     """
 
@@ -42,6 +42,10 @@ class OutMessage:
         """The message of an event. Raises KeyError or TypeError if it is none."""
         get = event.get
         after = get("deliverAfter")
+        if not after and get("recurrence"):
+            from capsule.sessions.cron import next_at  # A worker that starts loads no time zones.
+
+            after = next_at(event["recurrence"], event["timestamp"])
         due = timestamps.sortable(after) if after else ""
         id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))
         return cls(event, id, seq, kind, str(get("inReplyTo", "")), due, str(get("target", "")))

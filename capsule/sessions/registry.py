@@ -357,7 +357,7 @@ def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked(item: Item) -> Item:
     """`item`, if it may be written. Raises InvalidInput."""
     from capsule.format.filters import compiled  # A worker that starts only reads.
-    from capsule.sessions.rules.schedules import zone
+    from capsule.sessions.cron import zone
 
     if isinstance(item, AgentGroup):
         check_agent_id(item.name)

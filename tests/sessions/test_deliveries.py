@@ -171,7 +171,9 @@ def test_what_was_delivered_keeps_the_id_that_it_got() -> None:
 
 @pytest.mark.parametrize("result", [{"platform_id": "p1"}, {"error": "gone", "is_final": True}])
 def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[str, Any]) -> None:
-    files = files_with(outgoing(id="o1", recurrence={"cron": "0 9 * * *"}))
+    files = files_with(outgoing(id="o1", recurrence={"cron": "31 13 * * *"}))
+    assert next_delivery(files.inbound, files.outbound, files.now) == later(START, 60)
+    files.pass_time(60)
     ids = []
     for _ in range(3):
         message = due_out(files.inbound, files.outbound, files.now)[0]
@@ -185,6 +187,14 @@ def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[st
     files.tell(cancelled(messages=["o1"]))
     files.compact()
     assert next_delivery(files.inbound, files.outbound, files.now) is None
+
+
+@pytest.mark.parametrize("recurrence", [{"cron": "no"}, {"cron": "0 9 * * *", "timeZone": "X"}, {}])
+def test_what_recurs_at_no_time_is_refused_when_it_is_written(recurrence: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput):
+        outgoing(id="o1", recurrence=recurrence)
+    with pytest.raises(InvalidInput):
+        chat("m1", recurrence=recurrence)
 
 
 def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:

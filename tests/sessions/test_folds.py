@@ -104,12 +104,12 @@ def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() ->
         {"event": "message", "content": "x", "hops": "x"},
     ]
     files.tell(*odd)
-    files.say(*odd[:4])
+    files.say(*odd[:4], {"event": "message", "id": "o1", "recurrence": {"cron": "by hand"}})
     files.arrive(chat("m1"))
     files.compact()
     assert files.claim() == ["m1"]
     assert [event.get("event") for event in files.in_events[2:]] == [event.get("event") for event in odd]
-    assert len(files.out_events) == 1 + 4 + 1
+    assert len(files.out_events) == 1 + 5 + 1
 
 
 # The live row of a series: RULES of schedules stand on it.

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
+from capsule.sessions.cron import next_at
 from capsule.sessions.events import Route, ack, failed, outgoing, paused, resumed, retry
 from capsule.sessions.inbound import FINAL, Inbound, InMessage, status
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
-from capsule.sessions.rules.schedules import act, live, next_at, occurrences, tasks
+from capsule.sessions.rules.schedules import act, live, occurrences, tasks
 from tests.sessions.files import Files, fold
 
 DAY = 86400

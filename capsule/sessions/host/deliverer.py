@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Literal
 
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, File, Outgoing
+from capsule.sessions.cron import next_at
 from capsule.sessions.events import Route
 from capsule.sessions.host.opened import Opened, folds, said_by
 from capsule.sessions.outbound import OutMessage
-from capsule.sessions.rules import deliveries, questions, schedules
+from capsule.sessions.rules import deliveries, questions
 
 if TYPE_CHECKING:
     from capsule.sessions.events import Event
@@ -134,7 +135,7 @@ def _next_at(message: OutMessage, now: str) -> str | None:
     """When a message recurs; None: it does not."""
     recurrence = message.event.get("recurrence")
     try:
-        return schedules.next_at(recurrence, now) if recurrence else None
+        return next_at(recurrence, now) if recurrence else None
     except InvalidInput:
         return None  # Somebody changed the file; the message itself arrived.
 

@@ -2,21 +2,18 @@
 
 What must stay true: a series has one live row, its last occurrence, and one write makes the next when that is over,
 however it ended; so none is lost or comes twice, and the times of a series never go back, though a clock may. A pause
-holds, and what it held is not caught up. Cron is read in the time zone of the user, as Debian's cron reads it where
-clocks change: what falls into a gap comes once, right after it, and what falls into an hour that comes twice comes
-once. What can't be read is refused when it is written. No file, no clock.
+holds, and what it held is not caught up. What can't be read is refused when it is written. No file, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Mapping
 from typing import Any, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.format.values import canonical_time
+from capsule.sessions.cron import last_at, next_at
 from capsule.sessions.events import (
     CatchUp,
     Event,
@@ -36,48 +33,6 @@ from capsule.sessions.rules.messages import FINAL, receive, status
 
 #: After how many seconds an occurrence of a series that catches nothing up is passed over.
 GRACE_S = 300
-
-
-def zone(name: str) -> tzinfo:
-    """A time zone by its name, as `Europe/Berlin`; empty: UTC. Raises InvalidInput: this machine knows none such."""
-    try:
-        return ZoneInfo(name) if name not in ("", "UTC") else UTC
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidInput(f"{name[:80]!r} is no time zone; it has a name like Europe/Berlin") from None
-
-
-def next_at(recurrence: Mapping[str, Any], after: str) -> str:
-    """The first time after `after` at which something recurs. Raises InvalidInput: cron can't be read, or never fits.
-
-    Args:
-        recurrence: `cron`, five fields, and `timeZone`.
-        after: A time.
-    """
-    start = timestamps.parse(after)
-    return _written(at for at in _times(recurrence, start) if at > start)
-
-
-def _last_at(recurrence: Mapping[str, Any], until: str) -> str:
-    end = timestamps.parse(until)
-    return _written(at for at in _times(recurrence, end + timedelta(seconds=1), reverse=True) if at <= end)
-
-
-def _times(recurrence: Mapping[str, Any], start: datetime, *, reverse: bool = False) -> Iterator[datetime]:
-    from cronsim import CronSim, CronSimError
-
-    cron = str(recurrence["cron"])
-    try:
-        if len(cron.split()) != 5:
-            raise CronSimError("it has five fields")
-        for at in CronSim(cron, start.astimezone(zone(str(recurrence.get("timeZone") or ""))), reverse):
-            yield at.astimezone(UTC)
-    except (CronSimError, OverflowError) as error:
-        raise InvalidInput(f"the cron expression {cron[:80]!r} can't be read: {error}") from None
-    raise InvalidInput(f"the cron expression {cron[:80]!r} fits no time within 50 years")
-
-
-def _written(times: Iterator[datetime]) -> str:
-    return timestamps.canonical(next(times).isoformat())
 
 
 # -- What comes next ---------------------------------------------------------------------------------------------------
@@ -108,11 +63,11 @@ def _following(inbound: Inbound, outbound: Outbound, head: InMessage, now: str) 
         if state in FINAL:
             if catch_up == "all":
                 return next_at(recurrence, at)
-            last = _last_at(recurrence, now) if catch_up == "latest" else ""
+            last = last_at(recurrence, now) if catch_up == "latest" else ""
             return last if last > at else next_at(recurrence, max(at, now))
         if state == "pending" and not head.tries and not inbound.paused & {"", head.series} and catch_up != "all":
             if catch_up == "latest":
-                last = _last_at(recurrence, now)
+                last = last_at(recurrence, now)
                 return last if last > at else ""
             is_missed = timestamps.ms_of(now) > timestamps.ms_of(at) + GRACE_S * 1000
             return next_at(recurrence, now) if is_missed else ""

@@ -1,0 +1,58 @@
+"""Cron: when something recurs, in the time zone of the user.
+
+What must stay true: it is read as Debian's cron reads it where clocks change: what falls into a gap comes once, right
+after it, and what falls into an hour that comes twice comes once. No file, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from capsule import timestamps
+from capsule.errors import InvalidInput
+
+
+def zone(name: str) -> tzinfo:
+    """A time zone by its name, as `Europe/Berlin`; empty: UTC. Raises InvalidInput: this machine knows none such."""
+    try:
+        return ZoneInfo(name) if name not in ("", "UTC") else UTC
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidInput(f"{name[:80]!r} is no time zone; it has a name like Europe/Berlin") from None
+
+
+def next_at(recurrence: Mapping[str, Any], after: str) -> str:
+    """The first time after `after` at which something recurs. Raises InvalidInput: cron can't be read, or never fits.
+
+    Args:
+        recurrence: `cron`, five fields, and `timeZone`.
+        after: A time.
+    """
+    start = timestamps.parse(after)
+    return _written(at for at in _times(recurrence, start) if at > start)
+
+
+def last_at(recurrence: Mapping[str, Any], until: str) -> str:
+    """The last time until `until` at which something recurs. As `next_at`."""
+    end = timestamps.parse(until)
+    return _written(at for at in _times(recurrence, end + timedelta(seconds=1), reverse=True) if at <= end)
+
+
+def _times(recurrence: Mapping[str, Any], start: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+    from cronsim import CronSim, CronSimError
+
+    cron = str(recurrence["cron"])
+    try:
+        if len(cron.split()) != 5:
+            raise CronSimError("it has five fields")
+        for at in CronSim(cron, start.astimezone(zone(str(recurrence.get("timeZone") or ""))), reverse):
+            yield at.astimezone(UTC)
+    except (CronSimError, OverflowError) as error:
+        raise InvalidInput(f"the cron expression {cron[:80]!r} can't be read: {error}") from None
+    raise InvalidInput(f"the cron expression {cron[:80]!r} fits no time within 50 years")
+
+
+def _written(times: Iterator[datetime]) -> str:
+    return timestamps.canonical(next(times).isoformat())
