@@ -20,14 +20,14 @@ def active_line(head: Fields, history: list[Fields]) -> list[Fields]:
     return [history[place] for place in Tree(history).path(head.get("metadata", {}).get("currentNode"))]
 
 
-def ordered(history: list[Fields], tell: Callable[[str], None]) -> list[Fields]:
+def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fields]:
     """The messages with an `id` and a `parent` each, parents before children; else in the order of the source.
 
     A message without an id gets its place, after `#`. A parent of None is a root.
 
     Args:
         history: As a draft has it.
-        tell: Takes what is odd.
+        tell: Takes what is odd, and the id of the message.
     """
     if (quick := _in_order(history)) is not None:
         return quick
@@ -39,7 +39,7 @@ def ordered(history: list[Fields], tell: Callable[[str], None]) -> list[Fields]:
         if id in entries:
             if entries[id] == entry:
                 continue
-            tell(f"two messages have the id {id[:80]}")
+            tell(f"two messages have the id {id[:80]}", id)
             id = f"{id}#{place}"
         parent = entry.get("parent", last)
         parents[id] = _ROOT if parent is None else str(parent)
@@ -48,7 +48,7 @@ def ordered(history: list[Fields], tell: Callable[[str], None]) -> list[Fields]:
     for id, entry in entries.items():
         if parents[id] not in parents and parents[id] != _ROOT:
             if "role" in entry:
-                tell(f"message {id[:80]} answers one that is not there")
+                tell(f"message {id[:80]} answers one that is not there", id)
             parents[id] = before
         before = id
     result: dict[str, Fields] = {}
@@ -59,7 +59,7 @@ def ordered(history: list[Fields], tell: Callable[[str], None]) -> list[Fields]:
             chain[above] = None
             above = parents[above]
         if above in chain:
-            tell(f"messages answer each other in a circle, at {above[:80]}")
+            tell(f"messages answer each other in a circle, at {above[:80]}", above)
             parents[next(reversed(chain))] = _ROOT
         for one in reversed(chain):
             if "role" in entries[one]:

@@ -43,7 +43,8 @@ from capsule.transfer.interface import Draft, Fields, Source, moment
 from capsule.transfer.values import MOST
 
 Document = dict[str, Any]
-Tell = Callable[[str], None]
+#: Takes what is odd, and the id at the source of the message that it is about.
+Tell = Callable[[str, str], None]
 #: Stores the bytes of an attachment; its SHA-256 in hexadecimal, and its size.
 Keep = Callable[[bytes | Source], tuple[str, int]]
 #: The bytes of a stored attachment; None: it is not there.
@@ -88,7 +89,7 @@ def document_of(
         draft: The draft.
         format: The name of its format.
         stamp: The time now, for what has no time.
-        tell: Takes what is odd or left out.
+        tell: Takes what is odd or left out, and the id of the message.
         keep: Stores attachments.
         suffix: As `conversation_id` takes it.
         most: The largest message that is accepted, in bytes.
@@ -128,22 +129,25 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
     links: Fields = {name: entry[name] for name in ("id", "parent") if name in entry}
     if "role" not in entry:
         return links
+    id = str(entry.get("id"))
     said = {name: value for name, value in entry.items() if name not in links}
     for name in ("timestamp", "editedAt"):
         if (given := said.get(name)) is not None and not (type(given) is str and is_canonical(given)):
             said[name] = moment(given)
             if said[name] is None:
-                tell(f"a {name} that is no time is left out")
+                tell(f"a {name} that is no time is left out", id)
     try:
         if "attachments" in said:
-            said["attachments"] = [_stored(attached, keep, tell) for attached in said["attachments"]]
+            said["attachments"] = [
+                _stored(attached, keep, lambda what: tell(what, id)) for attached in said["attachments"]
+            ]
         checked = said if _is_plain(said) else check_message(said)
         if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
             raise InvalidInput(f"it is larger than {most:,} bytes")
         about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
         about["digest"] = digest_of_message(checked)
     except (InvalidInput, TypeError) as error:
-        tell(f"a message can't be accepted: {error}"[:300])
+        tell(f"a message can't be accepted: {error}"[:300], id)
         return links
     if is_own:
         return _with_source_back(checked) | links
@@ -171,7 +175,7 @@ def _is_plain(said: Fields) -> bool:
     return said["role"] in ROLES and "content" in said
 
 
-def _stored(attached: Fields, keep: Keep, tell: Tell) -> Fields:
+def _stored(attached: Fields, keep: Keep, tell: Callable[[str], None]) -> Fields:
     if "data" not in attached:
         return attached
     rest = {name: value for name, value in attached.items() if name != "data"}

@@ -259,8 +259,8 @@ class _Run:
             yield
 
     def _take(self, file: File, format: Format, draft: Draft, suffix: str) -> None:
-        def tell(what: str) -> None:
-            file.tell(what, draft.line)
+        def tell(what: str, id: str = "") -> None:
+            file.tell(what, draft.lines.get(id, draft.line))
 
         def put(suffix: str) -> tuple[str, bool]:
             limit = self._store.settings.message_bytes

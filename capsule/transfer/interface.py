@@ -129,6 +129,7 @@ class Draft:
             is no message: those that answer it answer its parent. An attachment may have `data`, its bytes or a
             `Source`.
         line: The line of the file at which it begins.
+        lines: The lines of messages by their ids, of a file in which they have lines of their own.
         is_own: Whether its ids are those of a capsule: it was exported from one.
         edited: For a writer: the ids of messages that were changed here since they were imported.
         is_edited: For a writer: whether the head was changed here since it was imported.
@@ -140,6 +141,7 @@ class Draft:
     is_own: bool = False
     edited: frozenset[str] = field(default_factory=frozenset)
     is_edited: bool = False
+    lines: dict[str, int] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

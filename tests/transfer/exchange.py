@@ -51,7 +51,7 @@ def documents(files: list[File], shelf: Shelf | None = None, only: Format | None
             nth = seen.count(source_id(draft)) if not draft.id else 0
             suffix = f"#{nth}" if nth else ""
             seen.append(source_id(draft))
-            tell = lambda what, draft=draft, file=file: file.tell(what, draft.line)  # noqa: E731
+            tell = lambda what, id, draft=draft, file=file: file.tell(what, draft.lines.get(id, draft.line))  # noqa: E731
             with suppress(InvalidInput):  # It says nothing.
                 made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, suffix))
     return made

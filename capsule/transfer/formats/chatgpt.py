@@ -192,6 +192,16 @@ def _children(nodes: dict[str, Fields]) -> dict[str, list[str]]:
     return found
 
 
+def _lacks_time(message: Fields, entry: Fields) -> bool:
+    """Whether the time is missing of what a person or a model said, or is none; of others null is usual."""
+    if "timestamp" in entry:
+        return False
+    is_said = (
+        entry["role"] in ("user", "assistant") and entry["content"] and not entry.get("metadata", {}).get("hidden")
+    )
+    return bool(is_said) or message.get("create_time") is not None
+
+
 def _draft(record: Fields, line: int, source: Source) -> Draft:
     mapping: dict[str, Fields] = {}
     for id, node in record["mapping"].items():
@@ -215,6 +225,8 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
         if node.get("message"):
             try:
                 entry = _MESSAGE.taken(node)
+                if _lacks_time(node["message"], entry):
+                    source.tell(f"message {id!r:.60} has no time", line)
             except ODD as error:
                 source.tell(f"message {id!r:.60} is not understood: {type(error).__name__}: {error}"[:200], line)
         draft.history.append(entry)

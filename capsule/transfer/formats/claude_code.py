@@ -48,6 +48,7 @@ class _Talk:
     def __init__(self, tell: Callable[[str, int | None], None]) -> None:
         self._tell = tell
         self.messages: list[Message] = []
+        self.lines: dict[str, int] = {}
         self.pending: list[Fields] = []
         self.common: Fields = {}
         self.sessions: Counter[str] = Counter()
@@ -82,6 +83,8 @@ class _Talk:
                 is_common = [record[key] for key in self.common] == [*self.common.values()]
             except KeyError:
                 is_common = False
+            if line is not None:
+                self.lines[str(uuid)] = line
             for piece in _pieces(record):
                 self._add(piece, is_common=is_common)
             self._current = None
@@ -158,7 +161,7 @@ class _Talk:
         own = {name: value for name, value in self.own.items() if name != "id"}
         head = applied(with_source(head, source | ({"records": after} if after else {})), own)
         is_own = "id" in self.own
-        return Draft(head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own)
+        return Draft(head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own, lines=self.lines)
 
 
 _TALKS: dict[Any, Any] = {"user": dict, "assistant": dict, "system": str}

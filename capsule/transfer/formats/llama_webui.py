@@ -1,8 +1,7 @@
 """The web UI of llama.cpp, in all four shapes since 2024, brought to one: a conversation and its messages.
 
-Written is the JSON of an export, which every version since 2025-09 reads. Of a conversation from elsewhere the root
-that the web UI needs is made. Texts with marks of thoughts and calls become messages, and are written with their
-marks again. Pure.
+Written is the JSON of an export, which every version since 2025-09 reads; with a root, which the web UI needs. Texts
+with marks of thoughts and calls become messages, and are written with their marks again. Pure.
 """
 
 from __future__ import annotations
@@ -295,6 +294,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
     draft = taken(_HEAD, conv | ({"roots": kept} if kept else {}), _HEAD, [], line)
     tops = [root["id"] for root in roots if "id" in root]
     for at, record in zip(lines, records, strict=True):
+        draft.lines[str(record.get("id"))] = at
         if record in roots:
             continue
         if record.get("parent") in tops:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
+import pytest
 
 from tests.transfer.exchange import DATA, read, read_data
 
@@ -44,3 +47,14 @@ def test_a_message_that_is_not_understood_is_told_and_its_answers_stay() -> None
 
     assert [problem.line for problem in problems.found] == [1]
     assert len(document["history"]) == len(messages) - 1
+
+
+@pytest.mark.parametrize(
+    ("role", "time", "is_damage"),
+    [("user", None, True), ("assistant", None, True), ("system", None, False), ("system", "yesterday", True)],
+)
+def test_a_time_that_is_missing_is_told_where_there_always_is_one(role: str, time: Any, is_damage: bool) -> None:
+    message = {"author": {"role": role}, "create_time": time, "content": {"content_type": "text", "parts": ["x"]}}
+    data = orjson.dumps([{"id": "1", "mapping": {"a": {"id": "a", "parent": None, "message": message}}}])
+
+    assert bool(read_data(data)[1].found) == is_damage

@@ -121,3 +121,10 @@ def test_what_the_program_needs_to_resume_a_foreign_conversation() -> None:
     assert records[1]["message"]["content"] == [{"type": "text", "text": "a"}]
     assert all(one["timestamp"] and one["cwd"] and one["version"] for one in records[:2])
     assert records[-1]["type"] == "custom-title"
+
+
+def test_what_is_odd_about_a_message_is_told_by_the_line_of_its_record() -> None:
+    _, problems = read(DATA / "claude-code" / "damaged-many")
+
+    lines = {problem.what.split(" ")[0]: problem.line for problem in problems.found if "message" in problem.what}
+    assert lines == {"a": 7, "two": 8, "message": 4, "messages": 5}
