@@ -29,7 +29,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store, timestamps
 from capsule.ids import new_message_id
 from capsule.sessions import events
-from capsule.sessions.rules import deliveries, messages, schedules
+from capsule.sessions.rules import deliveries, messages
 from capsule.sessions.session import Session
 
 __all__ = ["run"]
@@ -202,7 +202,7 @@ class _Ours:
             id = deliver(message.event["content"])
             self._host.tell(partial(deliveries.after_attempt, message=message, now=now, platform_id=id))
         outbound, inbound = self._host.outbound(), self._host.inbound()
-        schedules.occurrences(inbound, outbound, now)  # As at each of its looks.
+        messages.next_due(inbound, outbound, now)  # As at each of its looks: it forgets what is done.
         if messages.is_bulky(inbound, outbound):
             self._host.compact(now)
         return len(due)
