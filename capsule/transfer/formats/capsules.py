@@ -93,7 +93,7 @@ def _no_file(data: bytes | Source) -> tuple[str, int]:
 
 
 def _document(draft: Draft) -> Fields:
-    return document_of(draft, "capsule", draft.head["updatedAt"], lambda what: None, _no_file)
+    return document_of(draft, "capsule", draft.head["updatedAt"], lambda what, id: None, _no_file)
 
 
 def _write(draft: Draft) -> bytes:
