@@ -41,7 +41,10 @@ demo: $(STAMP)  ## show the main job on a real store
 test: $(STAMP)  ## run the tests, of the slow ones a sample (ARGS="-k name" for some of them)
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample" $(ARGS)
 
+# The wheel of claude-agent-sdk has 370 MB of a program that no test runs; its source has 2 MB.
+SDKS := --no-binary claude-agent-sdk -c constraints.txt
 test-all: $(STAMP)  ## run all tests
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents]'
 	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
 
 lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
@@ -91,7 +94,8 @@ torture: $(STAMP)  ## run the long versions of the crash and stress tests (minut
 
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check -e '.[test,lint,site,bench,tokens]'
+	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-binary claude-agent-sdk \
+		-e '.[test,lint,site,bench,tokens,agents]'
 	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 

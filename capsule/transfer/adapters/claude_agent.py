@@ -1,0 +1,98 @@
+"""A session store of the Claude Agent SDK that keeps each transcript as a conversation.
+
+`ClaudeAgentOptions(session_store=CapsuleSessionStore(store))`. It satisfies `SessionStore` with `append` and `load`,
+and does not import the SDK. An entry with a `uuid` is kept once, also when a batch comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from anyio import to_thread
+
+from capsule.transfer.adapters.items import Items
+from capsule.transfer.interface import Fields, Pair, moment, text_of
+from capsule.transfer.rows import filled, object_of, objects_of
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
+
+
+def _read(entry: Fields) -> Fields:
+    message = object_of(entry.get("message"))
+    role, content = message.get("role"), message.get("content")
+    time = {"timestamp": moment(entry.get("timestamp"))} if moment(entry.get("timestamp")) else {}
+    if role not in ("user", "assistant"):
+        return {"role": "system", "content": "", "metadata": {"hidden": True}} | time
+    blocks: dict[str, list[Fields]] = {}
+    for block in objects_of(content):
+        blocks.setdefault(text_of(block.get("type")), []).append(block)
+    results = blocks.get("tool_result", [])
+    texts = [text_of(block.get("text")) for block in blocks.get("text", ())]
+    said = content if isinstance(content, str) else "\n\n".join(filter(None, texts))
+    if results and role == "user":
+        inner = results[0].get("content")
+        result = inner if isinstance(inner, str) else "\n\n".join(text_of(one.get("text")) for one in objects_of(inner))
+        is_error = {"metadata": {"isError": True}} if results[0].get("is_error") is True else {}
+        about = {"role": "tool", "content": result, "toolCallId": text_of(results[0].get("tool_use_id"))}
+        return about | is_error | time
+    calls = [
+        {"id": text_of(one.get("id")), "name": text_of(one.get("name")), "arguments": one.get("input", {})}
+        for one in blocks.get("tool_use", ())
+    ]
+    return filled(
+        {"role": role, "content": said} | time,
+        model=message.get("model") if isinstance(message.get("model"), str) else None,
+        reasoning="\n\n".join(text_of(block.get("thinking")) for block in blocks.get("thinking", ())),
+        toolCalls=calls,
+    )
+
+
+def _write(fields: Fields) -> Fields:
+    """The entry without its type, which only entries of the SDK have: that tells them from other messages."""
+    if fields["role"] == "system":
+        return {}
+    if fields["role"] == "tool":
+        error = {"is_error": True} if fields.get("metadata", {}).get("isError") else {}
+        result = {"type": "tool_result", "tool_use_id": fields.get("toolCallId", ""), "content": fields["content"]}
+        return {"message": {"role": "user", "content": [result | error]}}
+    if fields["role"] == "user":
+        return {"message": {"role": "user", "content": fields["content"]}}
+    blocks: list[Fields] = [{"type": "thinking", "thinking": fields["reasoning"]}] if "reasoning" in fields else []
+    blocks += [{"type": "text", "text": fields["content"]}] if fields["content"] else []
+    for call in fields.get("toolCalls", ()):
+        about = {"id": call.get("id"), "name": call.get("name"), "input": call.get("arguments")}
+        blocks.append({"type": "tool_use", **about})
+    return {"message": filled({"role": "assistant", "content": blocks}, model=fields.get("model"))}
+
+
+class CapsuleSessionStore:
+    """Transcripts as conversations: one for each project, session and subagent."""
+
+    def __init__(self, store: Store) -> None:
+        """Args: an open store, which must outlive it. Raises nothing. Cost: none worth mentioning."""
+        self._store = store.beside(keep_locks=False)
+
+    def _items(self, key: Mapping[str, str]) -> Items:
+        names = "\0".join((key["project_key"], key["session_id"], key.get("subpath", "")))
+        return Items(self._store, "claude-agent-sdk", names, Pair(_read, _write))
+
+    def conversation_id(self, key: Mapping[str, str]) -> str:
+        """The id of the conversation of a transcript. Raises KeyError for a key that the SDK doesn't give. Cost: none.
+
+        Args:
+            key: As the SDK gives it: `project_key`, `session_id`, and for a subagent `subpath`.
+        """
+        return self._items(key).id
+
+    async def append(self, key: Any, entries: list[Any]) -> None:
+        """Append entries of a transcript, all or none. Raises the errors of `Store.append`. Cost: one fdatasync."""
+        await to_thread.run_sync(lambda: self._items(key).add(entries, lambda entry: entry.get("uuid")))
+
+    async def load(self, key: Any) -> list[Any] | None:
+        """The entries of a transcript in their order. None: there is none. Raises InvalidDocument. Cost: reading it."""
+        items = self._items(key)
+        entries = await to_thread.run_sync(lambda: items.entries(is_all=True))
+        made = [items.item(entry) for entry in entries or ()]
+        return [entry for entry in made if "type" in entry] or None

@@ -1,0 +1,78 @@
+"""The items of an SDK as messages of a conversation, and back.
+
+What must stay true: an item comes back equal. What a message has no field for is in its `metadata.source`. Appends of
+many processes at once are all kept, and an item that has an id of its own is kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from capsule.errors import InvalidInput, NotFound
+from capsule.format.message import check_message
+from capsule.ids import imported_conversation_id, imported_message_id
+from capsule.transfer.pairs import Fields, Pair, applied, difference, with_source, without_source
+
+if TYPE_CHECKING:
+    from capsule.store.change import Conversation
+    from capsule.store.store import Store
+
+_SAID = ("role", "content", "model", "reasoning", "toolCalls", "toolCallId", "metadata")
+
+
+class Items:
+    """The items of one session, as a conversation.
+
+    Attributes:
+        id: The id of the conversation, made of that of the session.
+    """
+
+    def __init__(self, store: Store, name: str, session: str, item: Pair) -> None:
+        """Args: a store that keeps no locks; the name of the SDK, the id of the session there; the pair for an item."""
+        self._store, self._item = store, item
+        self.id = imported_conversation_id(name, session)
+
+    def add(self, items: list[Any], key: Callable[[Any], str | None] = lambda item: None) -> None:
+        """Append items in one write. Raises the errors of `Store.append`. Cost: one fdatasync.
+
+        Args:
+            items: The items.
+            key: Gives the id that an item has of its own; None: it has none.
+        """
+        messages = []
+        for item in items:
+            fields = self._item.read(item)
+            message = check_message(with_source(fields, difference(item, self._item.write(fields))))
+            made = key(item)
+            messages.append(message | ({"id": imported_message_id(self.id, made)} if made else {}))
+        if not messages:
+            return None
+
+        def act(conversation: Conversation) -> None:
+            new = {message.get("id", n): message for n, message in enumerate(messages)}
+            added = [one for id, one in new.items() if type(id) is int or not conversation.transaction.find_made(id)]
+            if added:
+                conversation.append(added)
+
+        while True:
+            try:
+                return self._store._change(self.id, act)
+            except NotFound:
+                try:
+                    self._store.create(id=self.id)
+                except InvalidInput:
+                    self._store.document(self.id)  # Another process made it first.
+
+    def entries(self, *, is_all: bool = False) -> list[Fields] | None:
+        """The messages, of the active branch or all. None: there is no conversation. Cost: reading the file."""
+        try:
+            history, tree, current = self._store.branches.tree(self.id)
+        except NotFound:
+            return None
+        return history if is_all else [history[place] for place in tree.path(current)]
+
+    def item(self, entry: Fields) -> Fields:
+        """The item that a message was, or is like."""
+        plain, rest = without_source({name: entry[name] for name in _SAID if name in entry})
+        return applied(self._item.write(plain), rest)
