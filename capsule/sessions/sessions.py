@@ -285,13 +285,16 @@ class Sessions:
         given: dict[str, Any] = {"command": command and tuple(command), "folder": folder, "provider": provider}
         given = {field: value for field, value in given.items() if value is not None}
 
+        is_known = self.registry.is_approved(self.registry.read().agents.get(id, AgentGroup(id)))
+        if command is not None and not is_known:  # A folder that a clone brought is not approved with it.
+            given.setdefault("folder", "")
+
         def change(state: State) -> State:
             group = state.agents.get(id, AgentGroup(id))
             return state.put(replace(group, **given, settings={**group.settings, **(settings or {})}))
 
-        is_known = command is not None or self.registry.is_approved(self.registry.read().agents.get(id, AgentGroup(id)))
         group = self.registry.edit(change).agents[id]
-        if is_known:
+        if command is not None or is_known:
             self.registry.approve(group)
         return group
 

@@ -54,7 +54,8 @@ class Toolkit:
     """The tools of an agent in one session, for one batch of messages. Several threads may use it.
 
     What is said is durable when a method returns. All of them raise Refused for a destination that is not in the map,
-    and InvalidInput for a time that can't be read or a text that is too long.
+    and InvalidInput for a time that can't be read or a text that is too long. Raises Refused for a session of another
+    agent than the one that the store acts for.
 
     Args:
         store: The store; also one that acts for the agent.
@@ -66,6 +67,9 @@ class Toolkit:
     def __init__(self, store: Store, session: str, message: str = "", folder: str | None = None) -> None:
         self.engine: Engine = store._whole
         self.session = check_id(session)
+        row = Registry(self.engine).read().sessions.get(session)
+        if store.agent not in (None, row and row.agent):
+            raise Refused(f"session {session} is none of {store.agent}", path="")
         self._message = message
         self._folder = folder
         self._most = store.settings.message_bytes

@@ -36,6 +36,9 @@ def test_a_command_that_another_machine_noted_is_approved_by_a_person(capsule: A
     assert capsule.json("session", "agent", "helper", "--idle", "30")[0]["approved"] is False
     assert capsule.json("session", "agent", "helper", "--approve")[0]["approved"] is True
     assert capsule.json("session", "agent", "helper", "--folder", "/")[0]["approved"] is True
+    path.write_text(path.read_text().replace('"/"', '"/tmp"'))
+    (one,) = capsule.json("session", "agent", "helper", "--", "cat")  # It names no folder, and nobody saw that one.
+    assert (one["approved"], one["folder"]) == (True, "")
 
 
 def test_an_agent_is_wired_to_places_and_no_longer(capsule: Any) -> None:

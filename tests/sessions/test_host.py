@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -261,3 +262,18 @@ def test_a_worker_that_was_started_ahead_is_told_what_it_is_for_and_one_that_die
             worker = spawn(session, "bot")
             assert worker.wait() == 0
             assert (tmp_path / str(worker.pid)).read_text() == f"bot {session}\n"
+
+
+def test_a_session_whose_files_somebody_removed_begins_anew(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        store.agents.register("anna")
+        group(store, "bot")
+        with hosting(store) as (_, lines):
+            for count, text in enumerate(("one", "two"), 1):
+                sent = store.messages.send(text, agent="anna", to="bot")
+                until(lambda: f"you said: {text}" in said(store, sent.conversation, "bot"))
+                steps = [count] * 2  # The worker has gone, and the host has noted the delivery.
+                until(lambda: [sum(line["step"] == step for line in lines) for step in ("ended", "delivered")] == steps)
+                (row,) = store.sessions.list()
+                shutil.rmtree(tmp_path / "sessions" / row.id)

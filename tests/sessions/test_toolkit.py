@@ -10,6 +10,7 @@ import pytest
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.events import Action, Route, destinations, incoming, reply_id
+from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import route_of
 from capsule.sessions.rules.messages import receive
@@ -165,3 +166,12 @@ def test_a_task_that_can_not_be_is_refused_when_it_is_asked_for(
     with pytest.raises(error):
         tools(store).schedule(action, **fields)
     assert not session.outbound().messages
+
+
+def test_an_agent_has_tools_in_its_own_sessions_only(store: Store, session: Session) -> None:
+    rows = (SessionRow(id, agent) for id, agent in (("s1", "bot"), ("s2", "eve")))
+    Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), AgentGroup("eve"), *rows))
+    assert tools(store._acting("bot")).send_message("mine").earlier is None
+    for own in ("s1", "s3"):
+        with pytest.raises(Refused):
+            Toolkit(store._acting("eve"), own, "m1")

@@ -51,10 +51,10 @@ class Opened:
     def session(self, id: str) -> Iterator[Session]:
         """A session, for this thread alone while the body runs; its files are made if they are not there."""
         with self._guard:
+            if not self._engine.exists(INBOUND, id):  # It is new, or somebody removed it.
+                Session.create(self._engine, id, id)
             if id not in self._sessions:
-                is_there = self._engine.exists(INBOUND, id)
-                made = Session(self._engine, id) if is_there else Session.create(self._engine, id, id)
-                self._sessions[id] = made, threading.RLock()
+                self._sessions[id] = Session(self._engine, id), threading.RLock()
             session, alone = self._sessions[id]
         with alone:
             yield session
