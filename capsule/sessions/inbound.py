@@ -303,19 +303,11 @@ class Inbound:
 
 
 _OF_A_SERIES = {"prompt": "content", "processAfter": "processAfter"}
-_TAKES: tuple[str, ...] = (
-    "message",
-    "retry",
-    "failed",
-    "cancelled",
-    "paused",
-    "resumed",
-    "changed",
-    "attempt",
-    "delivered",
-)
-_TAKES += ("undeliverable", "destinations", "routing", "compacted")
-_APPLY = {name: getattr(Inbound, f"_take_{name}") for name in _TAKES}
+
+
+def taking(kind: type) -> dict[str, Callable[[Any, Event], None]]:
+    """The functions of a fold that take events in, by the names of the events."""
+    return {name.removeprefix("_take_"): take for name, take in vars(kind).items() if name.startswith("_take_")}
 
 
 def apply(fold: Any, event: Event, takes: Mapping[str, Callable[[Any, Event], None]]) -> None:
@@ -329,6 +321,9 @@ def apply(fold: Any, event: Event, takes: Mapping[str, Callable[[Any, Event], No
         fold.others.append(event)
     if id:
         fold.seen.add(id)
+
+
+_APPLY = taking(Inbound)
 
 
 def status(inbound: Inbound, outbound: Outbound, id: str) -> Status:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.sessions.events import Event
-from capsule.sessions.inbound import KEPT, apply, windowed
+from capsule.sessions.inbound import KEPT, apply, taking, windowed
 
 if TYPE_CHECKING:
     from capsule.sessions.inbound import Inbound
@@ -197,5 +197,4 @@ class Outbound:
         self.state = {provider: dict(kept) for provider, kept in event["state"].items()}
 
 
-_TAKES = ("message", "ack", "tool", "state", "cleared", "compacted")
-_APPLY = {name: getattr(Outbound, f"_take_{name}") for name in _TAKES}
+_APPLY = taking(Outbound)
