@@ -147,6 +147,11 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
         about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
         about["digest"] = digest_of_message(checked)
     except (InvalidInput, TypeError) as error:
+        metadata = said.get("metadata")
+        if isinstance(metadata, dict) and SOURCE in metadata:
+            tell(f"what a message has besides is left out: {error}"[:300], id)
+            rest = {name: value for name, value in metadata.items() if name != SOURCE}
+            return _checked(entry | {"metadata": rest}, tell, keep, most, is_own=is_own)
         tell(f"a message can't be accepted: {error}"[:300], id)
         return links
     if is_own:

@@ -10,6 +10,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from math import isfinite
 from typing import Any, Literal
 
 import orjson
@@ -23,7 +24,17 @@ Record = tuple[int, dict[str, Any]]
 #: Takes what is wrong, and the line.
 Tell = Callable[[str, int | None], None]
 
-_decoder = json.JSONDecoder(strict=False, parse_constant=lambda name: None)  # NaN has no place in JSON.
+
+def _real(text: str) -> float | None:
+    return number if isfinite(number := float(text)) else None
+
+
+_decoder = json.JSONDecoder(
+    strict=False,
+    parse_constant=lambda name: None,  # NaN has no place in JSON, nor has a number that is too large.
+    parse_float=_real,
+    parse_int=lambda text: int(text) if len(text) < 20 else _real(text),
+)
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]', re.DOTALL)
 _GAP = re.compile(r"[\s,\0\ufeff]*")
 _LONE = re.compile(r"[\ud800-\udfff]")

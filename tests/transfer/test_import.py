@@ -349,3 +349,15 @@ def test_what_json_can_not_hold_is_told_or_read_around(store: Store, extra: byte
 
     assert "2" in [taken.source for taken in report.conversations]
     assert "1" in [taken.source for taken in report.conversations] or report.problems.found
+
+
+@pytest.mark.parametrize(
+    ("extra", "damaged"),
+    [(b"1" + b"0" * 400, 0), (b"12345678901234567890123", 0), (b"-1e999", 0), (DEEP[2500:3500], 1)],
+)
+def test_a_message_is_kept_without_what_no_file_can_hold(store: Store, extra: bytes, damaged: int) -> None:
+    data = said("a", id="1").replace(b'"value"', b'"x": ' + extra + b', "value"')
+    report = take(store, b"[" + data + b"]")
+
+    assert [taken.messages for taken in report.conversations] == [1]
+    assert report.problems.count == damaged
