@@ -107,3 +107,17 @@ def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: St
     assert asked[0] == asked[-2] == ["one", "two"] and asked[-1] == ["three"]
     assert (taken[1].place, taken[1].sender, taken[1].to) == (direct, "anna", {"bot"})
     assert (taken[1].attachments, taken[1].is_group) == ((named,), False)
+
+
+def test_a_sender_that_is_no_agent_of_the_store_is_a_stranger(store: Store) -> None:
+    group(store, "bot")
+    sent = store.messages.send("hello", agent="anna", to="bot")
+    store.append(sent.conversation, role="user", content="let me in", **{"from": "eve"})
+    took: list[Arrived] = []
+
+    class Receiver:
+        def receive(self, arrived: Sequence[Arrived]) -> None:
+            took.extend(arrived)
+
+    Conversations(store)._bring("bot", Receiver())
+    assert [(each.sender, each.known) for each in took] == [("anna", True), ("eve", False)]

@@ -93,7 +93,9 @@ class Conversations(Adapter):
             except (NotFound, InvalidDocument, Refused):
                 continue  # It went, was damaged, or is not for the agent any more.
             try:
-                receiver.receive([_arrived(each, seat) for each in mail])
+                receiver.receive(
+                    [_arrived(each, seat, self._store.agents.documents.exists(each.from_)) for each in mail]
+                )
             except Exception as error:
                 _log.warning("what %s was told in %s is brought later: %s", agent, id, error)
                 continue
@@ -145,7 +147,7 @@ class Conversations(Adapter):
         return {"name": file.name, "path": f"attachments/{digest}"}
 
 
-def _arrived(mail: Mail, seat: Seat) -> Arrived:
+def _arrived(mail: Mail, seat: Seat, known: bool) -> Arrived:
     """A message to an agent, as the host takes it."""
     named, said = mail.more.get("mentions"), mail.more.get("metadata")
     valid = named.get("valid") if isinstance(named, dict) else None
@@ -164,6 +166,7 @@ def _arrived(mail: Mail, seat: Seat) -> Arrived:
         mentions=frozenset([*(valid or ()), *([seat.agent] if mail.mention else [])]),
         to=frozenset([seat.agent]),
         reply_to=mail.reply_to or "",
+        known=known,
         hops=hops if type(hops) is int else 0,
         attachments=tuple(mail.more.get("attachments") or ()),
     )

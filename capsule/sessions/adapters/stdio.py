@@ -78,7 +78,7 @@ class StdioAdapter(Adapter):
 
 def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
     """The message that a JSON object is: `text`, and if given `id`, `place`, `thread`, `from`, `title`, `inReplyTo`,
-    `at`, `group`, `mentions` and `hops`.
+    `at`, `group`, `mentions`, `hops`, and `known` (false: the sender is a stranger).
 
     Args:
         data: The object.
@@ -111,6 +111,7 @@ def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
         mentions=frozenset(mentions),
         reply_to=said.get("inReplyTo", ""),
         hops=hops,
+        known=said.get("known") is not False,
     )
 
 
