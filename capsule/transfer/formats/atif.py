@@ -95,8 +95,8 @@ def _read(step: Fields) -> list[Fields]:
     for entry in entries:
         if time:
             entry["timestamp"] = time
-    if "step_id" in step:
-        entries[-1]["id"] = text_of(step["step_id"])
+    if id := text_of(step.get("step_id")):
+        entries[-1]["id"] = id
     return entries
 
 
@@ -172,7 +172,7 @@ def _taken(record: Fields, tell: Callable[..., None] = _quiet, line: int | None 
 
 def _check(record: Fields, tell: Callable[..., None], line: int) -> None:
     """Tell what of a trajectory is not as its format says."""
-    if record.get("schema_version") not in _KNOWN:
+    if text_of(record.get("schema_version")) not in _KNOWN:
         tell(f"the version {text_of(record.get('schema_version'))!r:.60} is unknown", line)
     if not _read_head(record):
         tell("a trajectory without an id", line)
@@ -192,8 +192,9 @@ def _check(record: Fields, tell: Callable[..., None], line: int) -> None:
             f"is of {text_of(step.get('source'))!r:.30}": text_of(step.get("source")) not in _ROLES,
             "has no message": not isinstance(step.get("message"), str | list),
             "has a time that is none": step.get("timestamp") is not None and moment(step["timestamp"]) is None,
-            "has calls that are none": len(calls) != len(step.get("tool_calls") or ()),
+            "has calls that are none": calls != (step.get("tool_calls") or []),
             "has a call whose arguments are no object": any(type(one.get("arguments")) is not dict for one in calls),
+            "has an observation that is none": type(step.get("observation") or {}) is not dict,
             "has results that are none": not isinstance(results, list) or len(answered) != len(results),
             "has a result of no call": any(id and id not in called for id in answered),
         }

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA, read, read_data, written
 
@@ -92,6 +94,20 @@ def test_damage_is_reported_and_the_order_of_the_steps_counts() -> None:
     assert [entry["content"] for entry in document["history"]] == ["", "who?", "", "of no call"]
     assert not any("parent" in entry for entry in document["history"])
     assert len(problems.found) >= 8
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("tool_calls", 5), ("step_id", None), ("source", [1]), ("observation", "x")]
+)
+def test_an_odd_value_costs_no_other_step(key: str, value: object) -> None:
+    given = json.loads((FILES / "trajectory.json").read_text())
+    given["steps"][2][key] = value
+    documents, problems = read_data(json.dumps(given).encode())
+
+    assert [document["history"][-1]["content"] for document in documents] == ["Repaired.", "It is short."]
+    assert problems.found
+    for document, data in zip(documents, written(documents, formats()["atif"]), strict=True):
+        assert read_data(data)[0] == [document]
 
 
 def test_steps_that_were_added_here_are_numbered_and_come_back() -> None:
