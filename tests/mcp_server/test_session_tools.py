@@ -20,6 +20,7 @@ from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.budget import tokens
 from capsule.mcp_server.tools.forms import EXTENSION
 from capsule.sessions.events import Route, destinations, incoming, reply_id
+from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
@@ -140,14 +141,16 @@ def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
     with Store.open(root) as store:
         store.agents.register("bot")
         session = Session.create(store.engine, "s1", "bot")
+        Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot")))
         env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
         with over_stdio(root, "--tools", "session", env=env) as client:
             sent = client.call("send_message", text="On it.")
         assert sent["message"] == reply_id("s1", "m1", 1)
         assert [message.event["content"] for message in session.outbound().messages.values()] == ["On it."]
-    server = Stdio("--tools", "session", root=root, env=environment(CAPSULE_AGENT="bot"))
-    assert server.ended() == 2
-    server.close()
+    for wrong in ({"CAPSULE_AGENT": "bot"}, {"CAPSULE_AGENT": "eve", "CAPSULE_SESSION": "s1"}):
+        server = Stdio("--tools", "session", root=root, env=environment(**wrong))
+        assert server.ended() != 0
+        server.close()
 
 
 async def test_a_server_for_no_session_says_so(store: Store, era: str) -> None:
