@@ -247,6 +247,8 @@ def _with_head(
     about: Fields = {"format": format, "id": source_id(draft), "digest": digests}
     if related:
         about["related"] = related
+    if time := moment(head.get("updatedAt")):
+        about["updatedAt"] = time
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
     document["metadata"] = _with_imported(document["metadata"], about)
     return document

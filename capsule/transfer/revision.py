@@ -2,7 +2,7 @@
 
 What must stay true: what was added or changed at the source is taken, and what was changed or removed here stays. Where
 both changed the same, a choice decides, and nothing is lost by it: the store keeps what is replaced in the trash.
-Nothing is removed because the source lacks it. Pure.
+Nothing is removed because the source lacks it, and an older export takes nothing back. Pure.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def revised(present: Document, incoming: Document, removed: Collection[str], *, 
     """
     conflicts = 0
     is_own = IMPORTED not in incoming["metadata"]
+    is_older = _time_of(incoming) < _time_of(present)
     history = list(present["history"])
     places = {entry["id"]: place for place, entry in enumerate(history)}
     tree, added = Tree(incoming["history"]), list[Document]()
@@ -56,16 +57,24 @@ def revised(present: Document, incoming: Document, removed: Collection[str], *, 
                 added.append(entry)
                 _append(history, entry, _parent(tree, place, places))
                 places[entry["id"]] = len(history) - 1
-        elif (is_taken := _is_newer(history[at], entry, is_own=is_own)) is not False:
+        elif not is_older and (is_taken := _is_newer(history[at], entry, is_own=is_own)) is not False:
             conflicts += is_taken is None
             if is_taken or theirs:
                 links = {name: history[at][name] for name in ("parent",) if name in history[at]}
                 said = {name: value for name, value in entry.items() if name != "parent"}
                 history[at] = order_message(said | {"editedAt": present["updatedAt"]} | links)
     result = present | {"history": history, "metadata": dict(present["metadata"])}
-    conflicts += _revise_head(result, present, incoming, theirs=theirs, is_own=is_own)
+    if not is_older:
+        conflicts += _revise_head(result, present, incoming, theirs=theirs, is_own=is_own)
     _set_current(result, leaf, _leaf(incoming), {entry["id"] for entry in added})
     return Revised(present if result == present else result, conflicts)
+
+
+def _time_of(document: Document) -> str:
+    """When the source changed it, as it was imported; empty: it does not say."""
+    about = document["metadata"].get(IMPORTED)
+    time = about.get("updatedAt") if isinstance(about, dict) else None
+    return time if isinstance(time, str) else ""
 
 
 def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | None:

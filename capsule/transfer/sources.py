@@ -13,7 +13,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -238,8 +238,9 @@ def on_disk(path: Path, problems: Problems) -> File:
         ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
         top = Path(os.path.normpath(path.parent / ups))
         for other in sorted(top.glob(pattern[len(ups) :])):
-            if other.is_file() and other.resolve().is_relative_to(top.resolve()):
-                yield on_disk(other, problems)
+            with suppress(OSError):  # It is gone by now.
+                if other.is_file() and other.resolve().is_relative_to(top.resolve()):
+                    yield on_disk(other, problems)
 
     return File(str(path), path.stat().st_size, lambda: path.open("rb"), problems, path, found)
 
@@ -252,7 +253,7 @@ def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
             copy.write(chunk)
         copy.flush()
         file = on_disk(Path(copy.name), problems)
-        file.name = "-"
+        file.name, file.found = "-", lambda path: iter(())  # What else is in that folder is none of it.
         yield file
 
 

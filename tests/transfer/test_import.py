@@ -183,6 +183,29 @@ def test_a_title_that_changed_there_is_taken(store: Store) -> None:
     assert (store.head(id).title, store.head(id).tags) == ("theirs, newer", ("x",))
 
 
+def test_a_stream_has_no_files_beside_it(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = DATA / "chatgpt" / "modern"
+    (tmp_path / "file-00bb-notes.txt").write_text("of somebody else")
+
+    id = take(store, (folder / "conversations.json").read_bytes()).conversations[0].id
+
+    history = store.document(id)["history"]
+    assert not [file for entry in history for file in entry.get("attachments", ()) if "sha256" in file]
+
+
+def test_an_older_export_adds_what_is_missing_and_takes_nothing_back(store: Store) -> None:
+    (whole,) = json.loads((DATA / "chatgpt" / "modern" / "conversations.json").read_bytes())
+    newer = whole | {"title": "newer", "update_time": whole["update_time"] + 100}
+    id = take(store, json.dumps([newer]).encode()).conversations[0].id
+
+    for choice in ("skip", "update"):
+        assert states(take(store, json.dumps([whole | {"title": "older"}]).encode(), on_conflict=choice)) == [
+            "unchanged"
+        ]
+    assert store.head(id).title == "newer"
+
+
 @pytest.mark.parametrize(("choice", "title", "count"), [("update", "theirs", 1), ("copy", "ours", 2)])
 def test_a_conflict_that_was_skipped_can_be_decided_later(store: Store, choice: Any, title: str, count: int) -> None:
     id = take(store, said("a", title="first")).conversations[0].id
