@@ -7,6 +7,7 @@ and the role of a message tell which one it is, since the Markdown need not have
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterator
 from typing import Any
 
@@ -271,7 +272,8 @@ def _read_markdown(source: Source) -> Iterator[Draft]:
         sessions.insert(0, -1)
     ends = [_without_title(lines, n) for n in sessions[1:]] + [len(lines)]
     for session, end, start in zip(sessions, ends, [0, *ends], strict=False):
-        yield from _session(source, lines, shown, (start, session, end), [n for n in begins if session < n < end])
+        within = begins[bisect(begins, session) : bisect(begins, end)]
+        yield from _session(source, lines, shown, (start, session, end), within)
 
 
 def _without_title(lines: list[str], session: int) -> int:
