@@ -247,8 +247,10 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
 
 
 def _files(source: Source) -> dict[str, Source]:
-    """The files of the export by the ids in their names."""
-    near = [file for pattern in ("*", "*/*", "*/*/*") for file in source.near(pattern)]
+    """The files of the export by the ids in their names; in its folders only beside what every export has."""
+    is_export = any(True for name in ("user.json", "chat.html", "export_manifest.json") for _ in source.near(name))
+    patterns = ("file*", "*/file*", "*/*/file*") if is_export else ("file*",)
+    near = [file for pattern in patterns for file in source.near(pattern)]
     return {found[0]: file for file in near if (found := _FILE.match(file.name.rpartition("/")[2]))}
 
 
