@@ -64,7 +64,8 @@ class Taken:
         format: The format of the source.
         source: The id that it has there.
         path: The file.
-        state: `imported`, `updated`, `unchanged`, or `skipped`: it is in the trash, or both sides changed the same.
+        state: `imported`, `updated`, `unchanged`, or `skipped`: it is in the trash, both sides changed the same, or it
+            is empty, and then its id is so too.
     """
 
     id: str
@@ -215,7 +216,8 @@ class _Run:
         before = self._memory.file(digest)
         if before is not None and self._is_as(file, before):
             for id, title, count, name, source, inside in before["rows"]:
-                report.conversations.append(Taken(id, title, count, name, source, file.name + inside, "unchanged"))
+                state = "unchanged" if id else "skipped"
+                report.conversations.append(Taken(id, title, count, name, source, file.name + inside, state))
             return
         problems, conflicts, first = report.problems.count, self._conflicts, len(report.conversations)
         is_known, asked = False, set[str]()
@@ -232,7 +234,7 @@ class _Run:
         self._settle(0)
         taken = report.conversations[first:]
         is_whole = (report.problems.count, self._conflicts) == (problems, conflicts)
-        if is_known and is_whole and all(one.state != "skipped" for one in taken):
+        if is_known and is_whole and all(one.state != "skipped" or not one.id for one in taken):
             rows = [
                 (one.id, one.title, one.messages, one.format, one.source, one.path.removeprefix(file.name))
                 for one in taken
@@ -245,7 +247,7 @@ class _Run:
         near = before["near"]
         if near is not None and near["digest"] != file.digest_of_near(near["patterns"]):
             return False
-        return all(self._store.engine.exists(KIND, row[0]) for row in before["rows"])
+        return all(self._store.engine.exists(KIND, row[0]) for row in before["rows"] if row[0])
 
     def _drafts(self, file: File, format: Format) -> Iterator[None]:
         nameless: Counter[str] = Counter()
@@ -273,8 +275,9 @@ class _Run:
             digest, is_conflict = put(suffix)
             if is_conflict and self._on_conflict == "copy":
                 put(f"{suffix}#copy-{digest}")
-        except Empty:
-            pass  # As an empty chat is: no damage, and nothing to keep.
+        except Empty:  # As an empty chat is: no damage, and nothing to keep.
+            if draft.id:
+                self.report.conversations.append(Taken("", "", 0, format.name, draft.id, file.name, "skipped"))
         except _TOLD as error:
             tell(error.message)
 

@@ -329,11 +329,11 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Pa
 def test_all_examples_are_imported_once(store: Store) -> None:
     first = store.import_(DATA)
     # Some are there in several shapes.
-    assert {taken.state for taken in first.conversations} <= {"imported", "updated", "unchanged"}
+    assert {taken.state for taken in first.conversations if taken.id} <= {"imported", "updated", "unchanged"}
     assert len(store.ids()) == sum(taken.state == "imported" for taken in first.conversations)
     assert {taken.format for taken in first.conversations} <= set(formats())
     again = store.import_(DATA)
-    assert {taken.state for taken in again.conversations} == {"unchanged"}
+    assert {taken.state for taken in again.conversations if taken.id} == {"unchanged"}
 
 
 def test_two_clones_that_import_the_same_merge_to_one_conversation(store: Store) -> None:
@@ -384,3 +384,12 @@ def test_a_message_is_kept_without_what_no_file_can_hold(store: Store, extra: by
 
     assert [taken.messages for taken in report.conversations] == [1]
     assert report.problems.count == damaged
+
+
+def test_a_conversation_without_a_message_is_skipped_each_time(store: Store) -> None:
+    for _ in range(2):
+        report = store.import_(DATA / "chatgpt" / "conversations.json")
+
+        assert [(taken.id == "", taken.state) for taken in report.conversations][1:] == [(True, "skipped")]
+        assert not report.problems.found
+    assert len(store.ids()) == 1

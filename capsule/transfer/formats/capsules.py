@@ -65,10 +65,6 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
             record = record | {"history": [one for one in record["history"] if _is_message(one, source, line)]}
         validation.check(record, codec.encode(record), source.name)
         document, _ = migrations.current(record, source.name)
-        dated = [isinstance(one.get("timestamp"), str) for one in record["history"]]
-        for entry, is_dated in zip(document["history"], dated, strict=True):
-            if not is_dated:
-                entry.pop("timestamp", None)
         history = document["history"]
         head = {name: value for name, value in document.items() if name not in ("history", "version")}
         head["metadata"] = {name: value for name, value in head.get("metadata", {}).items() if name != "lock"}

@@ -199,8 +199,9 @@ def _about(head: Head, branches: int) -> str:
 
 
 def _speaker(message: Mapping[str, Any]) -> str:
-    role, agent = str(message.get("role")), message.get("from")
-    return one_line(f"{role} ({agent})" if agent else role)
+    role, agent, about = str(message.get("role")), message.get("from"), message.get("metadata")
+    hidden = ", hidden" if isinstance(about, Mapping) and about.get("hidden") is True else ""
+    return one_line(f"{role} ({agent})" if agent else role) + hidden
 
 
 def _when(message: Mapping[str, Any]) -> str:

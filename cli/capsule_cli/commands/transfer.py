@@ -99,7 +99,7 @@ def _answer(report: Report, *, dry_run: bool) -> None:
     if report.problems.count > _MOST_SHOWN:
         lines.append(f"... and {report.problems.count - _MOST_SHOWN} more; --json has them")
     skipped = [taken for taken in report.conversations if taken.state == "skipped"][:_MOST_SHOWN]
-    lines += [f"skipped: {taken.id}  {taken.title}" for taken in skipped]
+    lines += [f"skipped: {taken.id or taken.source}  {taken.title if taken.id else '(empty)'}" for taken in skipped]
     answer(report.as_json(), shown("\n".join(lines)))
     if not report.conversations:
         if report.unknown and not asked.json:
