@@ -108,6 +108,28 @@ def test_a_clock_that_goes_back_does_not_hold_up_a_retry(store: Store, monkeypat
         until(lambda: said(store, sent.conversation, "bot"))
 
 
+def test_a_machine_that_slept_does_not_count_its_workers_as_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    group(store, "bot")
+    asked, wakes = Event(), Event()
+
+    def answer(prompt: Prompt) -> Ended:
+        asked.set()
+        wakes.wait()
+        return echo(prompt)
+
+    real, slept_ns = time.time_ns, [0]
+    monkeypatch.setattr(time, "time_ns", lambda: real() + slept_ns[0])
+    with hosting(store, answer) as (_, lines):
+        sent = store.messages.send("one", agent="anna", to="bot")
+        until(asked.is_set)
+        slept_ns[0] = 8 * 3600 * 10**9
+        store.messages.send("two", agent="anna", to="bot")
+        until(lambda: sum(line["step"] == "message" for line in lines) == 2)
+        wakes.set()
+        until(lambda: "you said: two" in said(store, sent.conversation, "bot"))
+    assert not [line for line in lines if line["step"] in ("stale", "retry")]
+
+
 def test_a_damaged_session_is_shown_and_stops_no_other(store: Store) -> None:
     group(store, "bot")
     with hosting(store, lambda prompt: Ended(0, "yes")) as (host, _):
@@ -205,7 +227,9 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
 
 
 @pytest.mark.slow
-def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_one(store: Store) -> None:
+def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group(store, "bot")
     started: list[Hanging | Thread] = []
 
@@ -238,11 +262,12 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
         started.append(Thread(store, session, agent, echo, 0) if started else Hanging(session))
         return started[-1]
 
-    def two_minutes_later() -> str:
+    def aged(session: Session) -> str:
         hangs = started and isinstance(started[0], Hanging) and not started[0].killed.is_set()
-        return timestamps.from_ms(timestamps.ms_of(timestamps.now()) + (120_000 if hangs else 0))
+        return timestamps.from_ms(timestamps.ms_of(timestamps.now()) - (3_600_000 if hangs else 0))
 
-    with hosting(store, spawn=spawn, clock=two_minutes_later) as (_, lines):
+    monkeypatch.setattr(Session, "heartbeat", aged)
+    with hosting(store, spawn=spawn) as (_, lines):
         sent = store.messages.send("hello", agent="anna", to="bot")
         until(lambda: said(store, sent.conversation, "bot"))
     assert said(store, sent.conversation, "bot") == ["you said: hello"]

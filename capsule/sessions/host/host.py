@@ -32,6 +32,7 @@ from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import Spawn, Supervisor, process
 from capsule.sessions.registry import KIND_OF_COMMANDS
 from capsule.sessions.rules import deliveries, destinations, messages, questions, schedules
+from capsule.sessions.session import KIND
 
 if TYPE_CHECKING:
     from capsule.engines.files.protocols import Notices
@@ -95,6 +96,8 @@ class Host:
         self._changed: set[str] = set()
         self._next_sweep = 0.0
         self._looked_at = ""
+        #: By how many seconds the clock on the wall is ahead of that of this process.
+        self._ahead_s = timestamps.ms_of(self._since) / 1000 - time.monotonic()
         #: A byte sent into the second socket ends a wait for the first.
         self._bell = socket.socketpair()
         for end in self._bell:
@@ -258,6 +261,7 @@ class Host:
 
     def _heal(self, session: Session, inbound: Inbound, outbound: Outbound, now: str) -> None:
         """End the worker of a session if it counts as dead; look again later, as long as it has work."""
+        self._forgive(now)
         for instance in messages.holders(inbound, outbound):
             is_here = self._workers.runs(session.id)
             self._again[session.id] = time.monotonic() + (LOOK_S if is_here else _ELSEWHERE_S)
@@ -267,6 +271,15 @@ class Host:
             if reason:
                 self._log("stale", session=session.id, reason=reason)
                 self._workers.end(session.id, kill=True)
+
+    def _forgive(self, now: str) -> None:
+        """Let the silence of the workers here begin anew if the clock was set, or the machine slept."""
+        ahead_s = timestamps.ms_of(now) / 1000 - time.monotonic()
+        if abs(ahead_s - self._ahead_s) > messages.STUCK_S:
+            for id in self._workers.running():
+                with suppress(CapsuleError):  # Of that session; the others begin anew.
+                    self._engine.beat(KIND, id)
+            self._ahead_s = ahead_s  # Now, as other threads look at sessions too.
 
     def _wake(self, id: str, agent: AgentGroup | None, inbound: Inbound, outbound: Outbound, now: str) -> None:
         """Start the worker of a session if it has work, and none has a claim there."""
