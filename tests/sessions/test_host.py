@@ -7,15 +7,19 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from threading import Event
 
 import pytest
 
 from capsule import Store, timestamps
+from capsule.errors import InvalidInput
+from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.command import Ended
 from capsule.sessions.events import outgoing, reply_id
+from capsule.sessions.host.opened import Opened
+from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import ahead
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
@@ -44,6 +48,31 @@ def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> Non
     assert answer["metadata"]["session"]["hops"] == 1
     steps = [line["step"] for line in lines]
     assert [step for step in steps if step in ("running", "message", "started")] == ["running", "message", "started"]
+
+
+@pytest.mark.parametrize("editable", [False, True])
+def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_edits(
+    store: Store, editable: bool
+) -> None:
+    group(store, "bot")
+    registry, lines = Registry(store.engine), list[str]()
+    registry.edit(lambda state: state.put(Wiring("radio", "r", "bot", "pattern", ".")))
+
+    def log(step: str, **about: object) -> None:
+        lines.append(step)
+
+    router = Router(Opened(store.engine, registry, log), timestamps.now, log, lambda session: None)
+    first, other, next_one = (
+        Arrived(id, "radio", "r", "eve", text, editable=editable) for id, text in (("1", "a"), ("1", "b"), ("2", "c"))
+    )
+    router.receive([first])
+    router.receive([first])
+    with nullcontext() if editable else pytest.raises(InvalidInput) as raised:
+        router.receive([other, next_one])
+    assert editable or (raised and raised.value.fields["id"] == "1")
+    inbound = Session(store.engine, next(iter(registry.read().sessions))).inbound()
+    assert [message.event["content"] for message in inbound.messages.values()] == ["a", "c"]
+    assert lines.count("refused") == 1
 
 
 def test_two_agents_that_answer_each_other_stop_after_the_limit_of_hops(store: Store) -> None:

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from capsule import NotFound, Refused, Store
-from capsule.errors import StoreBusy
+from capsule.errors import InvalidInput, StoreBusy
 from capsule.sessions.adapters import webhook
 from capsule.sessions.adapters.interface import Arrived, Outgoing
 from capsule.sessions.adapters.webhook import MOST_BYTES, WINDOW_S, WebhookAdapter, Webhooks, sign, verified
@@ -78,6 +78,8 @@ class Host:
     def receive(self, arrived: Sequence[Arrived]) -> None:
         if self.fails:
             raise StoreBusy("busy", id="", holder="")
+        if any(self.arrived.get(one.id, one).text != one.text for one in arrived):
+            raise InvalidInput("other content", id=arrived[0].id)
         self.arrived |= {one.id: one for one in arrived}
 
 
@@ -119,6 +121,7 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
         assert (wrong.status_code, nobody.status_code, wrong.content) == (401, 401, nobody.content)
         assert request(url + "ci", hook.secret, body, "msg_3", int(time.time()) - 2 * WINDOW_S).status_code == 401
         assert request(url + "ci", hook.secret, b" " * (MOST_BYTES + 1), "msg_3").status_code == 413
+        assert request(url + "ci", hook.secret, b"another body").status_code == 409
         host.fails = True
         assert request(url + "ci", hook.secret, body, "msg_3").status_code == 503
         assert len(host.arrived) == 2

@@ -169,4 +169,5 @@ def _arrived(mail: Mail, seat: Seat, known: bool) -> Arrived:
         known=known,
         hops=hops if type(hops) is int else 0,
         attachments=tuple(mail.more.get("attachments") or ()),
+        editable=True,
     )

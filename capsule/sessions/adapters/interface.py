@@ -45,6 +45,7 @@ class Arrived:
         hops: Through how many agents it came, one answering the other.
         kind: What it is.
         attachments: What is attached, as the format writes it in a message.
+        editable: Whether its channel edits: then other content under its id is passed over, and is no error.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Arrived:
     hops: int = 0
     kind: Literal["chat", "webhook"] = "chat"
     attachments: tuple[Mapping[str, Any], ...] = ()
+    editable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ class Receiver(Protocol):
     def receive(self, arrived: Sequence[Arrived]) -> None:
         """Take messages. They are durable when this returns, and may be acknowledged at their source.
 
-        Any thread may call it. Raises CapsuleError: nothing, or not all, was taken; bring them again later.
+        Any thread may call it. Raises InvalidInput with a field `id`: that message was taken before with other
+        content, which stays, and all others were taken. CapsuleError: not all were taken; bring them again later.
         Cost: one append to the file of each session that gets some.
         """
 

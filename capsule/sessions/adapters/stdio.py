@@ -1,8 +1,9 @@
 """Messages as lines of JSON, in and out: for tests, and for a program that has a host run inside it.
 
 What must stay true: a line is acknowledged when its message is durable, and not before; the same line again changes
-nothing if it has an `id`; a line that can't be taken is answered with an error, and the next one is read. The module
-is given both streams and knows neither sessions nor which standard streams there are.
+nothing if it has an `id`, and other content under that is an error; a line that can't be taken is answered with an
+error, and the next one is read. The module is given both streams and knows neither sessions nor which standard streams
+there are.
 """
 
 from __future__ import annotations

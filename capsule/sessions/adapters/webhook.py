@@ -3,8 +3,8 @@ HMAC-SHA256 over `id.timestamp.body`.
 
 What must stay true: nothing of a request is believed before its signature is found right, in a comparison that takes
 equally long for every wrong one; a request is acknowledged when its message is durable; one that comes again, which
-has the same id, changes nothing. Secrets and addresses are documents of a local kind, which no clone brings. The
-module knows neither sessions nor when a delivery is tried again.
+has the same id, changes nothing, and is an error if it says something else. Secrets and addresses are documents of a
+local kind, which no clone brings. The module knows neither sessions nor when a delivery is tried again.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class WebhookAdapter(Adapter):
             arrived = _arrived(hook.name, id, body)
             receiver.receive([arrived])
         except InvalidInput as error:
-            return 422, {"error": error.message}
+            return 409 if "id" in error.fields else 422, {"error": error.message}
         except CapsuleError as error:
             return 503, {"error": error.message}
         return 200, {"id": arrived.id}

@@ -64,13 +64,13 @@ class Router:
                         by_session[decision.serves].append((each, decision))
             for serves, items in by_session.items():
                 try:
-                    told += self._take(serves, items)
+                    told += self._take(serves, items, errors)
                 except Exception as error:  # Of that session; the others have theirs.
                     errors.append(error)
         for id in told:
             self._told(id)
         if errors:
-            raise errors[0]
+            raise min(errors, key=lambda error: isinstance(error, InvalidInput))  # What may be brought again is first.
 
     def _answers(self, arrived: Arrived, state: State) -> str:
         """The session that a message answers a question of, and which has the answer now; empty: it is for none."""
@@ -91,19 +91,19 @@ class Router:
             return folds(session)[0].delivered.get(message)
         return None
 
-    def _take(self, serves: Serves, items: _Items) -> list[str]:
+    def _take(self, serves: Serves, items: _Items, errors: list[Exception]) -> list[str]:
         """Put messages into the session that serves a place; its id, if it has to do with them."""
         now, row = self._clock(), self._opened.state().serving.get(serves)
         is_heard = any(decision.outcome != "ignored" for _, decision in items)
         if row is None and is_heard:
             row = self._opened.registry.ensure_session(serves, now)
         with self._opened.session(row.id if row is not None else UNSERVED) as session:
-            self._opened.tell(session, partial(self._told_by, items))
+            self._opened.tell(session, partial(self._told_by, items, errors))
             if row is None and is_bulky(*folds(session)):
                 session.compact(now)
         return [row.id] if row is not None and is_heard else []
 
-    def _told_by(self, items: _Items, inbound: Inbound, outbound: Outbound) -> list[Event]:
+    def _told_by(self, items: _Items, errors: list[Exception], inbound: Inbound, outbound: Outbound) -> list[Event]:
         """The events for messages that a session does not have yet."""
         messages, said, route = list[Event](), list[Event](), inbound.route
         for arrived, decision in items:
@@ -123,8 +123,9 @@ class Router:
                 )
                 try:
                     new = receive(inbound, outbound, [message])
-                except InvalidInput as error:  # It was changed after it was routed; what the session has stays.
+                except InvalidInput as error:  # The session has it with other content, which stays.
                     self._log("refused", message=arrived.id, session=inbound.session, error=str(error))
+                    errors += [] if arrived.editable else [error]
                     continue
                 if not new:
                     continue
