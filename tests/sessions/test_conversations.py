@@ -121,3 +121,17 @@ def test_a_sender_that_is_no_agent_of_the_store_is_a_stranger(store: Store) -> N
 
     Conversations(store)._bring("bot", Receiver())
     assert [(each.sender, each.known) for each in took] == [("anna", True), ("eve", False)]
+
+
+@pytest.mark.parametrize(("hops", "counted"), [(3, 3), (-5, 0), (2.5, 0), ("3", 0), (True, 0), (None, 0)])
+def test_hops_that_no_host_wrote_count_as_none(store: Store, hops: Any, counted: int) -> None:
+    group(store, "bot")
+    store.messages.send("hello", agent="anna", to="bot", metadata={"session": {"hops": hops}})
+    took: list[Arrived] = []
+
+    class Receiver:
+        def receive(self, arrived: Sequence[Arrived]) -> None:
+            took.extend(arrived)
+
+    Conversations(store)._bring("bot", Receiver())
+    assert [each.hops for each in took] == [counted]

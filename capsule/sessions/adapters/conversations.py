@@ -167,7 +167,7 @@ def _arrived(mail: Mail, seat: Seat, known: bool) -> Arrived:
         to=frozenset([seat.agent]),
         reply_to=mail.reply_to or "",
         known=known,
-        hops=hops if type(hops) is int else 0,
+        hops=max(hops, 0) if type(hops) is int else 0,
         attachments=tuple(mail.more.get("attachments") or ()),
         editable=True,
     )
