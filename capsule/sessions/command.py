@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -74,9 +75,8 @@ def run(
 
     Raises OSError if not even a guard can be started, and what `heard` raises. Cost: two processes.
     """
-    handed, hands = os.pipe()
     nowhere = subprocess.DEVNULL
-    try:
+    with tempfile.TemporaryFile() as hands:
         # Not waited for until the end, the guard keeps its number: a signal to the group reaches no other one.
         with subprocess.Popen(_GUARD, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, process_group=0) as guard:
             try:
@@ -87,9 +87,9 @@ def run(
                     stderr=subprocess.PIPE,
                     bufsize=0,
                     cwd=folder,
-                    env={**env, hand: f"/dev/fd/{hands}"},
+                    env={**env, hand: f"/dev/fd/{hands.fileno()}"},
                     process_group=guard.pid,
-                    pass_fds=(hands,),
+                    pass_fds=(hands.fileno(),),
                 )
             except (OSError, ValueError) as error:  # ValueError: a word holds a NUL.
                 is_full = isinstance(error, OSError) and error.errno in _FULL
@@ -100,14 +100,9 @@ def run(
                 finally:
                     os.killpg(guard.pid, signal.SIGKILL)
                     process.kill()
-        os.set_blocking(handed, False)
-        with suppress(BlockingIOError):
-            # It goes into the environment of the next command, which takes no NUL, and no text twice as long.
-            return Ended(code, out, reason, os.read(handed, _PIECE).decode("utf-8", "ignore").replace("\0", ""))
-        return Ended(code, out, reason)
-    finally:
-        os.close(handed)
-        os.close(hands)
+        # It goes into the environment of the next command, which takes no NUL, and no text twice as long.
+        handed = os.pread(hands.fileno(), _PIECE, 0).decode("utf-8", "ignore").replace("\0", "")
+        return Ended(code, out, reason, handed or None)
 
 
 def _followed(

@@ -69,6 +69,11 @@ def test_what_a_command_hands_back_stands_apart_from_what_it_answers() -> None:
     assert ran("sh", "-c", 'echo answer; printf id-1 > "$HAND"') == Ended(0, "answer\n", handed="id-1")
 
 
+def test_a_command_reads_what_it_handed_back_and_the_last_word_counts() -> None:
+    script = 'cat "$HAND"; printf id-1 > "$HAND"; cat "$HAND"; printf id-2 > "$HAND"'
+    assert ran("sh", "-c", script, limit_s=10) == Ended(0, "id-1", handed="id-2")
+
+
 def test_a_command_over_its_time_gets_sigterm_with_all_that_it_started() -> None:
     script = 'trap "echo stopped; exit 0" TERM; sleep 100 & echo $!; wait'
     ended = ran("sh", "-c", script, limit_s=0.5)
