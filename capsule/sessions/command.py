@@ -13,11 +13,11 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 #: Exit codes after which another try is of no use: EX_DATAERR, and a shell's for a command that is not there.
 FOR_GOOD = frozenset({65, 126, 127})
@@ -76,7 +76,7 @@ def run(
     Raises OSError if not even a guard can be started, and what `heard` raises. Cost: two processes.
     """
     nowhere = subprocess.DEVNULL
-    with tempfile.TemporaryFile() as hands:
+    with _file() as hands:
         # Not waited for until the end, the guard keeps its number: a signal to the group reaches no other one.
         with subprocess.Popen(_GUARD, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, process_group=0) as guard:
             try:
@@ -103,6 +103,15 @@ def run(
         # It goes into the environment of the next command, which takes no NUL, and no text twice as long.
         handed = os.pread(hands.fileno(), _PIECE, 0).decode("utf-8", "ignore").replace("\0", "")
         return Ended(code, out, reason, handed or None)
+
+
+def _file() -> IO[bytes]:
+    """A new file without a name."""
+    if hasattr(os, "memfd_create"):  # On Linux.
+        return open(os.memfd_create("handed"), "rb")
+    import tempfile  # It loads much, which a message would wait for.
+
+    return tempfile.TemporaryFile()
 
 
 def _followed(
