@@ -192,7 +192,7 @@ def undeliverable(*, message: str, reason: str, next_at: str | None = None) -> E
 
 
 def destinations(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
-    """Whom the worker may write to: the whole map, by names. Raises InvalidInput: an entry has no channel or place."""
+    """All destinations of the worker, by names. Raises InvalidInput: an entry has no channel or place."""
     for name, entry in destinations.items():
         if not name or Route.of(entry) is None:
             raise InvalidInput(f"destinations.{name}: a destination has a name, a channel and a place")
@@ -200,7 +200,7 @@ def destinations(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
 
 
 def routing(*, route: Route) -> Event:
-    """Where goes what the worker says to nobody by name."""
+    """The default route of what the worker says: it takes a message that names no destination."""
     return _event("routing", route=route.written())
 
 

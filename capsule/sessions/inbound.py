@@ -105,8 +105,8 @@ class Inbound:
         undeliverable: Why messages out could not be delivered.
         again: The messages out that a person wants delivered after all.
         attempts: How far the deliveries came.
-        destinations: Whom the worker may write to, by names.
-        route: Where goes what the worker says to nobody by name.
+        destinations: The destinations that the worker may write to, by names.
+        route: The default route: it takes a message of the worker that names no destination.
         series: The id of the last occurrence of each series.
         replaced: The ids of occurrences that another one of their series followed.
         idle: The ids of messages that nothing picks by themselves.

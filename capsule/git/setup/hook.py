@@ -78,7 +78,7 @@ def find(repository: Repository, *, everywhere: bool = False) -> Hook:
 
 
 def chain(hook: Hook) -> bool:
-    """Add our line to the hook. Returns: whether anything was changed."""
+    """Add our line to the hook. Returns: whether the hook changed."""
     after = blocks.with_block(hook.data, _LINES, hook.path, at_top=True)
     if after != hook.data:
         blocks.replace(hook.path, hook.data, after, mode=0o777)

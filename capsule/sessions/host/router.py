@@ -1,8 +1,8 @@
 """The router: it takes messages from adapters, and puts each into the inbound files of the sessions that it is for.
 
 What must stay true: what was taken is durable; a message that comes again changes nothing. A session whose file can't
-be written is told to the adapter, which brings its messages again, and the others have theirs. Whom a message is for is
-decided by `rules.wirings`.
+be written is told to the adapter, which brings its messages again, and the others have theirs. `rules.wirings` decides
+which sessions get a message.
 """
 
 from __future__ import annotations
