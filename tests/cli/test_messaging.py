@@ -33,6 +33,7 @@ def test_registering_prints_the_id_and_does_the_same_when_repeated(capsule: Any,
     assert (anna["id"], anna["projectPath"]) == ("anna", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_message_is_sent_listed_heard_and_acknowledged(team: Any) -> None:
     sent = json.loads(team.process("send", "--as", "anna", "--to", "bob", "The build is red", "--json").stdout)
     assert sent.keys() == {"conversation", "message", "recipients"} and sent["recipients"] == {"bob": "stored"}
@@ -61,6 +62,7 @@ def test_who_listens_hears_what_another_process_sends_meanwhile(team: Any) -> No
     assert [mail["content"] for mail in objects(stdout.decode())] == ["now"] and listening.returncode == 0
 
 
+@pytest.mark.slow
 def test_only_participants_write_to_a_group_and_who_left_does_not(team: Any) -> None:
     id = team.process("group", "new", "Release", "--as", "anna", "--with", "bob,carl").line
     sent = team.json("send", "--as", "anna", "--conversation", id, "to all of you")

@@ -132,6 +132,7 @@ def _said(repository: Path) -> Iterator[tuple[str, str]]:
         yield str(path), path.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_whatever_names_a_command_names_one_that_exists_with_its_options(repository: Path) -> None:
     group = program()
     context = typer.Context(group, info_name="capsule")
@@ -335,6 +336,7 @@ def _complete(capsule: Any, line: str, at: int, shell: str = "bash") -> list[str
     return stdout.decode().split()
 
 
+@pytest.mark.slow
 def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
     for id in ("alpha-1", "alpha-2", "beta-1", "untitled-1"):
         capsule("new", "--id", id)

@@ -206,6 +206,7 @@ def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(tmp_pa
         assert token in store.context.get("plan")["fullContext"]
 
 
+@pytest.mark.slow
 @given(st.integers(100, 3000))
 def test_a_budget_is_filled_from_the_first_file_and_not_exceeded(
     tmp_path_factory: pytest.TempPathFactory, budget: int

@@ -91,6 +91,7 @@ def test_a_transaction_that_raises_keeps_its_earlier_writes(engine: Engine) -> N
     assert texts(engine, id) == ["one", "two"]
 
 
+@pytest.mark.slow
 def test_a_document_is_exclusive_to_one_transaction(engine: Engine) -> None:
     id, entered, leave = make(engine), threading.Event(), threading.Event()
 

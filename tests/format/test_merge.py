@@ -146,6 +146,7 @@ def test_three_clones_without_an_ancestor_end_alike_if_none_deleted_anything(dra
     assert len(ends(None, drawn[1])) == 1
 
 
+@pytest.mark.slow
 @given(versions(*HISTORY, many=3))
 def test_three_clones_end_alike_when_one_deletes_messages_that_others_edit_answer_and_switch_to(drawn: Any) -> None:
     assume(drawn[0] is not None)

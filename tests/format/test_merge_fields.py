@@ -54,6 +54,7 @@ def test_the_laws_of_merging_hold(base: Any, a: Any, b: Any) -> None:
     assert merge_fields(AGENT, base, a, a).document == merge_fields(AGENT, base, a, base).document == a
 
 
+@pytest.mark.slow
 @given(st.none() | _KNOWN, st.lists(_KNOWN, min_size=3, max_size=3))
 def test_three_clones_end_alike_whichever_two_merge_first(base: Any, sides: Any) -> None:
     ends = set()

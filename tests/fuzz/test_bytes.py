@@ -139,6 +139,7 @@ def test_wrong_values_in_several_fields_harm_no_other_conversation(bytes_in_a_st
     bytes_in_a_store.try_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_wrong_value_in_any_field_is_refused_or_read(bytes_in_a_store: StoreOfBytes, rng: random.Random) -> None:
     for where in PLACES:
         for value in rng.sample(WRONG, 2):

@@ -88,6 +88,7 @@ PUTS_BACK = (
 )
 
 
+@pytest.mark.slow
 def test_an_uncommitted_message_comes_back_with_a_warning(
     clone: Clone, id: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.git.repositories import PROGRAM, Clone, environment, new
 from tests.git.talking import conversation, say
 from tests.git.test_drivers_filter import FOLDER, lock
@@ -21,6 +23,7 @@ def hunk(diff: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_message_that_came_is_a_line_that_came(repo: Clone) -> None:
     id = conversation(repo, "Hello", "there")
     repo.commit()
@@ -50,6 +53,7 @@ def test_a_hunk_is_headed_by_the_message_it_is_in(repo: Clone) -> None:
     assert [line for line in diff.splitlines() if line.startswith("@@")][-1].endswith(" user:")
 
 
+@pytest.mark.slow
 def test_blame_tells_who_said_what(repo: Clone) -> None:
     id = conversation(repo, "Hello")
     repo.commit("first")

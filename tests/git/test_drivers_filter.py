@@ -60,6 +60,7 @@ def test_a_locked_conversation_gets_into_the_index_unlocked_and_stays_locked(rep
     assert repo.file(id).read_bytes() == locked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocrlf", ["true", "false", "input"])
 def test_other_line_ends_never_reach_the_index(repo: Clone, autocrlf: str) -> None:
     repo.configure(core_autocrlf=autocrlf)

@@ -47,6 +47,7 @@ def test_two_branches_that_went_on_talking_merge_without_a_conflict(tmp_path: Pa
     assert clone.git("status", "--porcelain") == ""
 
 
+@pytest.mark.slow
 def test_a_rebase_and_a_linked_worktree_use_it_too(repo: Clone, tmp_path: Path) -> None:
     id = conversation(repo, "Hello")
     repo.commit()

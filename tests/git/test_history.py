@@ -377,6 +377,7 @@ def test_a_difference_reads_like_a_chat(dated: tuple[Clone, list[str]]) -> None:
     assert (told["from"], told["to"]) == (hashes[0], None)
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 def test_a_version_comes_back_as_a_new_write_and_the_one_before_is_kept(dated: tuple[Clone, list[str]]) -> None:
     clone, hashes = dated

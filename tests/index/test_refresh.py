@@ -183,6 +183,7 @@ def same_size(root: Path, id: str, before: bytes, after: bytes) -> None:
     os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", ["one store", pytest.param("a new store each time", marks=pytest.mark.slow)])
 def test_an_edit_of_the_same_size_in_the_same_tick_is_seen(root: Path, through: str) -> None:
     with Store.open(root, keep_locks=False) as writer:

@@ -131,6 +131,7 @@ def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Pa
             assert client.ended() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 def test_requests_sent_before_the_end_of_file_are_answered(root: Path) -> None:
     with over_stdio(root) as client:

@@ -147,6 +147,7 @@ async def test_without_a_message_listen_answers_that_the_time_is_over(store: Sto
         assert said.startswith("listen was not called: seconds: ")
 
 
+@pytest.mark.slow
 @pytest.mark.both_eras
 async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_goes_on(
     store: Store, era: str, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,6 @@ def texts(found: dict[str, Any]) -> list[str]:
     return [message["content"] for message in found["messages"]]
 
 
-@pytest.mark.sample
 def test_two_servers_over_stdio_talk_and_their_agents_are_online_while_they_run(root: Path) -> None:
     with Store.open(root) as store, over_stdio(root, *TOOLS, "--as", "anna") as anna:
         with over_stdio(root, *TOOLS, "--as", "bob") as bob:

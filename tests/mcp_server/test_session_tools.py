@@ -136,6 +136,7 @@ async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.sample
 def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
     with Store.open(root) as store:

@@ -40,6 +40,7 @@ def text(result: Any) -> str:
     return str(result["content"][0]["text"])
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 def test_two_sessions_are_two_instances_and_a_delete_releases_the_locks_of_one(root: Path) -> None:
     with over_http(root) as server:

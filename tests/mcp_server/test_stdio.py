@@ -123,6 +123,7 @@ def test_options_for_the_other_transport_are_refused(root: Path) -> None:
         assert "--as" in said or "--allow-host" in said
 
 
+@pytest.mark.slow
 def test_a_lock_keeps_others_out_and_a_save_does_not(root: Path) -> None:
     with over_stdio(root) as one, Store.open(root, keep_locks=False) as other:
         id = one.call("create_conversation", title="Chat", content="Hello")["id"]
@@ -137,6 +138,7 @@ def test_a_lock_keeps_others_out_and_a_save_does_not(root: Path) -> None:
         other.append(id, content="Free")
 
 
+@pytest.mark.slow
 def test_every_invalid_line_is_answered_with_its_id_and_the_server_goes_on(root: Path) -> None:
     cut = rb'{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"append_message","arguments":{"id":"%s"}}}'
     answers: list[tuple[bytes, object, int]] = [
@@ -181,6 +183,7 @@ def test_every_invalid_line_is_answered_with_its_id_and_the_server_goes_on(root:
         assert client.ended() == 0, client.said
 
 
+@pytest.mark.slow
 def test_a_started_identity_says_who_writes_and_a_read_only_server_lets_nobody_write(root: Path) -> None:
     with over_stdio(root, "--as", "anna") as client:
         id = client.call("create_conversation", title="T", content="first", type="group")["id"]

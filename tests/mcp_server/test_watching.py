@@ -84,6 +84,7 @@ HOLDS = """
 """
 
 
+@pytest.mark.slow
 async def test_a_wait_for_a_lock_ends_when_its_holder_is_killed(store: Store, root: Path, era: str) -> None:
     id = store.create(id="c1", title="t", type="group").id
     child = Child(HOLDS, str(root), id)

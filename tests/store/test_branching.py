@@ -397,6 +397,7 @@ BY_HAND = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
 @given(made=BY_HAND, twice=st.booleans(), wanted=st.integers(0, 8), step=st.sampled_from([0, 0, 1, -1]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

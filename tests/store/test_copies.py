@@ -181,6 +181,7 @@ def continued(store: Store, data: bytes, rng: random.Random, side: str) -> bytes
     return place(store, ID).read_bytes()
 
 
+@pytest.mark.slow
 def test_random_writes_of_two_computers_all_survive_the_merge(store: Store, rng: random.Random) -> None:
     for round in range(30):
         put(store, None)

@@ -81,6 +81,7 @@ def test_a_watch_of_ids_yields_changes_of_these_conversations_alone(store: Store
     asyncio.run(follow())
 
 
+@pytest.mark.slow
 def test_a_watch_of_ids_finds_a_change_behind_many_others(store: Store, other: Store) -> None:
     cursor = store.changes().cursor
     unwanted = other.create(type="group").id

@@ -23,6 +23,7 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 def test_a_server_that_works_is_described(capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPSULE_STORE", "/nowhere")  # What this process has there does not reach the server.
