@@ -106,6 +106,8 @@ def root(tmp_path: Path) -> Path:
     """The directory of a fresh store."""
     root = tmp_path / "store"
     Store.init(root)
+    # Where a busy machine stops the holder of a mutex for a while, the others wait.
+    (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "90s"\n', encoding="utf-8")
     return root
 
 

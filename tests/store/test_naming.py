@@ -49,14 +49,14 @@ def test_a_person_wins_over_a_suggestion_at_the_same_time() -> None:
             together = threading.Barrier(2)
 
             def suggest(store: Store = store, id: str = id, together: threading.Barrier = together) -> None:
-                together.wait(30)
+                together.wait()
                 store.titles.suggest(id, "A model's")
 
             other = threading.Thread(target=suggest)
             other.start()
-            together.wait(30)
+            together.wait()
             store.rename(id, "A person's")
-            other.join(30)
+            other.join()
             assert store.head(id).title == "A person's"
 
 

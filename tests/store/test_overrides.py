@@ -138,14 +138,14 @@ def test_one_of_many_conversations_made_at_once_gets_the_pending_overrides(store
     made: list[str] = []
 
     def make() -> None:
-        together.wait(30)
+        together.wait()
         made.append(store.create(title="One of many").id)
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert sorted(str(servers(store, id)) for id in made) == ["None"] * 7 + ["{'git': {'enabled': False}}"]
 
 

@@ -6,8 +6,6 @@ All of these failed once, except two: the test of the missing warning, and that 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,12 @@ import orjson
 import pytest
 
 from capsule import Store, timestamps
+from capsule.engines.files import external_edits
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import new as new_format
 from capsule.format.merge.reconcile import reconcile
 from capsule.format.merge.records import head_record
 from capsule.maintenance import doctor
-from tests.processes import Child
 
 FUTURE = "2999-01-01T00:00:00.000Z"
 
@@ -177,17 +175,23 @@ def test_repair_brings_back_messages_lost_by_an_editor_that_died_in_a_save(
 
 
 def test_a_write_waits_while_vim_has_moved_the_old_version_away(
-    root: Path, store: Store, group: str, child: Callable[..., Child]
+    root: Path, store: Store, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The write raised NotFound.
     path = file_of(root, group)
     backup = path.with_name(path.name + "~")
-    for act in (lambda: store.append(group, content="three"), lambda: store.load(group)):
-        path.rename(backup)
-        back = threading.Timer(0.03, backup.rename, [path])
-        back.start()
-        act()
-        back.join()
+
+    def sleep(seconds: float) -> None:
+        if backup.exists():
+            backup.rename(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(external_edits, "_QUIET_NS", 60_000_000_000)
+        patched.setattr(external_edits.time, "sleep", sleep)
+        for act in (lambda: store.append(group, content="three"), lambda: store.load(group)):
+            path.rename(backup)
+            act()
+            assert not backup.exists()
     assert contents(store, group) == ["one", "two", "three"]
     path.unlink()
     with pytest.raises(NotFound):

@@ -155,9 +155,8 @@ def test_the_doctor_reports_a_summary_that_is_behind_as_no_trouble(root: Path, s
     assert list(examine(store)) == []
 
 
-@pytest.mark.slow
 def test_an_edit_before_the_summary_is_in_it_even_in_a_large_file(store: Store, plan: str) -> None:
-    store.append_many(plan, [{"role": "user", "content": "x" * 50} for _ in range(20_000)])
+    store.append_many(plan, [{"role": "user", "content": "x" * 50} for _ in range(2_000)])
     for _ in range(3):
         store.edits.message(plan, "@0", "To the mountains?")
         head = store.head(plan)
