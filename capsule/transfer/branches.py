@@ -73,7 +73,9 @@ def _in_order(history: list[Fields]) -> list[Fields] | None:
     last: str | None = None
     for entry in history:
         id, parent = entry.get("id"), entry.get("parent", last)
-        if type(id) is not str or id in result or "role" not in entry or (parent is not None and parent not in result):
+        if type(id) is not str or id in result or "role" not in entry:
+            return None
+        if parent is not None and (type(parent) is not str or parent not in result):
             return None
         result[id] = {**entry, "parent": parent}
         last = id

@@ -6,8 +6,11 @@ must report something.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from capsule.errors import CapsuleError
@@ -86,6 +89,32 @@ def test_a_file_that_is_cut_or_torn_is_read_around(format: str, path: Path) -> N
                 continue
             for document in documents:
                 validation.check(document, codec.encode(document), "x")
+
+
+#: What stands in place of a value, one after the other.
+ODD: list[Any] = [None, ["x"], {"a": [1]}, 3, "x", True, "", [{}]]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every list and object in a value, with each key of it."""
+    items = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for key, inner in list(items):
+        yield value, key
+        yield from places(inner)
+
+
+@named([(format, path) for format, path in FILES if path.suffix in (".json", ".jsonl")])
+def test_a_value_of_another_type_takes_no_other_conversation_away(format: str, path: Path) -> None:
+    records = [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.suffix == ".jsonl" else []
+    records = records or [orjson.loads(path.read_bytes())]
+    shelf, made = Shelf(), formats()[format]
+    for nth, (home, key) in enumerate(list(places(records))):
+        value, home[key] = home[key], ODD[nth % len(ODD)]
+        documents, _ = read_data(b"\n".join(map(orjson.dumps, records)), shelf, made)
+        home[key] = value
+        if made.write is not None:
+            for data in written(documents, made, shelf):
+                read_data(data, shelf, made)
 
 
 DAMAGED = [path for path in sorted(DATA.glob("*/damaged*")) if path.parent.name in formats()]

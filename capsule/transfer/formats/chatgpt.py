@@ -187,9 +187,14 @@ def _children(nodes: dict[str, Fields]) -> dict[str, list[str]]:
     """The children of each node, in the order of the nodes, as their parents tell."""
     found: dict[str, list[str]] = {id: [] for id in nodes}
     for id, node in nodes.items():
-        if node.get("parent") in found:
-            found[node["parent"]].append(id)
+        if isinstance(parent := node.get("parent"), str) and parent in found:
+            found[parent].append(id)
     return found
+
+
+def _told_children(node: Fields) -> list[str]:
+    children = node.get("children")
+    return [child for child in children if isinstance(child, str)] if isinstance(children, list) else []
 
 
 def _lacks_time(message: Fields, entry: Fields) -> bool:
@@ -206,7 +211,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     mapping: dict[str, Fields] = {}
     for id, node in record["mapping"].items():
         if isinstance(node, dict):
-            mapping[id] = {"id": id, **node}
+            mapping[id] = node if isinstance(node.get("id"), str) else {**node, "id": id}
         else:
             source.tell(f"node {id!r:.60} of the mapping is no object", line)
     children, nodes = _children(mapping), {}
@@ -280,13 +285,13 @@ def _write_draft(draft: Draft) -> bytes:
         if node.get("parent") is None:
             node["parent"] = root
     for id, node in joints.items():
-        for child in node.get("children") or ():
+        for child in _told_children(node):
             if child in mapping and child != id:
                 mapping[child]["parent"] = id
     for id, children in _children(mapping).items():
         mapping[id].setdefault("children", children)
         if id in joints:
-            mapping[id]["children"] = [*dict.fromkeys([*(joints[id].get("children") or ()), *children])]
+            mapping[id]["children"] = [*dict.fromkeys([*_told_children(joints[id]), *children])]
     return orjson.dumps(record | {"mapping": mapping})
 
 
